@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import (
@@ -41,8 +41,8 @@ class OptionText:
 
     Attributes:
         help: one line.
-        flag: as it is typed, with its short form behind a comma; None: in the library alone. A
-            flag that begins with ``--no-`` switches off what is on by default.
+        flag: as it is typed; None: in the library alone. A flag that begins with ``--no-``
+            switches off what is on by default.
         metavar: what stands for its value in the help.
         reads: from what is typed to the value. Raises UsageError.
         repeated: whether it may be typed several times.
@@ -59,22 +59,29 @@ class OptionText:
     why_not: str = OWN_CHOICE
 
 
-def option(default: object, help: str, flag: str | None, **said: Any) -> Any:
-    """A field that is an option. ``default`` may be a class that makes an empty value."""
-    text = OptionText(help=help, flag=flag, **said)
-    if isinstance(default, type):
-        return field(default_factory=default, metadata={"option": text})
-    return field(default=default, metadata={"option": text})
+def users_option(default: object, help: str, flag: str | None = "", **said: Any) -> Any:
+    """A field that is an option which the user alone may set, not a file of a working folder.
+
+    ``flag`` is made of the field's name where none is given.
+    """
+    return field(default=default, metadata={"option": OptionText(help=help, flag=flag, **said)})
+
+
+def option(default: object, help: str, flag: str = "", **said: Any) -> Any:
+    """A field that is an option which a file of a working folder may set, too."""
+    return users_option(default, help, flag, folder=True, **said)
 
 
 def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
     """(name, type, default, what is said) of each option of a record that can be typed."""
     hints = get_type_hints(record)
-    return tuple(
-        (one.name, hints[one.name], one.default, one.metadata["option"])
-        for one in fields(record)
-        if "option" in one.metadata and one.metadata["option"].flag is not None
-    )
+    found = []
+    for one in fields(record):
+        text = one.metadata["option"]
+        if text.flag is not None:
+            flag = text.flag or f"--{one.name.replace('_', '-')}"
+            found.append((one.name, hints[one.name], one.default, replace(text, flag=flag)))
+    return tuple(found)
 
 
 def keywords(record: Any) -> dict[str, Any]:
@@ -165,79 +172,52 @@ class TuneOptions:
             processes alone.
     """
 
-    budget: int = option(20, "The most plans that are tried.", "--budget", folder=True)
-    seed: int = option(0, "The same seed tries the same plans.", "--seed", folder=True)
+    budget: int = option(20, "The most plans that are tried.")
+    seed: int = option(0, "The same seed tries the same plans.")
     max_time_seconds: float | None = option(
         None,
         "When to be done: 90s, 10m, 1h30m, none; usually 5m.",
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,
-        folder=True,
     )
     knobs: Iterable[str] | None = option(
         None,
         "Try these settings alone, or, as +A, beside the usual ones.",
-        "--knobs",
         metavar="A,B",
         reads=_names,
-        folder=True,
     )
     fix: Mapping[str, Any] | None = option(
         None,
         "Keep a setting at a value: precision=fp32.",
-        "--fix",
         metavar="NAME=VALUE",
         reads=_fixed,
         repeated=True,
-        folder=True,
     )
     keep: Keep | None = option(
         None,
         "What of the training stays the same: numbers, mathematics or distribution.",
-        "--keep",
         metavar="WHAT",
         reads=_kept,
-        folder=True,
     )
     steps_planned: int | None = option(
-        None,
-        "Steps of your whole run, over which the time of +compile is spread.",
-        "--steps-planned",
-        metavar="N",
-        folder=True,
+        None, "Steps of your whole run, over which the time of +compile is spread.", metavar="N"
     )
     price_per_hour: float | None = option(
         None,
         "What an hour of one machine costs, in your currency: the verdict says what is saved.",
-        "--price-per-hour",
         metavar="PRICE",
-        folder=True,
     )
-    allow_slow_precision: bool = option(
-        False,
-        "Try bf16 where the CPU only emulates it.",
-        "--allow-slow-precision",
-        folder=True,
-    )
-    study: str | Path | None = option(
+    allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
+    study: str | Path | None = users_option(
         None,
         "Where the trials are kept, to resume (SQLite).",
-        "--study",
         metavar="FILE.db",
         why_not="it names a file that is written",
     )
-    resume: bool = option(
-        False,
-        "Go on with the trials that were interrupted.",
-        "--resume",
-    )
-    share_machine: bool = option(
-        False,
-        "Measure even while another process measures here.",
-        "--share-machine",
-    )
-    wait_quiet_seconds: float | None = option(
+    resume: bool = users_option(False, "Go on with the trials that were interrupted.")
+    share_machine: bool = users_option(False, "Measure even while another process measures here.")
+    wait_quiet_seconds: float | None = users_option(
         None,
         "Wait so long until nothing else computes here.",
         "--wait-quiet",
@@ -247,13 +227,9 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         """Raise UsageError for what makes no sense, whoever asks for it."""
-        if isinstance(self.budget, bool) or not isinstance(self.budget, int):
-            raise UsageError(
-                f"a budget is a number of trials, 1 or more, not {self.budget!r}",
-                hint="--budget 20",
-            )
-        if self.budget < 1:
-            raise UsageError(f"a budget of {self.budget} trials finds nothing", hint="--budget 20")
+        if type(self.budget) is not int or self.budget < 1:
+            said = f"a budget is a number of trials, 1 or more, not {self.budget!r}"
+            raise UsageError(said, hint="--budget 20")
         if self.max_time_seconds is not None and not self.max_time_seconds > 0:
             raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
         if self.keep is not None:
@@ -324,17 +300,12 @@ def _mounts(texts: Iterable[str]) -> tuple[Mounted, ...]:
     return tuple(found)
 
 
-def _labels(flag: str) -> Callable[[Iterable[str]], tuple[tuple[str, str], ...]]:
-    def read(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        found = []
-        for text in texts:
-            key, equals, value = text.partition("=")
-            if not equals:
-                raise UsageError(f"{text!r} is no label", hint=f"{flag} name=value")
-            found.append((key, value))
-        return tuple(found)
-
-    return read
+def _labels(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise UsageError(f"{key!r} is no label", hint="write it as name=value")
+    return tuple((key, value) for key, _, value in pairs)
 
 
 def _tolerations(texts: Iterable[str]) -> tuple[Toleration, ...]:
@@ -371,23 +342,17 @@ class Cluster:
     or leaves the choice to the cluster.
     """
 
-    job_name: str | None = option(None, "Name of the job on a cluster.", "--job-name", folder=True)
-    namespace: str | None = option(None, "Kubernetes namespace.", "--namespace", folder=True)
-    image: str | None = option(
-        None,
-        "Container image, e.g. registry.example.com/bert:1.",
-        "--image",
-        why_not=_RUN_BY_A_CLUSTER,
+    job_name: str | None = option(None, "Name of the job on a cluster.")
+    namespace: str | None = option(None, "Kubernetes namespace.")
+    image: str | None = users_option(
+        None, "Container image, e.g. registry.example.com/bert:1.", why_not=_RUN_BY_A_CLUSTER
     )
-    base_image: str | None = option(
-        None,
-        "Image that the Dockerfile starts from.",
-        "--base-image",
-        why_not=_RUN_BY_A_CLUSTER,
+    base_image: str | None = users_option(
+        None, "Image that the Dockerfile starts from.", why_not=_RUN_BY_A_CLUSTER
     )
-    pvc: str | None = option(None, "Volume claim for data and output.", "--pvc", folder=True)
-    pvc_size: str | None = option(None, "Its size, e.g. 20Gi.", "--pvc-size", folder=True)
-    storage_class: str | None = option(None, "Its storage class.", "--storage-class", folder=True)
+    pvc: str | None = option(None, "Volume claim for data and output.")
+    pvc_size: str | None = option(None, "Its size, e.g. 20Gi.")
+    storage_class: str | None = option(None, "Its storage class.")
     mounts: tuple[Mounted, ...] = option(
         (),
         "Where pods have the volume claim (default: /data), or a claim of yours.",
@@ -395,43 +360,29 @@ class Cluster:
         metavar="[CLAIM:]PATH[:ro]",
         reads=_mounts,
         repeated=True,
-        folder=True,
     )
-    ephemeral_storage: str | None = option(
-        None, "Local disk of a pod, e.g. 20Gi.", "--ephemeral-storage", folder=True
-    )
-    read_only_root: bool = option(
-        False, "Pods write to their volumes and /tmp alone.", "--read-only-root", folder=True
-    )
-    service_account: str | None = option(
-        None, "Service account of pods.", "--service-account", why_not=_SECRETS
-    )
-    priority_class: str | None = option(
-        None, "Priority class of pods.", "--priority-class", folder=True
-    )
-    gang: bool = option(
-        False, "All pods start, or none (a scheduler that knows gangs).", "--gang", folder=True
-    )
-    queue: str | None = option(None, "Queue of Kueue.", "--queue", folder=True)
-    memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.", "--memory", folder=True)
-    shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.", "--shm", folder=True)
+    ephemeral_storage: str | None = option(None, "Local disk of a pod, e.g. 20Gi.")
+    read_only_root: bool = option(False, "Pods write to their volumes and /tmp alone.")
+    service_account: str | None = users_option(None, "Service account of pods.", why_not=_SECRETS)
+    priority_class: str | None = option(None, "Priority class of pods.")
+    gang: bool = option(False, "All pods start, or none (a scheduler that knows gangs).")
+    queue: str | None = option(None, "Queue of Kueue.")
+    memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
+    shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
         (),
         "Nodes to run on.",
-        "--node-selector",
         metavar="LABEL=VALUE",
-        reads=_labels("--node-selector"),
+        reads=_labels,
         repeated=True,
-        folder=True,
     )
     labels: tuple[tuple[str, str], ...] = option(
         (),
         "Of job and pods.",
         "--label",
         metavar="LABEL=VALUE",
-        reads=_labels("--label"),
+        reads=_labels,
         repeated=True,
-        folder=True,
     )
     tolerations: tuple[Toleration, ...] = option(
         (),
@@ -440,16 +391,11 @@ class Cluster:
         metavar="KEY[=VALUE][:EFFECT]",
         reads=_tolerations,
         repeated=True,
-        folder=True,
     )
-    pull_secrets: tuple[str, ...] = option(
-        (),
-        "Secret of the registry.",
-        "--image-pull-secret",
-        repeated=True,
-        why_not=_SECRETS,
+    pull_secrets: tuple[str, ...] = users_option(
+        (), "Secret of the registry.", "--image-pull-secret", repeated=True, why_not=_SECRETS
     )
-    secret_variables: tuple[SecretKey, ...] = option(
+    secret_variables: tuple[SecretKey, ...] = users_option(
         (),
         "A variable from a Secret, e.g. HF_TOKEN=hub/token.",
         "--secret-env",
@@ -458,29 +404,14 @@ class Cluster:
         repeated=True,
         why_not=_SECRETS,
     )
-    ttl_seconds: int | None = option(
-        None, "Seconds that a PyTorchJob stays when done.", "--ttl", folder=True
-    )
-    user_id: int | None = option(
-        None,
-        "User that pods run as. Default: 1000.",
-        "--user-id",
-    )
-    runtime: str | None = option(
-        None, "ClusterTrainingRuntime of a TrainJob.", "--runtime", folder=True
-    )
-    trainer_version: str | None = option(
-        None, "Kubeflow Trainer of the cluster. Default: 2.3.", "--trainer-version", folder=True
-    )
-    time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time", folder=True)
-    partition: str | None = option(None, "Slurm partition.", "--partition", folder=True)
-    account: str | None = option(None, "Slurm account.", "--account", folder=True)
-    interface: str | None = option(
-        None,
-        "Network interface between nodes, e.g. eth0.",
-        "--interface",
-        folder=True,
-    )
+    ttl_seconds: int | None = option(None, "Seconds that a PyTorchJob stays when done.", "--ttl")
+    user_id: int | None = users_option(None, "User that pods run as. Default: 1000.")
+    runtime: str | None = option(None, "ClusterTrainingRuntime of a TrainJob.")
+    trainer_version: str | None = option(None, "Kubeflow Trainer of the cluster. Default: 2.3.")
+    time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time")
+    partition: str | None = option(None, "Slurm partition.")
+    account: str | None = option(None, "Slurm account.")
+    interface: str | None = option(None, "Network interface between nodes, e.g. eth0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,26 +428,14 @@ class EmitOptions:
             what no flag carries is refused.
     """
 
-    nodes: int | None = option(
-        None,
-        "Machines to run on. Default: as many as hosts, else 1.",
-        "--nodes",
-        folder=True,
-    )
+    nodes: int | None = option(None, "Machines to run on. Default: as many as hosts, else 1.")
     mpi: str | None = option(
-        None,
-        "Whose mpirun will start it. Default: the one that is here.",
-        "--mpi",
-        metavar="NAME",
-        folder=True,
+        None, "Whose mpirun will start it. Default: the one that is here.", metavar="NAME"
     )
-    versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
-    cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
+    versions: Mapping[str, str] | None = users_option(None, "Versions where the job runs.", None)
+    cluster: Cluster | None = users_option(None, "What only the user knows of a cluster.", None)
     carrier: bool = option(
-        True,
-        "Set the plan by flags alone; refuse what they cannot say.",
-        "--no-carrier",
-        folder=True,
+        True, "Set the plan by flags alone; refuse what they cannot say.", "--no-carrier"
     )
 
 

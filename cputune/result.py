@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
@@ -15,7 +15,7 @@ from msgspec import Meta
 from cputune import cpulist
 from cputune.carrier.command import Arguments, with_plan
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
-from cputune.errors import ResultError
+from cputune.errors import MissingPackageError, ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
 from cputune.knobs import KNOBS, Keeps, LeftOut, kept_by_change
@@ -427,44 +427,33 @@ class Result:
         return with_plan(self.workload, self.best.plan, arguments)
 
     def to_frame(self) -> pandas.DataFrame:
-        """The trials as a pandas DataFrame: a row for each, ``cputune.result.COLUMNS``.
+        """The trials as a pandas DataFrame, a row for each.
 
         Raises MissingPackageError where pandas is not installed.
         """
-        return frame_of(self)
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingPackageError(
+                "a table needs pandas, which is not installed", hint="pip install 'cputune[frame]'"
+            ) from error
+        return pandas.DataFrame(trial_rows(self))
 
     @classmethod
     def from_json(cls, document: object) -> Result:
-        """Read a document of any schema version that we know. Raises ResultError."""
-        values = migrate(document)
-        values.pop("schema")
+        """Read a document. Raises ResultError for one that is not ours, or of another version."""
+        values = _refuse_other_documents(document)
         if isinstance(values.get("speedup"), Mapping):
             speedup = values["speedup"]
             values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
         for derived in ("keeps", "time_to_end", "energy"):
             values.pop(derived, None)
         try:
-            result = record_of(cls, values)
-            _refuse_what_no_study_has(result)
-            return result
+            return record_of(cls, values)
         except ValueError as error:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"
             ) from error
-
-
-def _refuse_what_no_study_has(result: Result) -> None:
-    """Raise ValueError for what is of the right type, and cannot be."""
-    numbers = [trial.number for trial in result.trials]
-    if len(set(numbers)) < len(numbers):
-        raise ValueError("trials: a number stands twice")
-    inner = [(f"host.{name}", value) for name, value in result.host.items()]
-    while inner:
-        name, value = inner.pop()
-        if isinstance(value, Mapping):
-            inner += [(f"{name}.{key}", part) for key, part in value.items()]
-        elif isinstance(value, (int, float)) and value < 0:
-            raise ValueError(f"{name}: {value} is below 0")
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
@@ -492,17 +481,11 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
     }
 
 
-def _with_hosts(document: dict[str, Any]) -> dict[str, Any]:
-    """2 has ``hosts``, and CPU lists of single nodes in plans, which 1 did not know."""
-    return {**document, "schema": f"{SCHEMA_NAME}/2", "hosts": []}
+def _refuse_other_documents(document: object) -> dict[str, Any]:
+    """The values of a result document. Raises ResultError for another one.
 
-
-MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (_with_hosts,)
-"""One function per step, ``MIGRATIONS[n]`` from schema n + 1 to n + 2."""
-
-
-def migrate(document: object) -> dict[str, Any]:
-    """Bring a document to the newest schema. Raises ResultError for one that is not ours."""
+    No release wrote an older schema; the step from this one to a newer is to be made here.
+    """
     schema = document.get("schema") if isinstance(document, Mapping) else None
     name, _, number = str(schema).partition("/")
     known = name == SCHEMA_NAME and re.fullmatch(r"[1-9][0-9]{0,8}", number)
@@ -510,95 +493,49 @@ def migrate(document: object) -> dict[str, Any]:
         raise ResultError(
             "this is not a cputune result file", hint="`cputune tune` writes one: cputune.json"
         )
-    if int(number) > SCHEMA_VERSION:
+    if int(number) != SCHEMA_VERSION:
+        newer = int(number) > SCHEMA_VERSION
         raise ResultError(
             f"the result file has schema {number}, this cputune knows {SCHEMA_VERSION}",
-            hint="upgrade cputune: pip install -U cputune",
+            hint="upgrade cputune: pip install -U cputune" if newer else "run `cputune tune` again",
         )
-    migrated = dict(document)
-    for step in MIGRATIONS[int(number) - 1 :]:
-        migrated = step(migrated)
-    return migrated
+    return {key: value for key, value in document.items() if key != "schema"}
 
 
 Cell = int | float | str | bool | None
 """What stands in the table; None is what is not known, or does not apply."""
 
-_OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
-    # column: (what it says, how it is read)
-    "trial": ("number, in the order they were run, from 0", lambda t: t.number),
-    "state": ("`completed`, `pruned` or `failed`", lambda t: t.state),
-    "kind": ("which failure it was", lambda t: t.kind),
-    "reason": ("why it was pruned, or failed", lambda t: t.reason),
-    "origin": ("who proposed it: `baseline`, `guide`, `topology`, `sampler`", lambda t: t.origin),
-    "samples_per_second": (
-        "of the whole job, the median; of a pruned trial no more than a guess",
-        lambda t: None if t.samples_per_second is None else t.samples_per_second.median,
-    ),
-    "low": (
-        "lower end of its 95 % interval",
-        lambda t: None if t.samples_per_second is None else t.samples_per_second.low,
-    ),
-    "high": (
-        "upper end of its 95 % interval",
-        lambda t: None if t.samples_per_second is None else t.samples_per_second.high,
-    ),
-    "at_most_samples_per_second": (
-        "of a pruned trial all that is known",
-        lambda t: t.at_most_samples_per_second,
-    ),
-    "steps": ("optimizer steps that were measured", lambda t: t.steps),
-    "delayed_steps": ("those that others on the machine delayed", lambda t: t.delayed_steps),
-    "warmup_steps": ("those that were still getting faster", lambda t: t.warmup_steps),
-    "step_seconds": ("seconds of all its steps, warm-up included", lambda t: t.step_seconds),
-    "plan": ("the plan in words", lambda t: t.plan.describe()),
-    "as_found": ("whether it is the launch of today", lambda t: t.plan.as_found),
-    "nodes": ("machines", lambda t: t.plan.nodes),
-    "ranks": ("training processes on each", lambda t: t.plan.processes_per_node),
-    "threads": ("OpenMP threads of each rank", lambda t: t.plan.threads_per_process),
-    "cpus": (
-        "logical CPUs of each rank, ranks apart by `/`; nodes that differ apart by a space",
-        lambda t: " ".join(
-            "/".join(cpulist.render(cpus) for cpus in lists)
-            for lists in t.plan.node_cpus or (t.plan.cpus,)
-        ),
-    ),
-    "backend": (
-        "of torch.distributed; means nothing for a single rank",
-        lambda t: t.plan.backend,
-    ),
-    "ccl_workers": ("oneCCL worker threads of a rank", lambda t: t.plan.ccl_workers),
-}
-_KNOBS = tuple(knob for knob in KNOBS if knob.put is not None)
-
-COLUMNS: Mapping[str, str] = {
-    **{name: said for name, (said, _) in _OF_TRIAL.items()},
-    "best": "whether its plan is the recommendation",
-    **{knob.name: knob.summary for knob in _KNOBS},
-}
-"""Every column in its order, and what it says. New ones are added at the end of their group."""
-
 
 def trial_rows(result: Result) -> list[dict[str, Cell]]:
-    """One row for each trial, in the order they were run."""
-    return [
-        {
-            **{name: read(trial) for name, (_, read) in _OF_TRIAL.items()},
-            "best": trial.plan == result.best.plan,
-            **{knob.name: trial.plan.value(knob.name) for knob in _KNOBS},
-        }
-        for trial in result.trials
-    ]
+    """One row for each trial, in the order they were run; docs/library.md tells its columns."""
+    return [_row(trial, best=trial.plan == result.best.plan) for trial in result.trials]
 
 
-def frame_of(result: Result) -> Any:
-    """The rows as a pandas DataFrame. Raises MissingPackageError without pandas."""
-    try:
-        import pandas
-    except ImportError as error:
-        from cputune.errors import MissingPackageError
-
-        raise MissingPackageError(
-            "a table needs pandas, which is not installed", hint="pip install 'cputune[frame]'"
-        ) from error
-    return pandas.DataFrame(trial_rows(result), columns=list(COLUMNS))
+def _row(trial: Trial, *, best: bool) -> dict[str, Cell]:
+    plan, rate = trial.plan, trial.samples_per_second
+    nodes = plan.node_cpus or (plan.cpus,)
+    return {
+        "trial": trial.number,
+        "state": trial.state,
+        "kind": trial.kind,
+        "reason": trial.reason,
+        "origin": trial.origin,
+        "samples_per_second": None if rate is None else rate.median,
+        "low": None if rate is None else rate.low,
+        "high": None if rate is None else rate.high,
+        "at_most_samples_per_second": trial.at_most_samples_per_second,
+        "steps": trial.steps,
+        "delayed_steps": trial.delayed_steps,
+        "warmup_steps": trial.warmup_steps,
+        "step_seconds": trial.step_seconds,
+        "plan": plan.describe(),
+        "as_found": plan.as_found,
+        "nodes": plan.nodes,
+        "ranks": plan.processes_per_node,
+        "threads": plan.threads_per_process,
+        "cpus": " ".join("/".join(map(cpulist.render, of_node)) for of_node in nodes),
+        "backend": plan.backend,
+        "ccl_workers": plan.ccl_workers,
+        "best": best,
+        **{knob.name: plan.value(knob.name) for knob in KNOBS if knob.put is not None},
+    }

@@ -16,7 +16,9 @@ def visible(text: str) -> str:
     )
 
 
-_ASCII = dict(zip("×–…→✓✗±·", ("x", "-", "...", "->", "+", "x", "+-", "."), strict=True))
+_ASCII = dict(
+    zip("×–…→✓✗±·■□◧│", ("x", "-", "...", "->", "+", "x", "+-", ".", *"#o%|"), strict=True)
+)
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,14 +38,9 @@ def glossary(width: int = 80) -> str:
     """``cputune --help terms``, in so many columns."""
     lines = ["The words of cputune:", ""]
     for term, meaning in TERMS.items():
-        lines += [term, *_wrapped(meaning, width), ""]
+        indented = textwrap.fill(meaning, width, initial_indent="    ", subsequent_indent="    ")
+        lines += [term, indented, ""]
     return "\n".join(lines)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width - 4, initial_indent="    ", subsequent_indent="    ")
 
 
 class Interval(Protocol):

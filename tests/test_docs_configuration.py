@@ -9,7 +9,7 @@ import click
 import pytest
 
 from cputune.cli import cli
-from cputune.cli.settings import options_of, read_settings
+from cputune.cli.settings import defaults, options_of, read_settings
 
 PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 
@@ -21,15 +21,16 @@ def test_its_example_is_a_file_that_a_working_folder_may_have(
     (tmp_path / "cputune.toml").write_text(example)
     monkeypatch.chdir(tmp_path)
     context = click.Context(cli)
-    settings = read_settings(None, {"XDG_CONFIG_HOME": "/nowhere"}, cli.list_commands(context))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+    files = read_settings(None, cli.list_commands(context))
     tune = cli.get_command(context, "tune")
     assert tune is not None
-    assert settings.defaults(tune, "tune") == {
+    assert defaults(files, tune, "tune") == {
         "budget": 40,
-        "max_time_seconds": "1h30m",
+        "max_time": "1h30m",
         "fix": ["precision=bf16"],
     }
-    assert settings.defaults(cli, "") == {"color": "never"}
+    assert defaults(files, cli, "") == {"color": "never"}
 
 
 def test_its_table_is_what_a_working_folder_may_set() -> None:

@@ -15,10 +15,11 @@ from tuner.fakes import SMALL
 
 from cputune.cli import main
 from cputune.layout import guide_plan
-from cputune.report.tuning import outcome, trial_line
+from cputune.report.tuning import line_of, outcome
 from cputune.report.writing import Rows, rich_table
 from cputune.result import Trial
 from cputune.text import figure, spelled, visible
+from cputune.tuner.events import TrialEnded
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_the_exception_of_a_script_is_one_line_of_the_table() -> None:
     plan = guide_plan(SMALL.facts)
     reason = "ValueError: \x1b[1A\x1b[2Ktrial 9: 99 samples/s\rdone\nrank 0: more"
     trial = Trial(number=3, plan=plan, state="failed", kind="crashed", reason=reason)
-    for text in (outcome(trial), trial_line(trial)):
+    for text in (outcome(trial), str(line_of(TrialEnded(trial=trial)))):
         assert text.isprintable()
         assert "crashed: ValueError: \\x1b[1A" in text
 

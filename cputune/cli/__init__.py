@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sys
 from collections.abc import Collection
 from importlib import import_module
@@ -28,12 +27,11 @@ from cputune.cli.output import (
     verbosity,
 )
 from cputune.cli.settings import (
-    SettingsFiles,
-    add_common_options,
+    common_options,
+    defaults,
     option,
     read_settings,
     refuse_unknown_variables,
-    take_verbosity,
     variable_behind,
 )
 from cputune.cli.signals import interrupted_by
@@ -84,10 +82,10 @@ class _LazyGroup(click.Group):
         module, name = _SUBCOMMANDS[cmd_name][0].split(".")
         command = getattr(import_module(f"cputune.cli.{module}"), name)
         assert isinstance(command, click.Command)
-        if isinstance(ctx.obj, SettingsFiles):
-            refuse_unknown_variables(command, cmd_name, os.environ)
-            defaults = {**(ctx.default_map or {}), cmd_name: ctx.obj.defaults(command, cmd_name)}
-            ctx.default_map = defaults
+        if ctx.obj is not None:
+            refuse_unknown_variables(command, cmd_name)
+            own = defaults(ctx.obj, command, cmd_name)
+            ctx.default_map = {**(ctx.default_map or {}), cmd_name: own}
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -96,9 +94,7 @@ class _LazyGroup(click.Group):
             args = ["--terms"] if args[1] == "terms" else [args[1], "--help"]
         elif args == ["help"]:
             args = ["--help"]
-        left = super().parse_args(ctx, args)
-        take_verbosity(ctx)
-        return left
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -129,8 +125,8 @@ def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str |
     """Before any other option is read: what files say of them."""
     if ctx.resilient_parsing:  # completion
         return
-    ctx.obj = read_settings(config, os.environ, _SUBCOMMANDS)
-    ctx.default_map = ctx.obj.defaults(ctx.command, "")
+    ctx.obj = read_settings(config, _SUBCOMMANDS)
+    ctx.default_map = defaults(ctx.obj, ctx.command, "")
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -152,23 +148,29 @@ def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) ->
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CPUTUNE"},
 )
 @click.option(
-    "--terms", is_flag=True, is_eager=True, hidden=True, callback=_print_terms, expose_value=False
+    "--terms",
+    is_flag=True,
+    is_eager=True,
+    hidden=True,
+    expose_value=False,
+    callback=_print_terms,
+    allow_from_autoenv=False,
 )
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
+    allow_from_autoenv=False,
     callback=_print_version,
     help="Show the version and exit.",
 )
 @click.option(
     "--config",
     metavar="FILE",
-    envvar="CPUTUNE_CONFIG",
     is_eager=True,
     expose_value=False,
     callback=_read_settings,
@@ -200,7 +202,7 @@ def cli(ctx: click.Context, color: str) -> None:
         look()
 
 
-add_common_options(cli, "")
+cli.params += common_options()
 
 
 def main(stopping: Collection[int] = ()) -> NoReturn:
@@ -230,16 +232,10 @@ def _run() -> int:
         # Where the reader went away (`cputune doctor | head`) there is nothing to say.
         code = error.exit_code if error.exit_code == 141 else report_error(error)
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
-        if max(verbosity(), _typed_verbosity()) >= 2:
+        if verbosity() >= 2:
             print_traceback(error)
         code = report_error(_of_ours(error))
     return code if isinstance(code, int) else 0
-
-
-def _typed_verbosity() -> int:
-    """How often -v was typed; click may have stopped before it came there."""
-    words = _typed_words()
-    return sum(len(w) - 1 for w in words if re.fullmatch("-v+", w)) + words.count("--verbose")
 
 
 def _typed_words() -> list[str]:

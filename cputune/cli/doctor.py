@@ -9,10 +9,9 @@ import difflib
 import io
 import shlex
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +28,17 @@ from cputune.cli.given import (
     python_option,
 )
 from cputune.cli.output import console, json_text, put, tell, verbosity
-from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option
-from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
-from cputune.doctor.finding import FoundOn
+from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option, output_option
+from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
+from cputune.doctor.checkfile import check_file as judge_file
+from cputune.doctor.checkfile import configured_findings
+from cputune.doctor.named_stack import judge_stack, stack_facts
+from cputune.doctor.registry import all_checks, looked_at
 from cputune.errors import CannotError, CputuneError, UsageError
-from cputune.host import LiveHost, read_document
+from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.host.interpreter import has_module, install_tuning
+from cputune.probing import probe
+from cputune.probing.recording import record
 from cputune.text import visible
 
 if TYPE_CHECKING:
@@ -43,25 +47,28 @@ if TYPE_CHECKING:
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
-_LIVE_ONLY = {
-    # an option that judges something else than this machine as it is: the options it excludes
+
+
+_EXCLUDES = {
+    # an option: those that make no sense beside it
+    "json": ("markdown", "print_fix", "record"),
+    "markdown": ("print_fix", "record"),
+    "print_fix": ("record", "hosts", "hostfile"),
+    "all": ("hosts", "hostfile"),
+    "explain": ("record", "stack", "check_file"),
     "root": ("deep", "python", "hosts", "salloc"),
-    "record": ("hosts", "salloc"),
-    "stack": ("deep", "everything", "python", "hosts", "salloc"),
-    "check_file": ("deep", "everything", "hosts", "salloc"),
+    "record": ("stack", "check_file", "hosts", "salloc"),
+    "stack": ("deep", "all", "python", "hosts", "salloc"),
+    "check_file": ("deep", "all", "hosts", "salloc"),
+    "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
-_WHY_NOT = {
-    "deep": "--deep looks at the live machine",
-    "everything": "--all tells what is fine with a machine",
-    "python": "--python names an interpreter of this machine",
-    "hosts": "--hosts looks at live machines",
-    "salloc": "--salloc looks at live machines",
-}
+_ONE_MACHINE = ("print_fix", "all", "root", "record", "stack", "check_file", "launch_words")
+"""With these this machine is meant, also inside an allocation of several."""
 
 
 @click.command(name="doctor", cls=ConfiguredCommand)
 @json_option
-@option("--markdown", "as_markdown", is_flag=True, help="For pasting into an issue.")
+@option("--markdown", is_flag=True, help="For pasting into an issue.")
 @option("--print-fix", is_flag=True, help="The cures as one shell script.")
 @option(
     "--explain",
@@ -72,7 +79,6 @@ _WHY_NOT = {
 )
 @option(
     "--all",
-    "everything",
     is_flag=True,
     folder=True,
     help="Also list what was looked for and is fine.",
@@ -107,18 +113,11 @@ _WHY_NOT = {
     "--launch", metavar="PATH", help="With --hosts: files that must be the same on all of them."
 )
 @option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile.")
-@option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="-",
-    help="Write there; - is stdout.",
-    why_not="it names a file that is written",
-)
+@output_option("Write there; - is stdout.")
 @force_option
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
-def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked: Any) -> None:
+def command(ctx: click.Context, /, **asked: Any) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
 
     With a launch after -- also what is wrong with that: its words, its script, what it imports.
@@ -132,38 +131,33 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
     cputune doctor --hosts node1,node2 --launch launch/
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     """
-    forms = {"json": as_json, "markdown": asked["as_markdown"], "fix": asked["print_fix"]}
-    form = next((form for form, chosen in forms.items() if chosen), "text")
-    output, force, fail_on = asked["output"], asked["force"], asked["fail_on"]
-    if sum(forms.values()) > 1:
-        raise UsageError("--json, --markdown and --print-fix exclude each other")
-    explain, record = asked["explain"], asked["record"]
-    stack, check_file = asked["stack"], asked["check_file"]
-    if sum(given is not None for given in (explain, record, stack or check_file)) > 1:
-        raise UsageError("--explain, --record and --stack or --check-file exclude each other")
-    _refuse_what_needs_the_machine(asked)
-    if explain is not None:
-        put(_explained(explain, as_json=as_json), output, force=force)
+    for one, others in _EXCLUDES.items():
+        for other in others:
+            if asked[one] and asked[other]:
+                names = (_typed(one), _typed(other))
+                raise UsageError(
+                    " and ".join(names) + " exclude each other", hint=f"leave {names[0]} away"
+                )
+    stack, check_file, words = asked["stack"], asked["check_file"], asked["launch_words"]
+    if asked["explain"] is not None:
+        text = _explained(asked["explain"], as_json=asked["json"])
+        put(text, asked["output"], force=asked["force"])
         return
-    words = asked["launch_words"]
-    launch = _launch_of(words, asked) if words else None
-    chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(asked["ignore"], codes()))
-    alone = launch is not None or any(asked[name] is not None for name in _LIVE_ONLY)
+    codes = tuple(check.code for check in all_checks())
+    only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
+
+    def chosen(finding: Finding | Check) -> bool:
+        wanted = not only or finding.code in only or finding.severity.value in only
+        return wanted and finding.code not in ignore
+
     allocated(asked, asked["host_timeout"])
-    ways = {name: asked[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
-    hosts = chosen_hosts(**ways, allocation=not alone)
-    if hosts is not None and alone:
-        raise UsageError(
-            f"{_WHY_NOT['hosts']}", hint="leave --root, --record, --stack and --check-file away"
-        )
+    hosts = chosen_hosts(asked, allocation=not any(asked[name] for name in _ONE_MACHINE))
+    found: Diagnosis | HostsDiagnosis
     if hosts is not None:
-        if asked["everything"] or form == "fix":
-            raise UsageError(
-                "--all and --print-fix are about one machine", hint="--hosts none, on that machine"
-            )
         from cputune.doctor.hosts import look_at_hosts
 
-        seen = look_at_hosts(
+        host: Host = LiveHost()
+        found = look_at_hosts(
             hosts.nodes,
             hosts.reach,
             seconds=hosts.seconds,
@@ -172,133 +166,36 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
             deep=asked["deep"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
-        _show(seen, form, LiveHost(), output, force=force)
-        _end(ctx, seen, fail_on)
-        return
-    if asked["launch"] is not None:
+    elif asked["launch"] is not None:
         raise UsageError("--launch is compared between hosts", hint="name them: --hosts a,b")
-    host = _host(asked["root"], asked["python"] or _python_of(launch))
-    if record is not None:
-        if form != "text":
-            raise UsageError("--record writes a directory, and no document")
-        from cputune.probing.recording import record as keep
-
-        keep(host, record)
-        tell(f"recorded this machine in {record}; look at it before you share it")
-        return
-    diagnosis = _diagnose(
-        host, deep=asked["deep"], stack=stack, check_file=check_file, launch=launch
-    )
-    if host.live and host.executable != sys.executable:
-        diagnosis = diagnosis.for_python(host.executable)
-    diagnosis = diagnosis.only(chosen)
-    if asked["everything"]:
-        diagnosis = _with_what_is_fine(diagnosis, chosen)
+    else:
+        launch = typed_launch.read_launch(words) if words else None
+        if asked["root"] is not None:
+            host = RecordedHost(asked["root"])
+        else:
+            choose_python(asked["python"])
+            if launch is not None and asked["python"] is None:
+                choose_python(typed_launch.python_of(launch, LiveHost()))
+            host = LiveHost()  # of the Python that was chosen
+        if asked["record"] is not None:
+            record(host, asked["record"])
+            tell(f"recorded this machine in {asked['record']}; look at it before you share it")
+            return
+        found = _look_at(host, launch, stack, check_file, deep=asked["deep"]).only(chosen)
+        if asked["all"]:
+            codes_found = {finding.code for finding in (*found.findings, *found.hidden)}
+            rows = looked_at(found.facts, codes_found)
+            found = replace(found, looked=tuple(row for row in rows if chosen(row.check)))
     about_machine = stack is None and check_file is None
-    if form == "fix":
+    if asked["print_fix"] and isinstance(found, Diagnosis):
         from cputune.report.fixes import fix_script
 
         again = chosen if about_machine else lambda finding: False
-        put(fix_script(diagnosis, chosen=again), output, force=force)
+        put(fix_script(found, chosen=again), asked["output"], force=asked["force"])
     else:
-        _show(diagnosis, form, host, output, force=force, machine=about_machine)
-    _end(ctx, diagnosis, fail_on)
-
-
-def _refuse_what_needs_the_machine(asked: dict[str, Any]) -> None:
-    """Raise UsageError where an option is about the live machine, and another is judged."""
-    for name, others in _LIVE_ONLY.items():
-        for other in others:
-            if asked[name] is not None and asked[other]:
-                away = name.replace("_", "-")
-                raise UsageError(_WHY_NOT[other], hint=f"leave --{away} away")
-
-
-def _end(ctx: click.Context, diagnosis: FoundOn, fail_on: str) -> None:
-    if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
+        _show(found, asked, host, machine=about_machine)
+    if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
-
-
-def _host(root: str | None, python: str | None) -> Host:
-    from cputune.host import RecordedHost
-
-    if root is not None:
-        return RecordedHost(root)
-    choose_python(python)
-    return LiveHost()
-
-
-def _launch_of(words: tuple[str, ...], asked: dict[str, Any]) -> TrainingCommand:
-    from cputune.doctor.typed_launch import read_launch
-
-    for name in ("root", "record", "stack", "check_file", "hosts", "hostfile"):
-        if asked[name] is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} does not go with a launch after --",
-                hint="a launch is judged on this machine, as it would be started",
-            )
-    return read_launch(words)
-
-
-def _python_of(launch: TrainingCommand | None) -> str | None:
-    """The Python that the launch would run, where it is another than the one that trains anyway."""
-    from cputune.doctor.typed_launch import python_of
-
-    if launch is None:
-        return None
-    choose_python(None)
-    return python_of(launch, LiveHost())
-
-
-def _diagnose(
-    host: Host,
-    *,
-    deep: bool,
-    stack: str | None,
-    check_file: str | None,
-    launch: TrainingCommand | None,
-) -> Diagnosis:
-    from cputune.probing import probe
-
-    facts = probe(host)
-    if launch is not None:
-        from cputune.doctor.typed_launch import facts_of
-
-        facts = facts_of(launch, facts, host)
-    if check_file is not None:
-        from cputune.doctor.checkfile import check_file as judge_file
-        from cputune.doctor.named_stack import stack_facts
-
-        judged = facts if stack is None else stack_facts(stack, facts)
-        name = "stdin" if check_file == "-" else check_file
-        return Diagnosis(facts=facts, findings=judge_file(text_of(check_file), name, judged, host))
-    if stack is not None:
-        from cputune.doctor.named_stack import judge_stack
-
-        return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
-    from cputune.doctor.checkfile import configured_findings
-
-    found = (*diagnose(facts).findings, *configured_findings(facts, host))
-    if launch is not None:
-        from cputune.doctor.typed_launch import judge_typed
-
-        found += judge_typed(launch, facts, host)
-    if deep:
-        from cputune.doctor.deep import deep_findings
-
-        found += deep_findings(facts, host)
-    return Diagnosis(facts=facts, findings=by_severity(found))
-
-
-def _with_what_is_fine(
-    diagnosis: Diagnosis, chosen: Callable[[Finding | Check], bool]
-) -> Diagnosis:
-    """The same with every check of the facts, those of files and children left out."""
-    from cputune.doctor.registry import looked_at
-
-    found = {finding.code for finding in (*diagnosis.findings, *diagnosis.hidden)}
-    looked = looked_at(diagnosis.facts, found)
-    return replace(diagnosis, looked=tuple(row for row in looked if chosen(row.check)))
 
 
 MOST_CHARACTERS = 16 << 20
@@ -323,22 +220,42 @@ def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]
     return frozenset(words)
 
 
-def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding | Check], bool]:
-    def chosen(finding: Finding | Check) -> bool:
-        wanted = not only or finding.code in only or finding.severity.value in only
-        return wanted and finding.code not in ignore
+def _typed(name: str) -> str:
+    return "a launch after --" if name == "launch_words" else f"--{name.replace('_', '-')}"
 
-    return chosen
+
+def _look_at(
+    host: Host,
+    launch: TrainingCommand | None,
+    stack: str | None,
+    check_file: str | None,
+    *,
+    deep: bool,
+) -> Diagnosis:
+    """What is wrong with a file, with a named stack, or with a machine and a launch on it."""
+    facts = probe(host)
+    if launch is not None:
+        facts = typed_launch.facts_of(launch, facts, host)
+    if check_file is not None:
+        judged = facts if stack is None else stack_facts(stack, facts)
+        name = "stdin" if check_file == "-" else check_file
+        return Diagnosis(facts=facts, findings=judge_file(text_of(check_file), name, judged, host))
+    if stack is not None:
+        return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
+    found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    if launch is not None:
+        found += typed_launch.judge_typed(launch, facts, host)
+    if deep:
+        from cputune.doctor.deep import deep_findings
+
+        found += deep_findings(facts, host)
+    diagnosis = Diagnosis(facts=facts, findings=by_severity(found))
+    other = host.live and host.executable != sys.executable
+    return diagnosis.for_python(host.executable) if other else diagnosis
 
 
 def _show(
-    diagnosis: Diagnosis | HostsDiagnosis,
-    form: str,
-    host: Host,
-    output: str,
-    *,
-    force: bool,
-    machine: bool = True,
+    diagnosis: Diagnosis | HostsDiagnosis, asked: dict[str, Any], host: Host, *, machine: bool
 ) -> None:
     """As ``json``, ``markdown`` or ``text``, on stdout or in a file.
 
@@ -350,7 +267,8 @@ def _show(
     from cputune.report.writing import markdown, print_blocks
 
     shown = partial(blocks, diagnosis, machine=machine)
-    if form == "text":
+    output, force = asked["output"], asked["force"]
+    if not asked["json"] and not asked["markdown"]:
         stream = sys.stdout if output == "-" else io.StringIO()
         print_blocks(shown(unfold=verbosity() > 0), console(stream))
         if isinstance(stream, io.StringIO):
@@ -361,7 +279,7 @@ def _show(
     else:
         variables = host.environment()
         scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
-    if form == "markdown":
+    if asked["markdown"]:
         put(scrub.text(markdown("cputune doctor", shown(unfold=True))), output, force=force)
         return
     said = document(diagnosis)
@@ -377,31 +295,15 @@ def _show(
 
 def _explained(code: str, *, as_json: bool) -> str:
     """The story of a check, or the list of all where ``code`` is empty."""
-    from cputune.doctor.registry import all_checks
     from cputune.report.diagnosis import check_document, check_list, explain
 
     if not code:
         checks = all_checks()
         documents = {"schema": "cputune.checks/1", "checks": [check_document(c) for c in checks]}
-        return json_text(documents) if as_json else check_list(checks) + _pages()
-    _known(code, codes())
+        return json_text(documents) if as_json else check_list(checks)
+    _known(code, tuple(check.code for check in all_checks()))
     check = next(check for check in all_checks() if check.code == code)
     return json_text(check_document(check)) if as_json else explain(check)
-
-
-def _pages() -> str:
-    """Where the pages of docs/ lie: inside the wheel, or beside the package in a checkout."""
-    package = Path(str(resources.files("cputune")))
-    places = (package / "docs", package.parent / "docs")
-    found = next((place for place in places if (place / "checks.md").is_file()), None)
-    return f"All of them on one page: {found / 'checks.md'}\n" if found else ""
-
-
-def codes() -> tuple[str, ...]:
-    """The codes of all checks."""
-    from cputune.doctor.registry import all_checks
-
-    return tuple(check.code for check in all_checks())
 
 
 def _known(word: str, words: tuple[str, ...]) -> None:
@@ -415,10 +317,10 @@ def _known(word: str, words: tuple[str, ...]) -> None:
     raise UsageError(f"no check is called {word!r}", hint=hint)
 
 
-_TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
-_MOST_LOOKED_AT = 50
+MOST_LOOKED_AT = 50
 """Python files of a folder; a larger folder is no training project."""
-LEAST_BYTES = 1 << 20
+
+_TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
 
 
 def look() -> None:
@@ -465,18 +367,10 @@ def next_step(folder: Path) -> tuple[str, str]:
 
 
 def _training_script(folder: Path) -> str | None:
-    """The Python file here that most looks like one that trains."""
-    found: list[tuple[int, str]] = []
-    try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == ".py")
-    except OSError:
-        return None
-    for path in files[:_MOST_LOOKED_AT]:
-        try:
-            text = read_document(path, most_bytes=LEAST_BYTES)
-        except OSError:
-            continue
-        signs = sum(sign in text for sign in _TRAINS)
-        if signs:
-            found.append((-signs - ("__main__" in text), path.name))
-    return min(found)[1] if found else None
+    """The first Python file here that looks like one that trains."""
+    for path in sorted(folder.glob("*.py"))[:MOST_LOOKED_AT]:
+        with suppress(OSError):
+            text = read_document(path, most_bytes=1 << 20)
+            if any(sign in text for sign in _TRAINS):
+                return path.name
+    return None

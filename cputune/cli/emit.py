@@ -13,6 +13,8 @@ import click
 
 from cputune.cli.doctor import text_of
 from cputune.cli.given import (
+    NAMES_MACHINES,
+    asked_hosts,
     batch_options,
     choose_python,
     complete_result,
@@ -20,11 +22,10 @@ from cputune.cli.given import (
     launched,
     networks_seen,
     python_option,
-    read_hostfile,
     say,
     tuned,
 )
-from cputune.cli.output import json_text, put, tell
+from cputune.cli.output import console, json_text, put, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     force_option,
@@ -32,6 +33,7 @@ from cputune.cli.settings import (
     json_option,
     option,
     options_from,
+    output_option,
     script_of,
 )
 from cputune.doctor.finding import Severity
@@ -53,31 +55,25 @@ from cputune.stack import load
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 _PATH = click.Path(path_type=Path)
-_MACHINES = "it names machines that a launch starts processes on"
 
 
 @click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
-@click.argument("result", required=False, type=_PATH, shell_complete=complete_result)
+@click.argument("result", required=False, shell_complete=complete_result)
 @option(
     "--format",
     "-f",
-    "format_",
     required=True,
+    type=click.Choice(_NAMES),
     metavar="FORMAT",
     folder=True,
     help="One of: " + ", ".join(_NAMES) + ".",
 )
-@option(
-    "-o",
-    "--output",
-    help="Directory or file; - prints the main file. Default: launch/, for env -.",
-    why_not="it names a file that is written",
-)
+@output_option("Directory or file; - prints the main file. Default: launch/, for env -.", None)
 @option("--force", is_flag=True, help="Replace files that exist.", why_not="it replaces files")
 @option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @option("--other-machine", is_flag=True, help="Take a result of another machine.")
-@option("--hostfile", type=_PATH, help="Hosts, in any MPI's form.", why_not=_MACHINES)
-@option("--hosts", help="Hosts: a,b:2,[fd00::1].", why_not=_MACHINES)
+@option("--hostfile", metavar="FILE", help="Hosts, in any MPI's form.", why_not=NAMES_MACHINES)
+@option("--hosts", help="Hosts: a,b:2,[fd00::1].", why_not=NAMES_MACHINES)
 @options_from(EmitOptions)
 @python_option
 @option(
@@ -95,10 +91,9 @@ _MACHINES = "it names machines that a launch starts processes on"
 @batch_options
 @option(
     "--doctor",
-    "seen",
     metavar="FILE",
     type=_PATH,
-    why_not=_MACHINES,
+    why_not=NAMES_MACHINES,
     help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
 )
 @options_from(Cluster)
@@ -123,7 +118,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """  # fmt: skip
     script = script_of(ctx)
     output, verify = options["output"], options["verify"]
-    if output is None and options["format_"] in PRINTED_FORMATS:
+    if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
     if verify and output == "-":
         raise UsageError("--verify needs files", hint="cputune emit -f mpirun -o DIR --verify")
@@ -135,14 +130,15 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
-    networks = {} if options["seen"] is None else networks_seen(options["seen"])
+    networks = {} if options["doctor"] is None else networks_seen(options["doctor"])
     # Without named hosts: those that the doctor reached.
-    hosts = _hosts(options["hostfile"], options["hosts"]) or tuple(Node(name=n) for n in networks)
+    named = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
+    hosts = named or tuple(Node(name=name) for name in networks)
     batch = options["batch_per_rank"], options["global_batch_size"]
     versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}
     files = emit(
         result,
-        options["format_"],
+        options["format"],
         facts=facts,
         workload=launched(result, script, *batch, nodes=asked.nodes or len(hosts) or 1),
         nodes=asked.nodes,
@@ -157,19 +153,32 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
-    written = _write(files, output, options["force"], several=options["format_"] == "all")
+    written = _write(files, output, options["force"], several=options["format"] == "all")
     if verify:
-        _verify(ctx, written, options["result"], share_machine=options["share_machine"])
+        from cputune.cli.verify import blocks, exit_code
+        from cputune.report.tuning import waiting_line
+        from cputune.report.writing import print_blocks
+        from cputune.verifier import verify as verified
+        from cputune.verifier.artefact import read
+
+        verdicts = verified(
+            [path for path in written if read(path) is not None],
+            result=options["result"],
+            share_machine=options["share_machine"],
+            on_wait=lambda owner: tell(waiting_line(owner)),
+        )
+        print_blocks(blocks(verdicts), console())
+        ctx.exit(exit_code(verdicts))
 
 
 @click.command(name="migrate", cls=ConfiguredCommand)
 @click.argument("file")
 @option("--stack", metavar="torch=2.13.0,…", help="The versions to migrate to, where not ours.")
 @json_option
-@option("-o", "--output", default="-", metavar="FILE", why_not="it names a file that is written")
+@output_option("Write there; - is stdout.")
 @force_option
 @click.pass_context
-def migrate(ctx: click.Context, /, file: str, as_json: bool, **asked: Any) -> None:
+def migrate(ctx: click.Context, /, file: str, **asked: Any) -> None:
     """Bring a launch file of an older guide to today's versions.
 
     FILE is a line or script with mpirun, torchrun or accelerate, an accelerate YAML, a PyTorchJob,
@@ -191,7 +200,7 @@ def migrate(ctx: click.Context, /, file: str, as_json: bool, **asked: Any) -> No
         facts = with_versions(facts, {n: str(v) for n, v in today.items() if n != "python"})
     name = "stdin" if file == "-" else file
     found = migrated(text_of(file), name, facts, LiveHost())
-    if as_json:
+    if asked["json"]:
         said = {
             "schema": "cputune.migration/1",
             "text": found.text,
@@ -210,16 +219,6 @@ def migrate(ctx: click.Context, /, file: str, as_json: bool, **asked: Any) -> No
         ctx.exit(1)
 
 
-def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
-    if hostfile is not None and hosts is not None:
-        raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
-    if hosts is not None:
-        return parse_hosts(hosts)
-    if hostfile is None:
-        return ()
-    return read_hostfile(hostfile)
-
-
 def _write(
     files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool
 ) -> tuple[Path, ...]:
@@ -233,38 +232,14 @@ def _write(
     for path, file in targets:
         if path.is_dir():
             raise CannotError(f"{path} is a directory", hint="choose another place with -o")
-        if path.exists() and not force and not _holds(path, file.text):
+        if path.exists() and not force and read_document(path) != file.text:
             raise UsageError(f"{path} exists already", hint="give --force to replace it")
-    directory = targets[0][0].parent
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotError(
-            f"cannot make {directory}: {error.strerror}", hint="choose another place with -o"
-        ) from error
+    targets[0][0].parent.mkdir(parents=True, exist_ok=True)
     for path, file in targets:
         write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
     for path, _ in targets:
         click.echo(str(path))
     return tuple(path for path, _ in targets)
-
-
-def _verify(
-    ctx: click.Context, paths: Sequence[Path], result: Path | None, *, share_machine: bool
-) -> None:
-    from cputune.cli.verify import exit_code, print_text
-    from cputune.report.tuning import waiting_line
-    from cputune.verifier import verify
-    from cputune.verifier.artefact import read
-
-    verdicts = verify(
-        [path for path in paths if read(path) is not None],
-        result=result,
-        share_machine=share_machine,
-        on_wait=lambda owner: tell(waiting_line(owner)),
-    )
-    print_text(verdicts)
-    ctx.exit(exit_code(verdicts))
 
 
 def _targets(
@@ -281,10 +256,3 @@ def _targets(
         return [(place / file.name, file) for file in files]
     main, *others = files
     return [(place, main), *((place.parent / file.name, file) for file in others)]
-
-
-def _holds(path: Path, text: str) -> bool:
-    try:
-        return read_document(path) == text
-    except OSError:
-        return False

@@ -7,19 +7,18 @@ import re
 import shlex
 import shutil
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
-import msgspec
 from click.shell_completion import CompletionItem
 
 from cputune.cli.output import tell
-from cputune.cli.settings import option
+from cputune.cli.settings import all_of, option
+from cputune.documents import parse, record_of
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import LiveHost, read_document
@@ -54,8 +53,6 @@ SLURM, NONE = "slurm", "none"
 TASKS = "SLURM_STEP_NUM_TASKS"
 """Set inside of a step: one of several is a rank of it, which asks for no other hosts."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
@@ -66,15 +63,15 @@ class Hosts:
     seconds: float
 
 
-_NAMES_MACHINES = "it names machines that a launch starts processes on"
-_HOST_OPTIONS = (
+NAMES_MACHINES = "it names machines that a launch starts processes on"
+host_options = all_of(
     option(
         "--hosts", metavar="A,B", help="Other machines; slurm: those of our allocation.",
-        why_not=_NAMES_MACHINES,
+        why_not=NAMES_MACHINES,
     ),
     option(
         "--hostfile", metavar="FILE", help="A file of the hosts, as any MPI or Slurm writes it.",
-        why_not=_NAMES_MACHINES,
+        why_not=NAMES_MACHINES,
     ),
     option(
         "--ssh", metavar="WORDS", help='Another ssh to the hosts: "ssh -F FILE".',
@@ -94,40 +91,34 @@ _HOST_OPTIONS = (
         metavar="SECONDS", help="The most that one host may take.",
     ),
 )  # fmt: skip
+"""The options that name hosts, and how they are reached: what ``chosen_hosts`` takes."""
 
-
-def host_options(command: Command) -> Command:
-    """The options that name hosts, and how they are reached: what ``chosen_hosts`` takes."""
-    for add in reversed(_HOST_OPTIONS):
-        command = add(command)
-    return command
-
-
-_BATCH_OPTIONS = tuple(
-    option(word, type=click.IntRange(min=1), metavar="N", folder=True, help=help)
-    for word, help in (
-        ("--batch-per-rank", "Samples of each rank per step."),
-        ("--global-batch-size", "Samples of all ranks per step."),
+batch_options = all_of(
+    *(
+        option(word, type=click.IntRange(min=1), metavar="N", folder=True, help=help)
+        for word, help in (
+            ("--batch-per-rank", "Samples of each rank per step."),
+            ("--global-batch-size", "Samples of all ranks per step."),
+        )
     )
 )
+"""The options that set the batch: what ``launched`` takes."""
 
 
-def batch_options(command: Command) -> Command:
-    """The options that set the batch: what ``launched`` takes."""
-    for add in reversed(_BATCH_OPTIONS):
-        command = add(command)
-    return command
+def say(text: str) -> None:
+    """A note on stderr."""
+    tell(f"note: {text}")
 
 
-def chosen_hosts(
-    *,
-    hosts: str | None,
-    hostfile: str | None,
-    through: Manner | None,
-    ssh: str | None,
-    host_timeout: float,
-    allocation: bool = True,
-) -> Hosts | None:
+def facts_of(root: str | None = None) -> HostFacts:
+    """The facts of this machine, or of a recorded one."""
+    from cputune.host import RecordedHost
+    from cputune.probing import probe
+
+    return probe(None if root is None else RecordedHost(root))
+
+
+def chosen_hosts(typed: Mapping[str, Any], *, allocation: bool = True) -> Hosts | None:
     """What the options say; None where this machine alone is meant.
 
     Without names those of the Slurm allocation that we are in, unless this machine is the only
@@ -135,18 +126,70 @@ def chosen_hosts(
 
     Raises UsageError, and CannotError where no way leads to other hosts.
     """
-    named = hosts is not None or hostfile is not None
-    nodes = asked_hosts(hosts, hostfile) if named else _of_our_job() if allocation else ()
+    hosts, through, ssh = typed["hosts"], typed["through"], typed["ssh"]
+    named = hosts is not None or typed["hostfile"] is not None
+    nodes = asked_hosts(hosts, typed["hostfile"])
+    if not named and allocation:
+        nodes = _of_our_job()
     if not nodes:
         if hosts != NONE and (through is not None or ssh is not None):
             raise UsageError("--through and --ssh say how hosts are reached", hint="--hosts a,b")
         return None
     if through not in (None, "ssh") and ssh is not None:
         raise UsageError(f"--ssh is no part of --through {through}", hint="leave one of them away")
-    mpi = _mpirun() if through == "mpirun" or _nothing_else() else None
-    allocated = hosts == SLURM or not named
-    reach = find_reach(through, ssh=ssh, allocated=allocated, mpi=mpi)
-    return Hosts(nodes=nodes, reach=reach, seconds=host_timeout)
+    mpi = None
+    if through == "mpirun" or not (shutil.which("ssh") or shutil.which("srun")):
+        known = (one for one in facts_of().launchers if one.name in MPI_PROGRAMS and one.dialect)
+        mpi = next(((one.path, one.dialect or "") for one in known), None)
+    reach = find_reach(through, ssh=ssh, allocated=hosts == SLURM or not named, mpi=mpi)
+    return Hosts(nodes=nodes, reach=reach, seconds=typed["host_timeout"])
+
+
+def asked_hosts(
+    hosts: str | None,
+    hostfile: str | None,
+    parse: Callable[[str], tuple[Node, ...]] = parse_distinct_hosts,
+) -> tuple[Node, ...]:
+    """The hosts that were named; none where no option was given. Raises UsageError."""
+    if hosts is not None and hostfile is not None:
+        raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
+    if hostfile is not None:
+        hint = "one host on each line, `host slots=N`"
+        return parse_hostfile(_text_of(Path(hostfile), hint), where=hostfile)
+    if hosts == SLURM:
+        found = allocated_nodes(LiveHost())
+        if not found:
+            raise UsageError("this is no Slurm allocation", hint="salloc one, or --hosts a,b")
+        return found
+    return () if hosts in (None, NONE) else parse(hosts or "")
+
+
+def _text_of(path: Path, hint: str, most_bytes: int = 1 << 24) -> str:
+    try:
+        return read_document(path, most_bytes=most_bytes)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+
+
+def networks_seen(path: Path) -> dict[str, Network]:
+    """The networks of the hosts that the doctor reached, by name, in their order.
+
+    Raises UsageError.
+    """
+    hint = "cputune doctor --hosts node1,node2 --json > hosts.json"
+    text = _text_of(path, hint, MOST_HOSTS_BYTES)
+    try:
+        document = parse(text)
+        if document["schema"] != "cputune.hosts/1":
+            raise ValueError(f"its schema is {document['schema']}")
+        seen = {one["name"]: one["host"] for one in document["hosts"]}
+        found = {n: record_of(Network, h["network"]) for n, h in seen.items() if h is not None}
+    except (ValueError, TypeError, KeyError) as error:
+        said = f"{path} is not what the doctor saw of several hosts: {error}"
+        raise UsageError(said, hint=hint) from error
+    if not found:
+        raise UsageError(f"{path}: no host was reached", hint=hint)
+    return found
 
 
 def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
@@ -167,32 +210,6 @@ def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
     most = QUEUE_SECONDS if most_seconds is None else most_seconds
     granted = allocation(words, most_seconds=most, on_reason=say)
     os.environ.update(click.get_current_context().with_resource(granted))
-
-
-def asked_hosts(hosts: str | None, hostfile: str | None) -> tuple[Node, ...]:
-    """The hosts that were named; none where no option was given. Raises UsageError."""
-    if hosts is not None and hostfile is not None:
-        raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
-    if hostfile is not None:
-        return read_hostfile(Path(hostfile))
-    if hosts == SLURM:
-        found = allocated_nodes(LiveHost())
-        if not found:
-            raise UsageError("this is no Slurm allocation", hint="salloc one, or --hosts a,b")
-        return found
-    return () if hosts in (None, NONE) else parse_distinct_hosts(hosts)
-
-
-def read_hostfile(path: Path) -> tuple[Node, ...]:
-    """The hosts of a file in any dialect. Raises UsageError."""
-    try:
-        text = read_document(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}",
-            hint="one host on each line, `host slots=N`",
-        ) from error
-    return parse_hostfile(text, where=str(path))
 
 
 def _of_our_job() -> tuple[Node, ...]:
@@ -216,50 +233,8 @@ def _of_our_job() -> tuple[Node, ...]:
     return nodes
 
 
-def _nothing_else() -> bool:
-    return shutil.which("ssh") is None and shutil.which("srun") is None
-
-
-def _mpirun() -> tuple[str, str] | None:
-    """Path and dialect of the mpirun that is here; None where none speaks a known one."""
-    from cputune.probing import probe
-
-    launchers = (one for one in probe().launchers if one.name in MPI_PROGRAMS and one.dialect)
-    return next(((one.path, one.dialect or "") for one in launchers), None)
-
-
 MOST_HOSTS_BYTES = 256 << 20
 """Of such a document: one host of 1,024 CPUs has about 100 KiB."""
-
-_HOW_TO_SEE = "cputune doctor --hosts node1,node2 --json > hosts.json"
-
-
-_SEEN: Any = msgspec.defstruct("_Seen", [("network", Network)])
-_NAMED: Any = msgspec.defstruct("_Named", [("name", str), ("host", _SEEN | None)])
-_HOSTS_DOCUMENT: Any = msgspec.defstruct(
-    "_Hosts", [("schema", Literal["cputune.hosts/1"]), ("hosts", tuple[_NAMED, ...])]
-)
-"""What the doctor saw of several hosts, as far as ``emit`` reads it; a host that was not reached
-has no ``host``.
-"""
-
-
-def networks_seen(path: Path) -> dict[str, Network]:
-    """The networks of the hosts that were reached, by name, in their order. Raises UsageError."""
-    try:
-        text = read_document(path, most_bytes=MOST_HOSTS_BYTES)
-        document = msgspec.json.decode(text, type=_HOSTS_DOCUMENT)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HOW_TO_SEE) from error
-    except ValueError as error:
-        raise UsageError(
-            f"{path} is not what the doctor saw of several hosts: {error}", hint=_HOW_TO_SEE
-        ) from error
-    found = {one.name: one.host.network for one in document.hosts if one.host is not None}
-    if not found:
-        raise UsageError(f"{path}: no host was reached", hint=_HOW_TO_SEE)
-    return found
-
 
 python_option = option(
     "--python",
@@ -267,47 +242,9 @@ python_option = option(
     help="The environment, or the Python, that trains; else the active one.",
     why_not="it names a program that is started",
 )
+_ON_PATH = "the first on PATH"
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
-def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
-    """Let the Python train that is meant. Raises UsageError for one that is none.
-
-    As typed with --python, else before the script, else in the first line of its launcher, else,
-    where ours has no torch (pipx, uv tool), that of the active environment or the first on PATH.
-    """
-    train_with(None)
-    chosen, why = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
-    if chosen is None:
-        return
-    if typed is None and not os.path.exists(chosen):
-        return
-    train_with(chosen)
-    if training_interpreter().prefix == sys.prefix or (why == _ON_PATH and not has_module("torch")):
-        train_with(None)
-    else:
-        tell(f"note: {training_python()} trains ({why})")
-
-
-_ON_PATH = "the first on PATH"
-
-
-def _meant(typed: str | None, first: str, *, alone: bool) -> tuple[str | None, str]:
-    """A Python, or its environment, and who says so. ``first`` is the word before the script."""
-    if typed is not None:
-        return typed, "--python"
-    if first and (alone or "/" in first) and not first.endswith(".py"):
-        program = shutil.which(first)
-        if _PYTHON.fullmatch(first):
-            return program, "as typed"
-        if program is not None and (named := shebang(program)) is not None:
-            return named, f"of {first}"
-    for name in _ACTIVE if alone else ():
-        folder = os.environ.get(name, "")
-        if folder and os.path.exists(os.path.join(folder, "bin", "python")):
-            return folder, name
-    return (shutil.which("python3") if alone else None), _ON_PATH
 
 
 def complete_result(
@@ -318,6 +255,40 @@ def complete_result(
 
     ids = [kept.id for kept in kept_results() if kept.id.startswith(typed)] if typed else []
     return [CompletionItem(id) for id in ids] or [CompletionItem(typed, type="file")]
+
+
+def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
+    """Let the Python train that is meant. Raises UsageError for one that is none.
+
+    As typed with --python, else before the script, else in the first line of its launcher, else,
+    where ours has no torch (pipx, uv tool), that of the active environment or the first on PATH.
+    """
+    train_with(None)
+    meant = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
+    chosen, why = next(((one, why) for one, why in meant if one), (None, ""))
+    if chosen is None or (typed is None and not os.path.exists(chosen)):
+        return
+    train_with(chosen)
+    if training_interpreter().prefix == sys.prefix or (why == _ON_PATH and not has_module("torch")):
+        train_with(None)
+    else:
+        say(f"{training_python()} trains ({why})")
+
+
+def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
+    """Pythons or their environments, and who says so. ``first`` is the word before the script."""
+    yield typed, "--python"
+    if first and (alone or "/" in first) and not first.endswith(".py"):
+        program = shutil.which(first)
+        if _PYTHON.fullmatch(first):
+            yield program, "as typed"
+        elif program is not None:
+            yield shebang(program), f"of {first}"
+    if alone:
+        for name in _ACTIVE:
+            folder = os.environ.get(name)
+            yield folder if folder and os.path.exists(f"{folder}/bin/python") else None, name
+        yield shutil.which("python3"), _ON_PATH
 
 
 def opened(word: str | None) -> tuple[Result, str]:
@@ -345,55 +316,25 @@ def facts_or_none(root: str | None) -> HostFacts | None:
         return None
 
 
-def remember(result: Result, destination: Path | None) -> None:
-    """Keep a result in the history. Never fails: what tune found does not hang on it."""
-    from cputune.emitters.header import machine
-    from cputune.history import keep
-
-    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    keep(result, machine=machine(result.host), file=destination, now=now)
-
-
-def say(text: str) -> None:
-    """A note on stderr."""
-    tell(f"note: {text}")
-
-
-def facts_of(root: str | None = None) -> HostFacts:
-    """The facts of this machine, or of a recorded one."""
-    from cputune.host import RecordedHost
-    from cputune.probing import probe
-
-    return probe(None if root is None else RecordedHost(root))
-
-
-def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
+def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
     """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
-    from cputune.result import Result
-
-    if path is None:
-        # cputune.json of this folder was measured here, not on the recorded machine.
-        if facts.recorded or not DEFAULT_RESULT.exists():
-            say(
-                "nothing was measured: this is the guides' default plan for this machine "
-                "(`cputune tune` measures)"
-            )
-            return None
-        path = DEFAULT_RESULT
-    else:
-        from cputune.history import result_path
-
-        path = result_path(str(path))
-    result = Result.load(path)
     from cputune.emitters.header import changed_since, machine_difference, missing_cpus
 
+    # cputune.json of this folder was measured here, not on the recorded machine.
+    if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
+        say(
+            "nothing was measured: this is the guides' default plan for this machine "
+            "(`cputune tune` measures)"
+        )
+        return None
+    result, name = opened(word)
     difference = machine_difference(result.host, facts)
     missing = missing_cpus(result.best.plan, facts)
     if missing and not difference:
         difference = f"its plan uses CPUs {missing}, which are not allowed here"
     if difference and not other_machine:
         raise ResultError(
-            f"{path} was measured on another machine: {difference}",
+            f"{name} was measured on another machine: {difference}",
             hint="tune here, or give --other-machine to take it all the same",
         )
     if difference:
@@ -416,42 +357,45 @@ def launched(
 
     Of a script that was tuned it is known what the trials have shown, whatever its arguments.
     In a loop of the script's own no batch can be set; on several nodes the user says what it
-    has there.
+    has there. Raises UsageError.
     """
     from cputune.script import read_typed, require_trainable
     from cputune.workload import DEFAULT_RECIPE, Workload
 
+    if batch_per_rank is not None and global_batch_size is not None:
+        raise UsageError(
+            "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
+        )
     if script is not None:
-        known = result.workload if result is not None else None
         for note in read_typed(script).notes:
             say(note)
         workload = Workload.script(script)
         if os.path.exists(workload.argv[0]):  # the script may be on another machine
             require_trainable(workload.argv)
+        known = result.workload if result is not None else None
         if known is not None and known.program == workload.program:
             if batch_per_rank is None and global_batch_size is None:
                 _refuse_other_batch(known, workload)
-            workload = replace(
-                known,
-                argv=workload.argv,
-                secrets=workload.secrets,
-                launch=workload.launch,
-                launch_ranks=workload.launch_ranks,
-                variables=workload.variables,
-            )
+            names = ("argv", "secrets", "launch", "launch_ranks", "variables")
+            workload = replace(known, **{name: getattr(workload, name) for name in names})
     elif result is not None:
         workload = result.workload
     else:
         workload = Workload.from_recipe(recipe or DEFAULT_RECIPE)
-    return _with_batch(workload, batch_per_rank, global_batch_size, nodes)
-
-
-BATCH_FLAGS = (
-    "--per_device_train_batch_size",
-    "--per_gpu_train_batch_size",
-    "--gradient_accumulation_steps",
-)
-"""Words that say how many samples a rank takes."""
+    for flag, asked in (
+        ("--global-batch-size", global_batch_size),
+        ("--batch-per-rank", None if nodes > 1 else batch_per_rank),
+    ):
+        if asked is not None and workload.framework == "pytorch":
+            raise UsageError(
+                f"{workload.name} trains by a loop of its own, in which no batch can be set",
+                hint=f"leave out {flag}, and change the script's own batch",
+            )
+    if global_batch_size is not None:
+        return replace(workload, global_batch_size=global_batch_size, batch_per_rank=None)
+    if batch_per_rank is not None:
+        return replace(workload, batch_per_rank=batch_per_rank)
+    return workload
 
 
 def _refuse_other_batch(known: Workload, typed: Workload) -> None:
@@ -459,38 +403,16 @@ def _refuse_other_batch(known: Workload, typed: Workload) -> None:
 
     The launch would keep the tuned global batch, whatever they say.
     """
-    for flag in BATCH_FLAGS:
+    for flag in (
+        "--per_device_train_batch_size",
+        "--per_gpu_train_batch_size",
+        "--gradient_accumulation_steps",
+    ):
         before, now = known.argument(flag), typed.argument(flag)
-        if now is not None and now != before and known.global_batch_size is not None:
-            tuned = "without it" if before is None else f"with {before}"
+        if now not in (None, before) and known.global_batch_size is not None:
             raise UsageError(
-                f"{flag} {now} is another batch than was tuned: {known.name} was tuned {tuned}, "
-                f"and {known.global_batch_size} samples in a step of all ranks",
+                f"{flag} {now} is another batch than was tuned: {known.name} was tuned with "
+                f"{known.global_batch_size} samples in a step of all ranks",
                 hint="--global-batch-size N says how many samples all ranks take, "
                 "--batch-per-rank N how many each",
             )
-
-
-def _with_batch(
-    workload: Workload, batch_per_rank: int | None, global_batch_size: int | None, nodes: int
-) -> Workload:
-    """The workload with the batch that the user asks for. Raises UsageError."""
-    if batch_per_rank is not None and global_batch_size is not None:
-        raise UsageError(
-            "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
-        )
-    if global_batch_size is not None:
-        if workload.framework == "pytorch":
-            raise UsageError(
-                f"{workload.name} trains by a loop of its own, in which no batch can be set",
-                hint="leave out --global-batch-size, and change the script's own batch",
-            )
-        return replace(workload, global_batch_size=global_batch_size, batch_per_rank=None)
-    if batch_per_rank is not None:
-        if workload.framework == "pytorch" and nodes == 1:
-            raise UsageError(
-                f"{workload.name} trains by a loop of its own, in which no batch can be set",
-                hint="leave out --batch-per-rank, and change the script's own batch",
-            )
-        workload = replace(workload, batch_per_rank=batch_per_rank)
-    return workload

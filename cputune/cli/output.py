@@ -12,11 +12,13 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
-from cputune.errors import CannotError, CputuneError
+from cputune.errors import CannotError, CputuneError, UsageError
 from cputune.text import spelled, visible
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _color = "auto"
 _verbosity = 0
 _json = False
+_handler: logging.Handler | None = None
 
 
 def set_color(choice: str) -> None:
@@ -42,10 +45,25 @@ def verbosity() -> int:
 
 def set_verbosity(level: int) -> None:
     """Remember how much is to be said, and let what cputune logs be heard from 1 on."""
-    global _verbosity
-    heard, _verbosity = _verbosity > 0, level
-    if heard or level > 0:
-        _hear_log(level)
+    global _verbosity, _handler
+    _verbosity = level
+    if level <= 0 and _handler is None:
+        return
+    import logging  # takes a while
+
+    from cputune.log import log
+
+    if _handler is None:
+        _handler = logging.Handler()
+        # The progress lines show the events of a study already.
+        _handler.addFilter(lambda record: record.name != "cputune.events")
+        _handler.emit = lambda record: tell(  # type: ignore[method-assign]
+            f"{record.name}: {record.getMessage()}"
+        )
+    log.removeHandler(_handler)
+    if level > 0:
+        log.addHandler(_handler)
+    log.setLevel(logging.DEBUG if level > 1 else logging.INFO if level else logging.NOTSET)
 
 
 def set_json(asked: bool) -> None:
@@ -85,7 +103,8 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
         file=stream if stream.isatty() else cast("IO[str]", _Unpadded(stream)),
         force_terminal=alive or color or None,
         no_color=not color,
-        width=None if alive else _width(stream),
+        # Of the terminal, or as COLUMNS says; never too few to read.
+        width=None if alive else min(max(shutil.get_terminal_size((100, 24)).columns, 40), 1000),
         _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
         highlight=False,
         emoji=False,
@@ -107,20 +126,18 @@ class _Unpadded:
         return getattr(self._stream, name)
 
 
-def _width(stream: IO[str]) -> int:
-    """Columns of the terminal, or as COLUMNS says; never too few to read."""
-    said = os.environ.get("COLUMNS", "")
-    width = int(said) if said.isascii() and said.isdigit() and len(said) < 4 else 0
-    if not width and stream.isatty():
-        with contextlib.suppress(OSError, ValueError):
-            width = os.get_terminal_size(stream.fileno()).columns
-    return max(width or 100, 40)
-
-
 def tell(text: str) -> None:
     """A line on stderr, whatever is in its text; none with -q."""
     if _verbosity >= 0:
         sys.stderr.write(visible(text) + "\n")
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise UsageError where a file could not be written, or would be replaced."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", hint="make it, or choose another")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", hint="give --force to replace it")
 
 
 def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
@@ -132,31 +149,6 @@ def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
 
     write_atomically(Path(output), text, force=force, mode=mode)
     tell(f"wrote {output}")
-
-
-_handlers: list[logging.Handler] = []
-
-
-def _hear_log(level: int) -> None:
-    """Show on stderr what is logged from INFO on (1) or from DEBUG on (2); nothing at 0."""
-    import logging  # takes a while
-
-    from cputune.log import log
-
-    while _handlers:
-        log.removeHandler(_handlers.pop())
-    log.setLevel(logging.NOTSET)
-    if level <= 0:
-        return
-    handler = logging.Handler()
-    # The progress lines show the events of a study already.
-    handler.addFilter(lambda record: record.name != "cputune.events")
-    handler.emit = lambda record: tell(  # type: ignore[method-assign]
-        f"{record.name}: {record.getMessage()}"
-    )
-    _handlers.append(handler)
-    log.setLevel(logging.INFO if level == 1 else logging.DEBUG)
-    log.addHandler(handler)
 
 
 def print_json(document: object) -> None:
@@ -228,33 +220,33 @@ class OutputError(CannotError):
     """The product cannot be written: the disk is full, stdout is closed, its reader is gone."""
 
 
-class _Product(io.TextIOWrapper):
-    """stdout: what the system refuses is an ``OutputError``, which click and rich let through."""
+class _Guarded(io.TextIOWrapper):
+    """What the system refuses to take is an OutputError, which click and rich let through.
+
+    Of stderr, which is not worth the end of a study, it is left unsaid.
+    """
 
     def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError as error:
-            raise _lost(error) from error
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError as error:
-            raise _lost(error) from error
-
-
-class _Aside(io.TextIOWrapper):
-    """stderr: what cannot be written is left unsaid."""
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            return super().write(text)
+        with self._guard():
+            super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._guard():
             super().flush()
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self.line_buffering:  # stderr
+                return
+            said = f"the output cannot be written: {error.strerror or error}"
+            lost = OutputError(said, hint="make room, or send it elsewhere")
+            if error.errno == errno.EPIPE:
+                lost.exit_code = 141  # what a shell shows for a program that SIGPIPE ended
+            raise lost from error
 
 
 def guard_streams() -> None:
@@ -262,15 +254,22 @@ def guard_streams() -> None:
 
     Characters that a stream cannot encode are spelled with others. Descriptors 0 to 2 that are
     closed are opened on /dev/null, or the next file that is opened would be the stdout
-    of every child.
+    of every child. Read-only: what is written there fails, as it would if they were closed.
     """
     codecs.register_error(spelled.__name__, spelled)
-    if None in (sys.stdin, sys.stdout, sys.stderr):
-        _occupy_closed_descriptors()
+    while (number := os.open(os.devnull, os.O_RDONLY)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _wrapped(sys.__stdout__, _Product, 1)
+        sys.stdout = _guarded(sys.__stdout__, 1)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _wrapped(sys.__stderr__, _Aside, 2)
+        sys.stderr = _guarded(sys.__stderr__, 2)
+
+
+def _guarded(stream: TextIO | None, number: int) -> _Guarded:
+    raw = os.fdopen(number, "wb", closefd=False) if stream is None else stream.buffer
+    encoding = "utf-8" if stream is None else stream.encoding
+    return _Guarded(raw, encoding=encoding, errors=spelled.__name__, line_buffering=number == 2)
 
 
 def drop_output() -> None:
@@ -279,34 +278,3 @@ def drop_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
-
-
-def _occupy_closed_descriptors() -> None:
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            # Read-only for all: what is written to it fails, as it would if it were closed.
-            opened = os.open(os.devnull, os.O_RDONLY)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-
-
-def _wrapped(stream: TextIO | None, guard: type[io.TextIOWrapper], number: int) -> Any:
-    raw: BinaryIO
-    if stream is None:
-        raw, encoding = os.fdopen(number, "wb", closefd=False), "utf-8"
-    else:
-        raw, encoding = stream.buffer, stream.encoding
-    return guard(raw, encoding=encoding, errors=spelled.__name__, line_buffering=number == 2)
-
-
-def _lost(error: OSError) -> OutputError:
-    lost = OutputError(
-        f"the output cannot be written: {error.strerror or error}",
-        hint="make room, or send it elsewhere",
-    )
-    if error.errno == errno.EPIPE:
-        lost.exit_code = 141  # what a shell shows for a program that SIGPIPE ended
-    return lost

@@ -96,5 +96,4 @@ class Progress(AbstractContextManager["Progress"]):
     def _draw(self, console: Console) -> Group:
         from rich.console import Group
 
-        plain = not (console.encoding or "").lower().startswith("utf")
-        return Group(*block(self._standing, self._clock(), console.width, ascii_only=plain))
+        return Group(*block(self._standing, self._clock(), console.width))

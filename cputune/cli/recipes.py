@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cputune.cli.output import console, json_text, print_json, put
-from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option
+from cputune.cli.settings import ConfiguredCommand, force_option, json_option, output_option
 from cputune.errors import UsageError
 from cputune.workload import (
     DEFAULT_RECIPE,
@@ -26,9 +26,9 @@ _ACTIONS = ("list", "show", "schema")
 @click.argument("action", default="list", metavar="[" + "|".join(_ACTIONS) + "]")
 @click.argument("name", required=False)
 @json_option
-@option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
+@output_option("Write there; - is stdout.")
 @force_option
-def command(action: str, name: str | None, as_json: bool, output: str, force: bool) -> None:
+def command(action: str, name: str | None, json: bool, output: str, force: bool) -> None:
     """List the workloads that can be tuned on, or show one.
 
     `schema` is the JSON schema of recipes, for the editor in which you write your own.
@@ -43,9 +43,9 @@ def command(action: str, name: str | None, as_json: bool, output: str, force: bo
     if (name is not None) != (action == "show"):
         raise UsageError("show takes the name of a recipe", hint="cputune recipes show gpt2-clm")
     if name is not None:
-        put(_shown(name, as_json), output, force=force)
+        put(_shown(name, json), output, force=force)
     elif action == "list":
-        _print_list(as_json)
+        _print_list(json)
     else:
         put(json_text(recipe_schema()), output, force=force)
 

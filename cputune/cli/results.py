@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli.given import complete_result, facts_or_none, opened
-from cputune.cli.output import console, print_json, put, tell
+from cputune.cli.output import console, print_json, put, refuse_existing, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
     force_option,
     option,
+    output_option,
+    wants_json,
 )
 from cputune.documents import plain
 from cputune.errors import ResultError, UsageError
@@ -28,7 +30,8 @@ _FORMATS = ("table", "markdown", "json")
 _format_option = option(
     "-f",
     "--format",
-    "format_",
+    is_eager=True,
+    callback=wants_json,
     type=click.Choice(_FORMATS),
     default="table",
     show_default=True,
@@ -37,11 +40,11 @@ _format_option = option(
 )
 
 
-def _print(command: str, blocks: Iterable[Block], format_: str) -> None:
+def _print(command: str, blocks: Iterable[Block], format: str) -> None:
     """What there is to show, for a terminal or for an issue."""
     from cputune.report.writing import markdown, print_blocks
 
-    if format_ == "markdown":
+    if format == "markdown":
         sys.stdout.write(markdown(f"cputune {command}", blocks))
     else:
         print_blocks(blocks, console())
@@ -53,9 +56,9 @@ _result_argument = click.argument("result", required=False, shell_complete=compl
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @_format_option
-@option("--all", "every", is_flag=True, folder=True, help="Every plan, not the fastest alone.")
+@option("--all", is_flag=True, folder=True, help="Every plan, not the fastest alone.")
 @option("--root", metavar="DIR", help="Draw the plan on a recorded machine.")
-def show(result: str | None, format_: str, every: bool, root: str | None) -> None:
+def show(result: str | None, format: str, all: bool, root: str | None) -> None:
     """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
 
     RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
@@ -69,10 +72,10 @@ def show(result: str | None, format_: str, every: bool, root: str | None) -> Non
 
     found, file = opened(result)
     shown = ResultToShow(result=found, file=file, facts=facts_or_none(root))
-    if format_ == "json":
+    if format == "json":
         print_json(document(shown))
     else:
-        _print("show", blocks(shown, every=every), format_)
+        _print("show", blocks(shown, every=all), format)
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
@@ -83,7 +86,7 @@ def show(result: str | None, format_: str, every: bool, root: str | None) -> Non
 def compare(
     ctx: click.Context,
     results: tuple[str, ...],
-    format_: str,
+    format: str,
     fail_if_slower: str | None,
 ) -> None:
     """Compare results with the first: today's launch with today's, best plan with best.
@@ -121,10 +124,10 @@ def compare(
             hint="tune the same work twice, and compare those results",
             details="\n".join(refused) if len(refused) > 1 else None,
         )
-    if format_ == "json":
+    if format == "json":
         print_json(page.document(first, reference, compared))
     else:
-        _print("compare", page.blocks(first, reference, compared), format_)
+        _print("compare", page.blocks(first, reference, compared), format)
     asked = [one for one in compared if fail_if_slower or not one.other_machine]
     lost = page.slower(asked, share)
     for line in lost:
@@ -135,7 +138,7 @@ def compare(
 
 @click.command(name="history", cls=ConfiguredCommand)
 @_format_option
-def history(format_: str) -> None:
+def history(format: str) -> None:
     """List the results of earlier studies, the newest first.
 
     `cputune tune` keeps each result under ~/.local/state/cputune (below $XDG_STATE_HOME), for
@@ -151,26 +154,18 @@ def history(format_: str) -> None:
     from cputune.report.writing import Lines
 
     kept = kept_results()
-    if format_ == "json":
+    if format == "json":
         print_json({"schema": "cputune.history/1", "results": plain(kept)})
         return
     where = "Nothing was tuned yet, or nothing was kept: cputune tune"
     if kept:
         where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
-    _print("history", (*([history_rows(kept)] if kept else ()), Lines((("", where),))), format_)
+    _print("history", (*([history_rows(kept)] if kept else ()), Lines((("", where),))), format)
 
 
 @click.command(name="report", cls=ConfiguredCommand)
 @_result_argument
-@option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="report.html",
-    show_default=True,
-    help="The page; - prints it.",
-    why_not="it names a file that is written",
-)
+@output_option("The page; - prints it.", "report.html")
 @force_option
 def report(result: str | None, output: str, force: bool) -> None:
     """Write a result as one page of HTML, with pictures, that needs no network.
@@ -182,8 +177,8 @@ def report(result: str | None, output: str, force: bool) -> None:
     cputune report
     cputune report cputune.json -o report.html
     """
-    if output != "-" and Path(output).exists() and not force:  # said before the work, not after
-        raise UsageError(f"{output} exists already", hint="give --force to replace it")
+    if output != "-":  # said before the work, not after
+        refuse_existing(Path(output), force=force)
     found, name = opened(result)
 
     from cputune.report.page import page

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -27,9 +26,7 @@ from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
-@click.argument(
-    "result", required=False, type=click.Path(path_type=Path), shell_complete=complete_result
-)
+@click.argument("result", required=False, shell_complete=complete_result)
 @option(
     "--plan",
     metavar="PLAN",
@@ -42,7 +39,7 @@ from cputune.result import Result
 @python_option
 @click.pass_context
 def command(
-    ctx: click.Context, result: Path | None, plan: str, other_machine: bool, python: str | None
+    ctx: click.Context, result: str | None, plan: str, other_machine: bool, python: str | None
 ) -> None:
     """Train with the best plan on this machine, now, in the foreground.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import tempfile
@@ -14,17 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from cputune.cli.given import (
     allocated,
     batch_options,
     choose_python,
     chosen_hosts,
+    facts_of,
     host_options,
     launched,
     python_option,
-    remember,
 )
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import (
@@ -33,7 +31,7 @@ from cputune.cli.settings import (
     json_option,
     option,
     options_from,
-    options_of,
+    output_option,
 )
 from cputune.documents import plain
 from cputune.errors import (
@@ -48,7 +46,6 @@ from cputune.hidden import hide_arguments
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import require_trainable, script_text
-from cputune.text import visible
 from cputune.workload import DEFAULT_RECIPE, Workload, left_out
 
 if TYPE_CHECKING:
@@ -60,7 +57,9 @@ if TYPE_CHECKING:
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 
 
-@click.command(name="tune", cls=ConfiguredCommand)
+@click.command(
+    name="tune", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False}
+)
 @option(
     "--recipe",
     metavar="NAME",
@@ -79,15 +78,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     help="In the pod of a tunejob, which writes it: each trial is a TrainJob.",
     why_not="it starts jobs in a cluster",
 )
-@option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="cputune.json",
-    show_default=True,
-    help="The result; - is stdout.",
-    why_not="it names a file that is written",
-)
+@output_option("The result; - is stdout.", "cputune.json")
 @option(
     "--force",
     is_flag=True,
@@ -111,11 +102,16 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     started = time.monotonic()
     options = given(TuneOptions, typed)
     choose_python(typed["python"], script)
-    job = _job_of(typed["recipe"], script, typed["batch_per_rank"], typed["global_batch_size"])
+    if script and typed["recipe"] is not None:
+        raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
+    batch = typed["batch_per_rank"], typed["global_batch_size"]
+    job = launched(None, script or None, *batch, recipe=typed["recipe"])
+    if script:
+        require_trainable(job.argv)
+    if job.secrets:
+        tell(f"note: {left_out(job.secrets)}")
 
     from cputune.cli.progress import Progress
-    from cputune.host import RecordedHost
-    from cputune.probing import probe
     from cputune.ranks.hosts import open_hosts
     from cputune.tuner import tune
     from cputune.tuner.space import space_of
@@ -126,12 +122,11 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
     allocated(typed, options.max_time_seconds)
-    ways = {name: typed[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
-    named = chosen_hosts(**ways, allocation=root is None)
+    named = chosen_hosts(typed, allocation=root is None)
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
     destination = None if typed["output"] == "-" else Path(typed["output"])
-    study = _study_path(options.study, destination)
+    study = Path(options.study or (destination or Path("cputune")).with_suffix(".db"))
     options = replace(options, study=study)
     if not typed["dry_run"]:
         _refuse_overwriting(destination, study, force=typed["force"], resume=options.resume)
@@ -141,14 +136,10 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         opened = ctx.with_resource(open_hosts(named.nodes, named.reach, job, seconds=named.seconds))
     elif typed["trainjobs"] is not None:
         opened = _pods(typed["trainjobs"])
-    facts = (
-        probe(None if root is None else RecordedHost(root))
-        if opened is None
-        else opened.facts[0][1]
-    )
+    facts = facts_of(root) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
-        _print_space(space, options, as_json=typed["as_json"])
+        _show_space(space, options, as_json=typed["json"])
         return
     _say_beforehand(facts)
     if typed["force"] and not options.resume:
@@ -173,26 +164,34 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if not typed["no_history"]:
             remember(result, destination)
         if not lines:
-            _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
+            _show(result, destination, facts, as_json=typed["json"] or destination is None)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}; its notes say why it is provisional")
-        in_history = found is result
-        if found is not None and not in_history and not typed["no_history"]:
+        if found is not None and found is not result and not typed["no_history"]:
             remember(found, destination)
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(
-            str(error) or "interrupted", hint=f"go on with: {_again(ctx, job, script)}"
+            str(error) or "interrupted", hint=f"go on with: {_again(job, script)}"
         ) from None
     except NoValidTrialError as error:
         from cputune.ranks.failure import USE_CPU
 
         if USE_CPU in str(error) and "Parser" in script_text(job.argv):
-            error.hint = _again(ctx, job, (*script, "--use_cpu"), "--force")
+            error.hint = _again(job, (*script, "--use_cpu"), "--force")
         raise
+
+
+def remember(result: Result, destination: Path | None) -> None:
+    """Keep a result in the history. Never fails: what tune found does not hang on it."""
+    from cputune.emitters.header import machine
+    from cputune.history import keep
+
+    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    keep(result, machine=machine(result.host), file=destination, now=now)
 
 
 def _pods(text: str) -> RankHosts:
@@ -211,32 +210,22 @@ def _pods(text: str) -> RankHosts:
     return pods(nodes, cluster, probe())
 
 
-def _job_of(recipe: str | None, script: tuple[str, ...], *batch: int | None) -> Workload:
-    """The recipe or the script, with the batch that was asked for. Raises UsageError."""
-    if script and recipe is not None:
-        raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
-    job = launched(None, script or None, *batch, recipe=recipe)
-    if script:
-        require_trainable(job.argv)
-    if job.secrets:
-        tell(f"note: {left_out(job.secrets)}")
-    return job
-
-
-def _study_path(study: str | Path | None, destination: Path | None) -> Path:
-    """The study's file: as asked, or beside the result (``cputune.json``, ``cputune.db``)."""
-    if study is not None:
-        return Path(study)
-    return Path("cputune.db") if destination is None else destination.with_suffix(".db")
-
-
 def _refuse_overwriting(
     destination: Path | None, study: Path, *, force: bool, resume: bool
 ) -> None:
     """What would end hours of work at their end is said before. Raises CputuneError."""
     written = [study] if destination is None else [destination, study]
-    for path in written:
-        _writable(path)
+    for folder in {path.parent for path in written}:
+        if not folder.is_dir():
+            raise UsageError(f"there is no directory {folder}", hint="-o FILE writes elsewhere")
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise CannotError(
+                f"nothing can be written in {folder}: {error.strerror}",
+                hint="go to another folder, or name one with -o",
+            ) from error
     if resume:
         if not study.is_file():
             raise CannotError(f"there is no study {study} to resume", hint="leave out --resume")
@@ -247,54 +236,6 @@ def _refuse_overwriting(
                 f"{path} exists",
                 hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
             )
-
-
-def _writable(path: Path) -> None:
-    """Raise where no file can be made beside ``path``."""
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}", hint="-o FILE writes elsewhere")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise CannotError(
-            f"nothing can be written in {path.parent.absolute()}: {error.strerror}"
-            if _here()
-            else "the working folder was removed",
-            hint="go to another folder, or name one with -o",
-        ) from error
-
-
-def _here() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True
-
-
-def _require_packages(job: Workload) -> None:
-    """A script may do without transformers; what it lacks it says itself."""
-    lora = job.recipe is not None and job.recipe.lora is not None
-    needed = ("torch", *(_NEEDED_BY_RECIPES if job.recipe else ()), *(("peft",) if lora else ()))
-    missing = [name for name in needed if not has_module(name)]
-    ours = ["optuna"] if find_spec("optuna") is None else []
-    if not missing and not ours:
-        return
-    elsewhere = training_python() != sys.executable
-    names = ", ".join([*missing, *ours])
-    hint = install_tuning(stack=bool(missing))
-    if elsewhere and missing:
-        hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
-        hint += f"; {install_tuning(stack=False)}" if ours else ""
-    elif lora and "peft" in missing:
-        hint = hint.replace("[tune]", "[tune,lora]")
-    if not elsewhere and "torch" in missing:
-        hint += ", or --python ENV names the environment that has it"
-    raise MissingPackageError(
-        f"tuning needs {names}, which {'is' if ',' not in names else 'are'} not installed",
-        hint=hint,
-    )
 
 
 def _say_beforehand(facts: HostFacts) -> None:
@@ -327,14 +268,29 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
     )
 
 
-def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> None:
+def _require_packages(job: Workload) -> None:
+    """A script may do without transformers; what it lacks it says itself."""
+    lora = job.recipe is not None and job.recipe.lora is not None
+    needed = ("torch", *(_NEEDED_BY_RECIPES if job.recipe else ()), *(("peft",) if lora else ()))
+    missing = [name for name in needed if not has_module(name)]
+    names = ", ".join([*missing, *(["optuna"] if find_spec("optuna") is None else [])])
+    if not names:
+        return
+    hint = install_tuning(stack=bool(missing))
+    if missing and training_python() != sys.executable:
+        hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
+    elif missing:
+        hint = hint.replace("[tune]", "[tune,lora]") if lora else hint
+        hint += ", or --python ENV names the environment that has it"
+    raise MissingPackageError(f"tuning needs {names}, not installed", hint=hint)
+
+
+def _show_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> None:
     """The plans that would be tried, what was left out and why, the first command, the time."""
-    from rich.text import Text
+    from cputune.report.tuning import space_blocks
+    from cputune.report.writing import print_blocks
 
-    from cputune.report.tuning import space_lines, time_lines
-    from cputune.report.writing import print_hanging
-
-    words = _first_command(space)
+    first = _first_command(space)
     if as_json:
         print_json(
             {
@@ -342,17 +298,11 @@ def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> 
                 "plans": [plan.to_json() for plan in space.plans()],
                 "knobs": {knob.name: list(knob.values) for knob in space.knobs},
                 "left_out": plain(space.left_out),
-                "first_command": words,
+                "first_command": first,
             }
         )
-        return
-    out = console()
-    for line in space_lines(space):
-        print_hanging(out, Text(" " * 2 * line.startswith(" ")), Text(visible(line.strip())))
-    out.print(f"first: {space.baseline.describe()}")
-    out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
-    for line in time_lines(space, options.budget, options.max_time_seconds):
-        print_hanging(out, Text(" " * 2 * line.startswith(" ")), Text(line.strip()))
+    else:
+        print_blocks(space_blocks(space, options, first), console())
 
 
 def _first_command(space: SearchSpace) -> str:
@@ -369,31 +319,16 @@ def _first_command(space: SearchSpace) -> str:
     return f"{shlex.quote(python)} {for_shell(space.workload, words)}"
 
 
-def _again(ctx: click.Context, job: Workload, script: Sequence[str], how: str = "--resume") -> str:
+def _again(job: Workload, script: Sequence[str], how: str = "--resume") -> str:
     """The command that was typed, with --resume or --force, its secrets as variables.
 
     What a file or a variable has set is set again without a word.
     """
     from cputune.report.show import for_shell
 
-    above = [] if ctx.parent is None else _typed(ctx.parent)
-    words = ["cputune", *above, "tune", how, *_typed(ctx)]
-    command = shlex.join(words)
+    context = click.get_current_context()
+    typed = sys.argv[1 : len(sys.argv) - len(context.params["script"])]
+    at = typed.index(context.info_name or "") + 1
+    left = [word for word in typed[at:] if word not in ("--force", "--resume", "--")]
+    command = shlex.join(["cputune", *typed[:at], how, *left])
     return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
-
-
-def _typed(ctx: click.Context) -> list[str]:
-    """The options of this command that stood on the command line, but --force and --resume."""
-    words: list[str] = []
-    for one in options_of(ctx.command):
-        name = one.name or ""
-        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not typed or name not in ctx.params:
-            continue
-        word, value = f"--{one.key}", ctx.params[name]
-        if one.is_flag:
-            words += [] if name in ("force", "resume") else [word]
-        else:
-            for part in value if one.multiple else (value,):
-                words += [word, str(part)]
-    return words

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cputune.cli.given import choose_python, facts_or_none, python_option
-from cputune.cli.output import console, print_json, tell, verbosity
+from cputune.cli.output import (
+    console,
+    json_text,
+    print_json,
+    refuse_existing,
+    tell,
+    verbosity,
+)
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
@@ -19,22 +27,19 @@ from cputune.cli.settings import (
     json_option,
     option,
 )
-from cputune.errors import ResultError, UsageError
+from cputune.emitters.header import changed_since
+from cputune.errors import ResultError
 from cputune.host import write_atomically
 from cputune.host.interpreter import training_python
+from cputune.report.writing import Block, Heading, Lines, Rows, markdown, print_blocks
+from cputune.result import Result
+from cputune.words import TUNE_AGAIN, factor, slower_by, surely_slower
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cputune.verifier import Outcome, Verification
     from cputune.verifier.records import State
 
-SCHEMA = "cputune.verify/1"
-SIGNS: dict[State, tuple[str, str]] = {
-    "passed": ("✓", "green"),
-    "failed": ("✗", "red"),
-    "not checked": ("–", "yellow"),
-}
+SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–"}
 
 
 @click.command(name="verify", cls=ConfiguredCommand)
@@ -84,23 +89,7 @@ SIGNS: dict[State, tuple[str, str]] = {
 @fail_if_slower
 @force_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    paths: tuple[str, ...],
-    result: str | None,
-    steps: int,
-    timeout: float,
-    python: str | None,
-    share_machine: bool,
-    ssh: str,
-    submit: bool,
-    no_run: bool,
-    as_json: bool,
-    markdown: bool,
-    report: str | None,
-    fail_if_slower: str | None,
-    force: bool,
-) -> None:
+def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None:
     """Hand launch files to their real consumers and say what those did.
 
     Scripts are run by their launchers for a few steps, and every rank says which CPUs,
@@ -116,70 +105,60 @@ def command(
     """
     from cputune.report.tuning import waiting_line
     from cputune.verifier import verify
-    from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
-    choose_python(python)
-    if python is not None:
+    choose_python(asked["python"])
+    if asked["python"] is not None:
         os.environ["PYTHON"] = training_python()  # whom emitted scripts ask first
-    share = None if fail_if_slower is None else slower_by(fail_if_slower)
-    if report is not None:
-        _writable(Path(report), force=force)
-    quiet = as_json or verbosity() < 0 or not sys.stderr.isatty()
+    lost_share, report, result = asked["fail_if_slower"], asked["report"], asked["result"]
+    share = None if lost_share is None else slower_by(lost_share)
+    if report is not None:  # said before minutes of work, not after
+        refuse_existing(Path(report), force=asked["force"])
+    quiet = asked["json"] or verbosity() < 0 or not sys.stderr.isatty()
     verdicts = verify(
-        paths or default_paths(),
+        paths or ("launch" if Path("launch").is_dir() else ".",),
         result=result,
-        steps=steps,
-        timeout_seconds=timeout,
-        run=not no_run,
+        steps=asked["steps"],
+        timeout_seconds=asked["timeout"],
+        run=not asked["no_run"],
         on_event=None if quiet else lambda text: tell(f"… {text}"),
-        share_machine=share_machine,
+        share_machine=asked["share_machine"],
         on_wait=lambda owner: tell(waiting_line(owner)),
-        ssh=ssh,
-        submit=submit,
+        ssh=asked["ssh"],
+        submit=asked["submit"],
     )
-    document = to_document(verdicts)
-    if as_json:
+    states = [verdict.state for verdict in verdicts]
+    document = {
+        "schema": "cputune.verify/1",
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+        "summary": {state.replace(" ", "_"): states.count(state) for state in SIGNS},
+    }
+    if asked["json"]:
         print_json(document)
-    elif markdown:
-        print_markdown(verdicts)
+    elif asked["markdown"]:
+        click.echo(markdown("cputune verify", [table(verdicts)]), nl=False)
     else:
-        print_text(verdicts)
-    if result is not None and (changes := _changes(result)):
-        tell(f"note: {'; '.join(changes)}: {TUNE_AGAIN}")
+        print_blocks(blocks(verdicts), console())
+    facts = None if result is None else facts_or_none(None)
+    if facts is not None:
+        with suppress(ResultError):
+            changes = changed_since(Result.load(result), facts)
+            tell(f"note: {'; '.join(changes)}: {TUNE_AGAIN}") if changes else None
     if report is not None:
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(Path(report), text, force=force)
+        write_atomically(Path(report), json_text(document), force=asked["force"])
     lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
     for path in lost:
-        tell(f"slower by more than {fail_if_slower} than it was tuned: {path}; {TUNE_AGAIN}")
+        tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")
     ctx.exit(1 if lost else exit_code(verdicts))
 
 
-def _writable(path: Path, *, force: bool) -> None:
-    """Said before minutes of work, not after. Raises UsageError."""
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", hint="give --force to replace it")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}", hint="make it, or choose another")
+def exit_code(verdicts: Sequence[Verification]) -> int:
+    """1 where something failed, 3 where something was not checked, else 0."""
+    states = {verdict.state for verdict in verdicts}
+    return 1 if "failed" in states else 3 if "not checked" in states else 0
 
 
-def _changes(result: str) -> tuple[str, ...]:
-    """What has changed here since the result was measured; nothing where it cannot be read."""
-    from cputune.emitters.header import changed_since
-    from cputune.result import Result
-
-    facts = facts_or_none(None)
-    try:
-        return () if facts is None else changed_since(Result.load(result), facts)
-    except ResultError:
-        return ()
-
-
-def print_markdown(verdicts: tuple[Verification, ...]) -> None:
+def table(verdicts: Sequence[Verification]) -> Rows:
     """A row for each artefact, with what failed and the speed over that of the result."""
-    from cputune.report.writing import Rows, markdown_table
-    from cputune.words import factor
-
     rows = tuple(
         (
             verdict.path,
@@ -189,72 +168,27 @@ def print_markdown(verdicts: tuple[Verification, ...]) -> None:
         )
         for verdict in verdicts
     )
-    table = Rows(headings=("launch", "state", "speed over its result", "what failed"), rows=rows)
-    click.echo("\n".join(("## cputune verify", "", *markdown_table(table))))
+    return Rows(headings=("launch", "state", "speed over its result", "what failed"), rows=rows)
 
 
-def default_paths() -> tuple[str, ...]:
-    """Where ``make tune`` puts its launch files, else the current directory."""
-    return ("launch",) if Path("launch").is_dir() else (".",)
-
-
-def to_document(verdicts: tuple[Verification, ...]) -> dict[str, object]:
-    """The versioned document of ``--json`` and ``--report``."""
-    states = [verdict.state for verdict in verdicts]
-    return {
-        "schema": SCHEMA,
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-        "summary": {state.replace(" ", "_"): states.count(state) for state in SIGNS},
-    }
-
-
-def exit_code(verdicts: tuple[Verification, ...]) -> int:
-    """1 where something failed, 3 where something was not checked, else 0."""
-    states = {verdict.state for verdict in verdicts}
-    if "failed" in states:
-        return 1
-    return 3 if "not checked" in states else 0
-
-
-def print_text(verdicts: tuple[Verification, ...]) -> None:
-    """What was seen, artefact by artefact, the details of what failed below it."""
-    from rich.text import Text
-
-    from cputune.text import visible
-
-    out = console()
+def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
+    """What was seen, artefact by artefact, what failed in full; then the table of all."""
     for verdict in verdicts:
-        sign, color = SIGNS[verdict.state]
-        title = Text(f"{sign} ", style=color)
-        title.append(visible(verdict.path), style="bold")
-        title.append(visible(f"  {verdict.format}: {verdict.state}"))
-        out.print(title)
-        before = None
-        for check in verdict.checks:
-            _print_check(out, check, said=check.consumer == before)
-            before = check.consumer
-        out.print()
-    counts = [(state, sum(v.state == state for v in verdicts)) for state in SIGNS]
-    out.print(", ".join(f"{count} {state}" for state, count in counts if count))
+        checks = verdict.checks
+        yield Heading(f"{verdict.path}  {verdict.format}: {verdict.state}")
+        yield Rows(
+            headings=("", "check", "what was seen", "by"),
+            rows=tuple((SIGNS[c.state], c.name, c.summary, c.consumer or "") for c in checks),
+            strong=frozenset(n for n, check in enumerate(checks) if check.state == "failed"),
+        )
+        yield Lines(tuple(line for check in checks for line in _details(check)))
+    yield table(verdicts)
 
 
-def _print_check(out: Console, check: Outcome, *, said: bool) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from cputune.text import visible
-
-    sign, color = SIGNS[check.state]
-    line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<19}")
-    line.append(visible(check.summary))
-    if check.consumer and not said:
-        line.append(f"  [{check.consumer}]", style="dim")
-    out.print(Padding(line, (0, 0, 0, 2)))
-    if check.state == "failed":
-        for row in check.evidence:
-            where = "" if row.rank is None else f"rank {row.rank}, "
-            expected = "" if row.expected is None else f" (expected {row.expected})"
-            text = visible(f"{where}{row.what}: {row.seen}{expected}")
-            out.print(Padding(Text(text), (0, 0, 0, 23)))
+def _details(check: Outcome) -> Iterator[tuple[str, str]]:
+    for row in check.evidence if check.state == "failed" else ():
+        expected = "" if row.expected is None else f" (expected {row.expected})"
+        rank = "" if row.rank is None else f", rank {row.rank}"
+        yield f"{check.name}{rank}", f"{row.what}: {row.seen}{expected}"
     if check.remedy:
-        out.print(Padding(Text(visible(f"→ {check.remedy}"), style="dim"), (0, 0, 0, 23)))
+        yield f"{check.name}, cure", check.remedy

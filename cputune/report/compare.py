@@ -8,7 +8,7 @@ side, in one study, are free of that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cputune.documents import plain
@@ -88,6 +88,18 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
         return Compared(
             name=name, result=other, refused=refused, other_machine=machines, same_machine=same
         )
+    warnings = []
+    if machines:
+        warnings.append(f"other machine, so this compares machines: {machines}")
+    elif missing:
+        facts = ", ".join(missing)
+        warnings.append(f"nobody knows whether it is the same machine: {facts} of one is not told")
+    first, second = _bearing(reference), _bearing(other)
+    warnings += _differences(first, second)
+    for word, result in (("the first", reference), ("this one", other)):
+        if not result.confirmation:
+            said = "was not confirmed side by side: its speeds are those of single trials"
+            warnings.append(f"{word} {said}")
     return Compared(
         name=name,
         result=other,
@@ -95,9 +107,46 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
         same_machine=same,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
-        warnings=tuple(_warnings(reference, other, machines, missing)),
-        notes=tuple(_notes(reference, other)),
+        warnings=tuple(warnings),
+        notes=tuple(_differences(_beside(reference), _beside(other))),
     )
+
+
+def _bearing(result: Result) -> dict[str, str]:
+    """What the ratio hangs on; limits may change while the machine stays the same."""
+    job = result.workload
+    batch = "not known"
+    if job.batch_per_rank is not None:
+        batch = f"{job.batch_per_rank} samples of each rank"
+    elif job.global_batch_size is not None:
+        batch = f"{job.global_batch_size} samples"
+    limits = section(result.host, "limits")
+    return {
+        "allowed CPUs": str(section(result.host, "topology").get("allowed") or "none"),
+        "CPU quota": str(limits.get("cpu_quota") or "none"),
+        "memory limit in bytes": str(limits.get("memory_bytes") or "none"),
+        "batch": batch,
+        "arguments": " ".join(job.argv) or "none",
+        "data": result.data or "not known",
+    }
+
+
+def _beside(result: Result) -> dict[str, str]:
+    """What else may differ: software, and which plans they are."""
+    return {
+        "kernel": result.kernel or "not known",
+        "microcode": result.microcode or "not known",
+        "best plan": result.best.plan.describe(),
+        "launch of today": result.baseline.plan.describe(),
+        **result.versions,
+    }
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[str]:
+    for name in {**first, **second}:
+        there, here = first.get(name, "none"), second.get(name, "none")
+        if there != here:
+            yield f"other {name}: {there}, and {here}"
 
 
 def why_not(a: Result, b: Result) -> str | None:
@@ -128,70 +177,6 @@ def _named(workload: Workload) -> str:
     if workload.recipe is not None:
         return f"the recipe {workload.name}"
     return "the script " + " ".join(workload.program)
-
-
-def _warnings(
-    a: Result, b: Result, machines: str | None, missing: tuple[str, ...]
-) -> Iterator[str]:
-    if machines:
-        yield f"other machine, so this compares machines: {machines}"
-    elif missing:
-        facts = ", ".join(missing)
-        yield f"nobody knows whether it is the same machine: {facts} of one is not told"
-    for group, key, limit in _LIMITS:
-        there, here = (section(result.host, group).get(key) for result in (a, b))
-        if there != here:
-            yield f"other {limit}: {_limit(there)}, and {_limit(here)}"
-    batches = tuple(_batch(result.workload) for result in (a, b))
-    if batches[0] != batches[1]:
-        yield f"other batch: {batches[0]}, and {batches[1]}"
-    words = tuple(set(result.workload.argv) for result in (a, b))
-    if words[0] != words[1]:
-        gone, new = (sorted(one - two) for one, two in (words, words[::-1]))
-        yield f"other arguments: {' '.join(gone) or 'none'}, and {' '.join(new) or 'none'}"
-    if a.data != b.data:
-        yield f"other data: {a.data or 'not known'}, and {b.data or 'not known'}"
-    for word, result in (("the first", a), ("this one", b)):
-        if not result.confirmation:
-            yield f"{word} was not confirmed side by side: its speeds are those of single trials"
-
-
-_LIMITS = (
-    ("topology", "allowed", "allowed CPUs"),
-    ("limits", "cpu_quota", "CPU quota"),
-    ("limits", "memory_bytes", "memory limit in bytes"),
-)
-"""What a container or a scheduler may change while the machine stays the same."""
-
-
-def _limit(value: object) -> str:
-    return "none" if value is None else str(value)
-
-
-def _batch(workload: Workload) -> str:
-    if workload.batch_per_rank is not None:
-        return f"{workload.batch_per_rank} samples of each rank"
-    size = workload.global_batch_size
-    return "not known" if size is None else f"{size} samples"
-
-
-def _notes(a: Result, b: Result) -> Iterator[str]:
-    below = (("kernel", a.kernel, b.kernel), ("microcode", a.microcode, b.microcode))
-    names = sorted({*a.versions, *b.versions})
-    changed = [
-        f"{name} {there} → {here}"
-        for name, there, here in (
-            *(row for row in below if None not in row),
-            *((name, *(one.versions.get(name, "none") for one in (a, b))) for name in names),
-        )
-        if there != here
-    ]
-    if changed:
-        yield "other versions: " + ", ".join(changed)
-    if a.best.plan != b.best.plan:
-        yield f"other best plan: {a.best.plan.describe()} → {b.best.plan.describe()}"
-    if a.baseline.plan != b.baseline.plan:
-        yield f"other launch of today: {a.baseline.plan.describe()} → {b.baseline.plan.describe()}"
 
 
 def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> SpeedRatio | None:
@@ -304,7 +289,11 @@ def table(first: str, reference: Result, compared: Sequence[Compared]) -> Rows:
         rows.append((what, first, *_speed(_side(reference, what)), "1", "the reference"))
         for one in compared:
             ratio = one.today if what == "today" else one.best
-            rows.append(("", one.name, *_speed(_side(one.result, what)), *_ratio(one, ratio)))
+            said = ("–", "not compared")
+            if ratio is not None:
+                words = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.verdict}"
+                said = (f"{ratio.ratio:.2f}", words)
+            rows.append(("", one.name, *_speed(_side(one.result, what)), *said))
     return Rows(
         headings=("", "result", "samples/s", "95 % interval", "ratio", ""),
         right=frozenset({"samples/s", "ratio"}),
@@ -319,13 +308,6 @@ def _side(result: Result, what: str) -> Measured:
 def _speed(side: Measured) -> tuple[str, str]:
     rate = side.samples_per_second
     return figure(rate.median), interval(rate)
-
-
-def _ratio(one: Compared, ratio: SpeedRatio | None) -> tuple[str, str]:
-    if one.refused is not None or ratio is None:
-        return "–", "not compared"
-    said = "no difference" if ratio.verdict == NO_DIFFERENCE else ratio.verdict
-    return f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {said}"
 
 
 def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, object]:

@@ -87,7 +87,7 @@ def story(result: Result, file: str) -> dict[str, Any]:
         "speeds": speeds(result),
         "changes": change_rows(result),
         "times": time_rows(result),
-        "profile_lines": profile_lines(result),
+        "profile_lines": list(profile_lines(result)),
         "machine": _machine(result),
         "would_pay": [one.words for one in (*result.untried, *result.done)],
         "left_out": _left_out(result),

@@ -26,7 +26,7 @@ from cputune.report.writing import (
     Rows,
     print_blocks,
 )
-from cputune.result import Profile, Result, Speedup, Throughput, trial_rows
+from cputune.result import Result, Speedup, Throughput, trial_rows
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
@@ -123,67 +123,6 @@ def allowed_cpus(result: Result) -> frozenset[int] | None:
         return None
 
 
-def _machine(host: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What a result says of its machine; what it does not say is left out."""
-    yield "machine", machine(host)
-    cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
-    if cpu.get("codename") and cpu.get("model_name"):
-        yield "codename", str(cpu["codename"])
-    for key, label in (("numa_nodes", "NUMA nodes"), ("threads_per_core", "threads per core")):
-        if topology.get(key):
-            yield label, str(topology[key])
-    if topology.get("allowed"):
-        yield "allowed CPUs", str(topology["allowed"])
-    if limits.get("cpu_quota"):
-        yield "CPU quota", str(limits["cpu_quota"])
-    if isinstance(limits.get("memory_bytes"), int):
-        yield "memory limit", gib(limits["memory_bytes"])
-
-
-def _work(workload: Workload, data: str | None) -> Iterator[tuple[str, str]]:
-    recipe = workload.recipe
-    if recipe is not None:
-        yield "recipe", workload.name
-        yield "task", recipe.task
-        yield "sequence length", str(recipe.sequence_length)
-    else:
-        yield "script", " ".join(workload.argv)
-    if workload.batch_per_rank is not None:
-        yield "batch", f"{workload.batch_per_rank} samples of each rank per step"
-    elif workload.global_batch_size is not None:
-        yield "batch", f"{workload.global_batch_size} samples per step"
-    if data:
-        yield "data", data
-
-
-def _study(result: Result) -> Iterator[tuple[str, str]]:
-    if result.created:
-        yield "measured", result.created
-    counts = dict.fromkeys(("completed", "pruned", "failed"), 0)
-    for trial in result.trials:
-        counts[trial.state] += 1
-    kinds = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    yield "trials", f"{len(result.trials)}" + (f" ({kinds})" if kinds else "")
-    if result.seconds is not None:
-        yield "took", duration(result.seconds)
-    asked = (("", result.sampler), ("budget ", result.budget), ("seed ", result.seed))
-    search = ", ".join(f"{label}{value}" for label, value in asked if value is not None)
-    if search:
-        yield "search", search
-    yield "side by side", _confirmed(result)
-    if result.energy_unknown is not None:
-        yield "energy", f"not known: {result.energy_unknown}"
-
-
-def _confirmed(result: Result) -> str:
-    """What stands behind the factor."""
-    if not result.confirmation:
-        return "not confirmed: speeds are those of single trials"
-    failed = sum(run.samples_per_second is None for run in result.confirmation)
-    pairs = f"{result.speedup.pairs} pairs" if result.speedup.pairs else "no pairs"
-    return f"{pairs}, {len(result.confirmation)} runs" + (f", {failed} failed" if failed else "")
-
-
 def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
     """Train with the best plan of a result file: at once, and by files that launch it."""
     words = shlex.quote(file)
@@ -243,43 +182,28 @@ LEAST_SHARE = 0.005
 
 WORTH_A_HINT = 0.05
 
-HINTS = {"dropout masks": ("dropout", "draws the masks on all threads")}
-"""By what the time is spent on: the knob that is for it, and what that does."""
 
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-def profile_lines(result: Result) -> tuple[str, ...]:
+def profile_lines(result: Result) -> Iterator[str]:
     """What its time is spent on, how far its products are from the limit, and what would help."""
     profile = result.profile
     if profile is None:
-        return ()
-    shares = ", ".join(
-        f"{kind} {100 * share:.0f} %"
-        for kind, share in profile.shares.items()
-        if share >= LEAST_SHARE
-    )
-    return (f"where its time goes: {shares}", *_limit(profile), *_hints(result, profile))
-
-
-def _limit(profile: Profile) -> Iterator[str]:
+        return
+    shares = [(kind, share) for kind, share in profile.shares.items() if share >= LEAST_SHARE]
+    told = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in shares)
+    yield f"where its time goes: {told}"
     if profile.gflops is None:
         yield "how far its matrix products are from the limit is not known: IPEX tells none"
     elif profile.limit_gflops:
+        dtype = profile.dtype or ""
+        words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
         yield (
             f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
             f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
-            f"{figure(profile.limit_gflops)} that its cores reach in "
-            f"{_PRECISIONS.get(profile.dtype or '', profile.dtype)}"
+            f"{figure(profile.limit_gflops)} that its cores reach in {words}"
         )
-
-
-def _hints(result: Result, profile: Profile) -> Iterator[str]:
-    """The knobs that nobody has asked for, where they could matter."""
     could_be = {out.what for out in result.left_out}
-    for kind, (knob, does) in HINTS.items():
-        if profile.shares.get(kind, 0.0) >= WORTH_A_HINT and knob in could_be:
-            yield f"--knobs +{knob} {does} (docs/knobs.md)"
+    if profile.shares.get("dropout masks", 0.0) >= WORTH_A_HINT and "dropout" in could_be:
+        yield "--knobs +dropout draws the masks on all threads (docs/knobs.md)"
 
 
 SCHEMA = "cputune.summary/1"
@@ -421,12 +345,70 @@ def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> 
     yield Lines(tuple(("note", note) for note in shown.notes()))
 
 
+Told = Mapping[str, str]
+"""By its label; what is not known has none."""
+
+
+def _told(rows: Mapping[str, object]) -> Told:
+    return {label: str(value) for label, value in rows.items() if value}
+
+
+def _machine(host: Mapping[str, object]) -> Told:
+    cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
+    memory = limits.get("memory_bytes")
+    rows = {
+        "machine": machine(host),
+        "codename": cpu.get("codename") if cpu.get("model_name") else None,
+        "NUMA nodes": topology.get("numa_nodes"),
+        "threads per core": topology.get("threads_per_core"),
+        "allowed CPUs": topology.get("allowed"),
+        "CPU quota": limits.get("cpu_quota"),
+        "memory limit": gib(memory) if isinstance(memory, int) else None,
+    }
+    return _told(rows)
+
+
+def _work(job: Workload, data: str | None) -> Told:
+    recipe = job.recipe
+    batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
+    if job.batch_per_rank is not None:
+        batch = f"{job.batch_per_rank} samples of each rank per step"
+    rows = {
+        "recipe": recipe and job.name,
+        "task": recipe and recipe.task,
+        "sequence length": recipe and recipe.sequence_length,
+        "script": " ".join(job.argv),
+        "batch": batch,
+        "data": data,
+    }
+    return _told(rows)
+
+
+def _study(result: Result) -> Told:
+    states = [trial.state for trial in result.trials]
+    kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    runs, pairs = result.confirmation, result.speedup.pairs
+    failed = sum(run.samples_per_second is None for run in runs)
+    side = f"{pairs or 'no'} pairs, {len(runs)} runs" + (f", {failed} failed" if failed else "")
+    seed = None if result.seed is None else f"seed {result.seed}"
+    search = (result.sampler, f"budget {result.budget}" if result.budget else None, seed)
+    rows = {
+        "measured": result.created,
+        "trials": f"{len(states)} ({kinds or 'none'})",
+        "took": None if result.seconds is None else duration(result.seconds),
+        "search": ", ".join(filter(None, search)),
+        "side by side": side if runs else "not confirmed: speeds are those of single trials",
+        "energy": result.energy_unknown and f"not known: {result.energy_unknown}",
+    }
+    return _told(rows)
+
+
 def basis(result: Result) -> tuple[tuple[str, str], ...]:
     """(label, text) of what a result rests on: work, study, machine, versions."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    told = (("versions", versions),) if versions else ()
-    work = _work(result.workload, result.data)
-    return (*work, *_study(result), *_machine(result.host), *told)
+    work, study = _work(result.workload, result.data), _study(result)
+    told = {**work, **study, **_machine(result.host), **_told({"versions": versions})}
+    return tuple(told.items())
 
 
 def document(shown: ResultToShow) -> dict[str, object]:
@@ -444,9 +426,9 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "changes": plain(changes_of(result)),
         "launch": shown.launch(),
         "places": {who: cpulist.render(cpus) for who, cpus in places(result.best.plan).items()},
-        "work": dict(_work(result.workload, result.data)),
-        "study": dict(_study(result)),
-        "machine": dict(_machine(result.host)),
+        "work": _work(result.workload, result.data),
+        "study": _study(result),
+        "machine": _machine(result.host),
         "other_machine": shown.elsewhere,
         "versions": dict(result.versions),
         "findings": plain(result.findings),

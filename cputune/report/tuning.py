@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.knobs import TODAY
-from cputune.report.writing import Rows
+from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Trial
 from cputune.text import figure, visible
-from cputune.tuner.changes import changes
 from cputune.tuner.confirmation import (
     LEAST_ROUNDS,
     MOST_RIVALS,
     MOST_SECONDS,
     PROFILE_STEPS,
-    Pace,
-    end_seconds,
     starts_at_the_end,
 )
 from cputune.tuner.events import (
@@ -40,6 +38,7 @@ from cputune.words import duration
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from cputune.options import TuneOptions
     from cputune.tuner.space import SearchSpace
 
 
@@ -47,20 +46,37 @@ LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
 """How ``Plan.describe`` begins."""
 
 
+LONG_START_SECONDS = 10.0
+"""A start that takes longer is said: all that a script does before its first step."""
+
+
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
     if isinstance(event, Waiting):
         return waiting_line(event.owner)
     if isinstance(event, Disturbed):
-        return disturbed_line(event)
+        who = visible("; ".join(event.neighbours))
+        if event.waiting:
+            return f"waiting until it is quiet: {who}"
+        warning = "the machine is not quiet, so speeds may be false (--wait-quiet 10m)"
+        return f"warning: {warning}: {who}"
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
         most = event.most_seconds
         limit = "" if most is None else f", done after {duration(most)} at most (--max-time)"
-        count = f"{len(event.space)} plans, {event.budget} trials{resumed}{limit}"
-        return f"{count} ({LEGEND}){starts(event)}"
+        each = event.start_seconds or 0.0
+        trials = most_trials(event.space, event.budget)
+        count = trials - 1 + starts_at_the_end(rivals=min(MOST_RIVALS, trials - 1), changes=1)
+        cost = (
+            f"; each start takes {each:.0f} s until its first step, and about {count} are to come: "
+            f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"
+        )
+        said = f"{len(event.space)} plans, {event.budget} trials{resumed}{limit} ({LEGEND})"
+        return said + (cost if each >= LONG_START_SECONDS else "")
     if isinstance(event, TrialEnded):
-        return trial_line(event.trial)
+        trial = event.trial
+        where = " (elsewhere)" if trial.elsewhere else ""
+        return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
     if isinstance(event, TrialRepeated):
         return f"trial {event.number}: {event.reason}, so it is run again"
     if isinstance(event, ConfirmStarted):
@@ -70,25 +86,6 @@ def line_of(event: Event) -> str | None:
         shown = f"{figure(rate.median)} samples/s" if rate is not None else event.reason
         return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
     return None
-
-
-LONG_START_SECONDS = 10.0
-"""A start that takes longer is said: all that a script does before its first step."""
-
-
-def starts(event: StudyStarted) -> str:
-    """What the starts of a study cost, where one takes long; each trial and each plan of the
-    confirmation begins by one.
-    """
-    each = event.start_seconds or 0.0
-    if each < LONG_START_SECONDS:
-        return ""
-    trials = min(event.budget, len(event.space) + 1)
-    count = trials - 1 + starts_at_the_end(rivals=min(MOST_RIVALS, trials - 1), changes=1)
-    return (
-        f"; each start takes {each:.0f} s until its first step, and about {count} are to come: "
-        f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"
-    )
 
 
 def waiting_line(owner: str) -> str:
@@ -104,20 +101,6 @@ def style_of(event: Event) -> str | None:
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
     return "yellow" if isinstance(event, (Waiting, Disturbed, TrialRepeated)) else None
-
-
-def disturbed_line(event: Disturbed) -> str:
-    """Who computes beside us, and what is done about it."""
-    who = visible("; ".join(event.neighbours))
-    if event.waiting:
-        return f"waiting until it is quiet: {who}"
-    return f"warning: the machine is not quiet, so speeds may be false (--wait-quiet 10m): {who}"
-
-
-def trial_line(trial: Trial) -> str:
-    """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    where = " (elsewhere)" if trial.elsewhere else ""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
 
 
 def outcome(trial: Trial) -> str:
@@ -192,35 +175,11 @@ OF_HOSTS = ("nodes", "interface")
 """Knobs of which nothing is said where there is nothing to choose: one machine."""
 
 
-def space_lines(space: SearchSpace) -> tuple[str, ...]:
-    """The space in words: its knobs, what stays fixed, and what was left out and why."""
-    lines = [f"{len(space)} plans"]
-    for knob in space.knobs:
-        if len(knob.values) > 1:
-            lines.append(
-                f"  {knob.name}: " + ", ".join(value_words(value) for value in knob.values)
-            )
-    fixed = [
-        f"{k.name}={value_words(k.values[0])}"
-        for k in space.knobs
-        if len(k.values) == 1 and not (k.name in OF_HOSTS and k.values[0] == TODAY[k.name])
-    ]
-    if fixed:
-        lines.append("  always: " + ", ".join(fixed))
-    if space.left_out:
-        lines.append("left out:")
-        lines.extend(f"  {out.what}: {out.why}" for out in space.left_out)
-    return tuple(lines)
-
-
 def value_words(value: object) -> str:
     """A knob's value for people."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-_MOST_NAMED = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,9 +191,8 @@ class Standing:
     runs, or ran last, from 0, and ``done`` how many have ended. ``doing`` is what goes
     on now, and ``detail`` more of it. ``searching_since`` is when the first trial after
     today's launch began: what comes before (imports, downloads) says nothing of the rest.
-    ``longest_start`` is what a trial after it took longest until its first step, and
-    ``ends_at`` when all is expected to be over, once the search is. ``most_seconds`` is the time
-    that was given.
+    ``ends_at`` is when all is expected to be over, once the search is. ``most_seconds`` is the
+    time that was given.
     """
 
     started: float
@@ -252,28 +210,23 @@ class Standing:
     neighbours: tuple[str, ...] = ()
     searching_since: float | None = None
     searched: int = 0
-    trial_since: float = 0.0
-    longest_start: float = 0.0
-    space: SearchSpace | None = None
-    changes: int = 1
     ends_at: float | None = None
     result: Result | None = None
 
     def take(self, event: Event, now: float) -> None:
         """Learn from an event that came at ``now``."""
         if isinstance(event, StudyStarted):
-            self.space = event.space
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
             if event.most_seconds is not None:
                 self.most_seconds = event.most_seconds
         elif isinstance(event, TrialStarted):
-            self.number, self.trial_since = event.number, now
+            self.number = event.number
             self._go_on(f"trial {event.number}", event.plan.describe())
             if event.number and self.searching_since is None:
                 self.searching_since = now
         elif isinstance(event, TrialEnded):
-            self._learn(event.trial, now)
+            self._learn(event.trial)
         elif isinstance(event, TrialRepeated):
             self.detail, self.delayed = f"once more: {event.reason}", True
         elif isinstance(event, StepTaken) and event.number in (None, self.number):
@@ -289,7 +242,7 @@ class Standing:
                 self._go_on("waiting", "until nobody else computes here")
         elif isinstance(event, ConfirmStarted):
             self.searching_since = None
-            self.ends_at = now + self._end_seconds(len(event.plans) - 1)
+            self.ends_at = now + MOST_SECONDS
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
         elif isinstance(event, StudyEnded):
             self.result = event.result
@@ -297,22 +250,16 @@ class Standing:
     def _go_on(self, heading: str, doing: str) -> None:
         self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False
 
-    def _learn(self, trial: Trial, now: float) -> None:
+    def _learn(self, trial: Trial) -> None:
         self.done += 1
         if trial.number:
             self.searched += 1
-        if trial.number and not trial.elsewhere:
-            started = now - self.trial_since - trial.step_seconds
-            self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:
             return
         if trial.plan.as_found:
             self.today = trial
         if self.best is None or _rate(trial) > _rate(self.best):
             self.best = trial
-            if self.space is not None and trial.plan in self.space.values:
-                today = self.today.plan if self.today else self.space.baseline
-                self.changes = len(changes(self.space, today, trial.plan))
 
     @property
     def of_all(self) -> str:
@@ -333,7 +280,7 @@ class Standing:
     def left_seconds(self, now: float) -> float | None:
         """What is left of the study at the pace so far; None where none is known.
 
-        The rest of the search, the confirmation with what each change is worth, the profile.
+        The rest of the search, and the confirmation at its usual length.
         """
         used = now - self.started
         if self.ends_at is not None:
@@ -343,18 +290,8 @@ class Standing:
         else:
             each = (now - self.searching_since) / self.searched
             given = STUDY_SHARE * self.most_seconds - used
-            search = min(each * (self.trials - self.done), given)
-            left = max(0.0, search) + self._end_seconds(min(self.searched, MOST_RIVALS))
+            left = max(0.0, min(each * (self.trials - self.done), given)) + MOST_SECONDS
         return max(0.0, min(left, self.most_seconds - used))
-
-    def _end_seconds(self, rivals: int) -> float:
-        """What comes after the search, where so many plans are measured beside today's launch."""
-        known = [trial for trial in (self.today, self.best) if trial is not None and trial.steps]
-        if not known:
-            return 0.0
-        step = max(trial.step_seconds / trial.steps for trial in known)
-        pace = Pace(start_seconds=self.longest_start, step_seconds=step)
-        return end_seconds(pace, rivals=rivals, changes=self.changes)
 
     def time(self, now: float) -> str:
         """``1m 12s, about 3m to the end``."""
@@ -368,55 +305,24 @@ class Standing:
         gain = "" if self.best is None or self.best is self.today else f", best {self.gain()}"
         return f"[{of}{elapsed(now - self.started)}{gain}]"
 
-    def disturbed_by(self) -> str | None:
-        """Who computes on this machine too, in words, as far as was seen."""
-        named = [visible(name) for name in self.neighbours[:_MOST_NAMED]]
-        more = len(self.neighbours) - len(named)
-        return ", ".join(named) + (f" and {more} more" if more else "") if named else None
 
-
-def race(standing: Standing, *, ascii_only: bool = False) -> list[tuple[str, str]]:
-    """(bar, interval) of today's launch and of the best so far: whole to where the speed surely
-    lies, broken through its interval. None before there are two.
-    """
-    today, best = standing.today, standing.best
-    if today is None or best is None or best is today:
-        return []
-    rates = [one.samples_per_second for one in (today, best) if one.samples_per_second]
-    most = max(rate.high for rate in rates) or 1.0
-    sure, perhaps = "=-" if ascii_only else "━╌"
-    found = []
-    for rate in rates:
-        low, high = (round(BAR_COLUMNS * value / most) for value in (rate.low, rate.high))
-        bar = (sure * low + perhaps * (high - low)).ljust(BAR_COLUMNS)
-        found.append((bar, f"  {figure(rate.low)} to {figure(rate.high)}"))
-    return found
-
-
-BAR_COLUMNS = 36
-
-
-def block(
-    standing: Standing, now: float, columns: int, *, ascii_only: bool = False
-) -> tuple[Text, ...]:
+def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     """The standing for a terminal: a few lines, each cut where the terminal ends."""
     from rich.text import Text
 
     of = f"{standing.of_all}  " if standing.of_all else ""
     late = "  delayed by others" if standing.delayed else ""
-    gain, best, disturbed = standing.gain(), standing.best, standing.disturbed_by()
+    gain, best = standing.gain(), standing.best
     rows = [(standing.heading, (of, "bold cyan"), (standing.doing, "bold"))]
     if standing.detail or late:
         rows.append(("", (visible(standing.detail), ""), (late, "yellow")))
     if gain is not None and best is not None:
         heading = "today" if best is standing.today else "best"
         rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
-    bars = zip(("today", ""), race(standing, ascii_only=ascii_only), ("dim", "green"), strict=False)
-    for heading, (bar, interval), style in bars:
-        rows.append((heading, (bar, style), (interval, "dim")))
     rows.append(("time", (standing.time(now), ""), ("", "")))
-    if disturbed is not None:
-        rows.append(("beside you", (disturbed, "yellow"), ("", "")))
+    if standing.neighbours:
+        words = visible(", ".join(standing.neighbours))
+        rows.append(("beside you", (words, "yellow"), ("", "")))
     lines = [Text.assemble((f"{heading:12}", "dim"), *parts) for heading, *parts in rows]
     for line in lines:
         line.truncate(max(1, columns - 1), overflow="ellipsis")
@@ -444,24 +350,35 @@ def _rate(trial: Trial) -> float:
     return trial.samples_per_second.median
 
 
-def time_lines(space: SearchSpace, budget: int, most_seconds: float | None) -> tuple[str, ...]:
-    """What a study is made of, before it is known how long a start and a step take."""
-    trials = most_trials(space, budget)
-    usual = f"{elapsed(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
-    whole = ""
-    if most_seconds != math.inf:
-        within = usual if most_seconds is None else elapsed(most_seconds)
-        whole = f", all within {within} (--max-time)"
-    lines = [
-        f"what takes the time{whole}:",
-        f"  search: {trials} trials, each a start and some steps",
+def space_blocks(space: SearchSpace, options: TuneOptions, first: str) -> Iterator[Block]:
+    """The space in words: its knobs, what was left out and why, the first command, the time.
+
+    How long a start and a step take is not known before the first trials.
+    """
+    several = [
+        (k.name, ", ".join(map(value_words, k.values))) for k in space.knobs if len(k.values) > 1
     ]
-    if trials > 1:
-        rivals = min(MOST_RIVALS, trials - 1)
-        lines += [
-            f"  confirmation: {1 + rivals} plans side by side, then today's launch, the best and "
-            f"those between them; about {MOST_SECONDS:.0f} s, or "
-            f"{2 * LEAST_ROUNDS} turns of each",
-            f"  profile: the best plan once more, {PROFILE_STEPS} steps",
-        ]
-    return (*lines, "  how long a start and a step take here, the first trials show")
+    fixed = [
+        f"{k.name}={value_words(k.values[0])}"
+        for k in space.knobs
+        if len(k.values) == 1 and not (k.name in OF_HOSTS and k.values[0] == TODAY[k.name])
+    ]
+    yield Heading(f"{len(space)} plans")
+    yield Labelled(rows=(*several, ("always", ", ".join(fixed) or "nothing")))
+    if space.left_out:
+        yield Heading("Left out")
+        yield Lines(tuple(("", f"{out.what}: {out.why}") for out in space.left_out))
+    yield Heading("The first trial")
+    rows = (("plan", space.baseline.describe()), ("command", first))
+    yield Labelled(rows=rows, pasted=("command",))
+    trials, most = most_trials(space, options.budget), options.max_time_seconds
+    usual = f"{elapsed(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
+    within = "" if most == math.inf else f", all within {elapsed(most) if most else usual}"
+    end = (
+        f"{1 + min(MOST_RIVALS, trials - 1)} plans side by side, then today's launch, the best and "
+        f"those between them; about {MOST_SECONDS:.0f} s, or {2 * LEAST_ROUNDS} turns of each"
+    )
+    yield Heading(f"What takes the time{within}")
+    search = ("search", f"{trials} trials, each a start and some steps")
+    profile = ("profile", f"the best plan once more, {PROFILE_STEPS} steps")
+    yield Labelled(rows=(search, ("confirmation", end), profile) if trials > 1 else (search,))

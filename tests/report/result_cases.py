@@ -155,19 +155,6 @@ def hostile() -> Result:
     return Result.from_json(document)
 
 
-def all_numbers(value: float) -> Result:
-    """The study with this number wherever a number may be it."""
-    document = json.loads(json.dumps(one_trial().to_json()))
-    for place, key in list(_leaves(document, (int, float))):
-        kept = place[key]
-        place[key] = value
-        try:
-            Result.from_json(document)
-        except ResultError:
-            place[key] = kept
-    return Result.from_json(document)
-
-
 def _leaves(document: Any, kinds: type | tuple[type, ...]) -> Iterator[tuple[Any, Any]]:
     """Where in a document values of these kinds stand, and under which key."""
     items = document.items() if isinstance(document, dict) else enumerate(document)

@@ -19,7 +19,6 @@ from cputune.report.compare import (
     blocks,
     compare,
     document,
-    ratio,
     verdict,
 )
 from cputune.report.writing import markdown, print_blocks
@@ -69,19 +68,6 @@ def test_what_is_said_hangs_on_whether_the_interval_holds_1(
     assert best(at(result, 10), at(result, speed)).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
-        (1.0, 1.2, NO_DIFFERENCE),
-        (1.01, 1.2, "faster"),
-        (0.8, 1.0, NO_DIFFERENCE),
-        (0.8, 0.99, "slower"),
-    ],
-)
-def test_an_interval_that_ends_at_1_holds_it(low: float, high: float, verdict: str) -> None:
-    assert SpeedRatio(ratio=1.0, low=low, high=high).verdict == verdict
-
-
 def test_a_pair_of_alike_plans_is_seldom_called_different(result: Result) -> None:
     """Normal noise of 1 % in the log, and intervals that say so: 5 % may be called so."""
     draw, called = random.Random(0), 0
@@ -100,14 +86,6 @@ def test_single_trials_have_a_wider_interval_than_they_say(result: Result) -> No
     half = math.hypot(math.log(1 / 0.98), math.log(1.02), 1.96 * 0.02)
     assert math.log(1.04 / best(a, alone).low) == pytest.approx(half)
     assert "not confirmed side by side" in " ".join(compare(a, alone, name="b").warnings)
-
-
-@pytest.mark.parametrize("speed", [0.0, 1e-30, 1e30])
-def test_a_speed_of_nothing_has_no_ratio_and_absurd_ones_end_nothing(
-    result: Result, speed: float
-) -> None:
-    found = ratio(result, result.best, at(result, speed), at(result, speed).best)
-    assert (found is None) is (speed == 0)
 
 
 def test_other_work_is_refused(result: Result) -> None:
@@ -176,7 +154,7 @@ def test_what_the_ratio_hangs_on_is_a_warning(result: Result) -> None:
     assert compare(a, b, name="b").warnings == (
         "other machine, so this compares machines: cores 2 of the first, 64 of this one",
         "other batch: 8 samples, and 16 samples",
-        "other arguments: 3, and 4",
+        "other arguments: t.py --epochs 3, and t.py --epochs 4",
         "other data: not known, and squad",
     )
     assert compare(a, b, name="b").same_machine is False
@@ -184,8 +162,8 @@ def test_what_the_ratio_hangs_on_is_a_warning(result: Result) -> None:
 
 def test_what_else_differs_is_a_note(result: Result) -> None:
     newer = replace(result, versions={**result.versions, "torch": "9.9"}, best=result.baseline)
-    versions, plan = compare(result, newer, name="b").notes
-    assert versions == "other versions: torch none → 9.9"
+    plan, versions = compare(result, newer, name="b").notes
+    assert versions == "other torch: none, and 9.9"
     assert plan.startswith("other best plan: ")
 
 
@@ -222,11 +200,6 @@ def test_what_it_means_and_what_to_do_stand_first(
     assert said.means == means
     assert said.do.startswith(do)
     assert said.sure.endswith(", measured at different times")
-
-
-def test_where_nothing_was_compared_it_says_so(result: Result) -> None:
-    other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
-    assert verdict("a", result, (compare(result, other),)).means == "No speeds were compared."
 
 
 def test_one_of_several_may_be_refused(result: Result) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from scripts import shellcheck
 
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.facts import HostFacts, Library, Unknown
+from cputune.facts import HostFacts, Unknown
 from cputune.probing import probe
 from cputune.report.diagnosis import blocks, verdict
 from cputune.report.fixes import fix_script
@@ -124,16 +124,6 @@ def colored(facts: HostFacts, *found: Finding) -> list[str]:
     out = Console(file=stream, width=80, force_terminal=True, color_system="standard")
     print_blocks(blocks(Diagnosis(facts=facts, findings=found)), out)
     return stream.getvalue().splitlines()
-
-
-def test_a_row_of_the_machine_is_as_bright_on_its_second_line_as_on_its_first(
-    facts: HostFacts,
-) -> None:
-    long = Library(name="tcmalloc", path="/opt/" + "long/" * 10)
-    lines = colored(replace(facts, libraries=(long, long)))
-    (first,) = (number for number, line in enumerate(lines) if "libraries" in line)
-    assert lines[first].startswith("\x1b[2mlibraries  \x1b[0mtcmalloc /opt/")
-    assert "\x1b" not in lines[first + 1]
 
 
 def test_a_long_title_has_one_color_on_all_of_its_lines(facts: HostFacts) -> None:

@@ -11,6 +11,10 @@ from cputune.probing import probe
 from cputune.report.machine import host_document
 
 GIB = 1 << 30
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max open files            1024                 4096                 files
+Max locked memory         65536                65536                bytes
+"""
 
 
 def test_the_keys_of_the_contract(tmp_path: Path) -> None:
@@ -22,12 +26,12 @@ def test_the_keys_of_the_contract(tmp_path: Path) -> None:
             smt=2,
             offline="13",
             like="cascade-lake",
+            files={"proc/self/limits": LIMITS},
             cgroup=Cgroup(path="/a", quota=2.5, memory_bytes=GIB, cpuset="0-5"),
             record={
                 "python": "3.11.7",
                 "packages": [{"name": "torch", "version": "2.13.0", "requires": ["sympy"]}],
                 "launchers": {"srun": {"path": "/usr/bin/srun"}},
-                "limits": {"NOFILE": 1024, "MEMLOCK": 65536},
                 "disk_bytes": {"/dev/shm": GIB},
             },
         )

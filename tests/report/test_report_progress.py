@@ -8,7 +8,7 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.tuning import Standing, block, elapsed, figure, race
+from cputune.report.tuning import Standing, block, elapsed
 from cputune.tuner.confirmation import MOST_SECONDS
 from cputune.tuner.events import (
     Disturbed,
@@ -71,26 +71,6 @@ def test_later_it_says_which_of_how_many_the_best_beside_today_and_what_is_left(
     assert "to the end" in shown["time"]
 
 
-def test_the_race_is_drawn_with_intervals(events: list[Event]) -> None:
-    standing, now = standing_after(events, 4)
-    (today, _), (best, interval) = race(standing, ascii_only=True)
-    assert set(today + best) <= set("=- ")
-    assert len(today) == len(best)
-    assert today.rstrip().count("=") < best.count("=")
-    assert re.fullmatch(r"  [\d.]+ to [\d.]+", interval)
-    assert race(Standing(started=0.0)) == []
-    assert any("━" in line for line in lines(standing, now))
-
-
-def test_a_trial_that_has_ended_is_still_the_same_one(events: list[Event]) -> None:
-    standing = Standing(started=0.0)
-    for event in events:
-        before = standing.of_all
-        standing.take(event, 1.0)
-        if isinstance(event, TrialEnded) and event.trial.number:
-            assert standing.of_all == before
-
-
 def test_what_is_left_is_the_search_at_its_pace_the_confirmation_and_the_profile(
     events: list[Event],
 ) -> None:
@@ -98,8 +78,7 @@ def test_what_is_left_is_the_search_at_its_pace_the_confirmation_and_the_profile
     began = standing.searching_since
     assert began is not None
     left = standing.left_seconds(now)
-    assert left is not None
-    assert left - (now - began) / 3 * 3 > MOST_SECONDS
+    assert left == pytest.approx((now - began) / 3 * 3 + MOST_SECONDS)
 
 
 def test_no_more_is_left_than_the_time_that_was_given(events: list[Event]) -> None:
@@ -115,13 +94,13 @@ def test_the_confirmation_says_so_has_no_trial_and_tells_what_is_left_of_it(
     standing = Standing(started=0.0)
     for event in events:
         standing.take(event, 1.0)
-    shown = lines(standing, 60.0)
+    shown = lines(standing, 10.0)
     assert shown[0].startswith("confirming")
     assert " of 7" not in shown[0]
-    assert any(re.search(r"time +1m 00s, about .* to the end", line) for line in shown)
-    before = standing.left_seconds(60.0)
+    assert any(re.search(r"time +10s, about .* to the end", line) for line in shown)
+    before = standing.left_seconds(10.0)
     assert before is not None
-    assert standing.left_seconds(61.0) == before - 1
+    assert standing.left_seconds(11.0) == before - 1
     assert standing.left_seconds(10_000.0) == 0.0
 
 
@@ -131,17 +110,16 @@ def test_no_line_is_wider_than_the_terminal(events: list[Event], columns: int) -
     standing.neighbours = tuple(f"a-process-with-a-long-name-{n} 90 %" for n in range(6))
     shown = lines(standing, now, columns)
     assert all(len(line) <= max(1, columns - 1) for line in shown)
-    assert len(shown) == 7
+    assert len(shown) == 5
 
 
 def test_who_computes_here_is_named_as_it_was_seen() -> None:
     standing = Standing(started=0.0)
-    assert standing.disturbed_by() is None
     standing.take(Disturbed(neighbours=("make\x1b[2J 98 %", "a", "b", "c"), waiting=True), 0.0)
     shown = lines(standing, 0.0)
     assert shown[0].split(maxsplit=1) == ["waiting", "until nobody else computes here"]
     assert shown[-1].startswith("beside you  make")
-    assert shown[-1].endswith("98 %, a, b and 1 more")
+    assert shown[-1].endswith("98 %, a, b, c")
     assert "\x1b" not in shown[-1]
 
 
@@ -177,10 +155,3 @@ def test_a_log_has_the_same_at_the_end_of_a_trials_line(events: list[Event]) -> 
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert elapsed(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.123456, "0.123"), (22.46, "22.5"), (1340.4, "1340")]
-)
-def test_a_figure(value: float, text: str) -> None:
-    assert figure(value) == text

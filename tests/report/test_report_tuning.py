@@ -14,25 +14,22 @@ from tuner.fakes import SMALL
 import cputune
 from cputune.knobs import LeftOut
 from cputune.levers import Lever
+from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.report.tuning import (
     LEGEND,
     line_of,
     outcome,
     plans,
-    space_lines,
-    style_of,
-    time_lines,
+    space_blocks,
 )
-from cputune.report.writing import rich_table
+from cputune.report.writing import print_blocks, rich_table
 from cputune.result import ConfirmRun, Result, Speedup, Turn
 from cputune.tuner.events import (
     ConfirmStarted,
-    Disturbed,
     Event,
     Said,
     StudyStarted,
-    TrialEnded,
     TrialRepeated,
     TrialStarted,
 )
@@ -78,14 +75,6 @@ def shown(renderable: object) -> str:
 )
 def test_a_line_for_an_event(event: Event, line: str | None) -> None:
     assert line_of(event) == line
-
-
-def test_a_trial_that_lost_is_dim_and_one_that_failed_red(result: Result) -> None:
-    lost = next(trial for trial in result.trials if trial.state == "pruned")
-    failed = replace(lost, state="failed", kind="crashed", samples_per_second=None)
-    assert style_of(TrialEnded(trial=lost)) == "dim"
-    assert style_of(TrialEnded(trial=failed)) == "red"
-    assert style_of(TrialEnded(trial=result.trials[0])) is None
 
 
 def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something(
@@ -231,39 +220,6 @@ def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
     assert "14" not in verdict_of(replace(wide, disturbed=True), "").means
 
 
-def test_who_computes_here_is_a_line() -> None:
-    event = Disturbed(neighbours=("stress (process 7) 98 % of a CPU",), waiting=False)
-    assert "stress (process 7) 98 % of a CPU" in str(line_of(event))
-    assert "--wait-quiet" in str(line_of(event))
-    assert str(line_of(replace(event, waiting=True))).startswith("waiting until it is quiet")
-    assert style_of(event) == "yellow"
-
-
-def test_the_space_in_words() -> None:
-    lines = space_lines(SPACE)
-    assert lines[0] == "6 plans"
-    assert "  precision: fp32, bf16" in lines
-    assert any(line.startswith("  always: smt=no") for line in lines)
-    assert "left out:" in lines
-
-
-def test_what_takes_the_time_is_said_before_it_is_known_how_long() -> None:
-    said = "\n".join(time_lines(SPACE, 20, None))
-    assert "search: 7 trials" in said, "six plans, and today's launch"
-    assert "confirmation: 5 plans" in said
-    assert "profile" in said
-    assert "all within 5m 00s, or 12 times today's launch (--max-time)" in said
-    assert "all within" not in "\n".join(time_lines(SPACE, 20, math.inf))
-    assert "all within 10m 00s (--max-time)" in time_lines(SPACE, 20, 600.0)[0]
-    assert "confirmation" not in "\n".join(time_lines(SPACE, 1, None))
-
-
-def test_a_failure_of_which_no_kind_is_known_is_a_failure(result: Result) -> None:
-    failed = replace(result.trials[0], state="failed", kind=None, reason="x\ny")
-    assert outcome(failed) == "failed: x"
-    assert outcome(replace(failed, reason=None)) == "failed"
-
-
 def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
     alone = replace(result, best=result.baseline, confirmation=(), trials=result.trials[:1])
     assert verdict_of(alone, "").means.startswith("Only one plan gave a number")
@@ -283,3 +239,20 @@ def test_what_a_long_start_costs_is_said_before() -> None:
     starts = int(said[1])
     assert starts == 2 + 2, "of trials, and of the second block: the first lives in theirs"
     assert int(said[2]) == round(starts * 38 / 60)
+
+
+@pytest.mark.parametrize(
+    ("options", "time"),
+    [
+        (TuneOptions(), "all within 5m 00s, or 12 times today's launch"),
+        (TuneOptions(max_time_seconds=600.0), "all within 10m 00s"),
+        (TuneOptions(max_time_seconds=math.inf), "What takes the time\n"),
+    ],
+)
+def test_the_space_and_its_time_in_words(options: TuneOptions, time: str) -> None:
+    out = io.StringIO()
+    print_blocks(space_blocks(SPACE, options, "python train.py"), Console(file=out, width=120))
+    said = out.getvalue()
+    for words in ("6 plans\n", "precision", "fp32, bf16", "smt=no", "Left out", "7 trials", time):
+        assert words in said
+    assert "5 plans side by side" in said

@@ -16,7 +16,7 @@ from tuner.fakes import SMALL, FakeRunner, steady, truthful
 import cputune
 from cputune.errors import NoValidTrialError
 from cputune.plan import Plan
-from cputune.report.tuning import trial_line
+from cputune.report.tuning import line_of
 from cputune.result import COMPLETED, PRUNED, Result
 from cputune.steps import Step, TimeUp
 from cputune.tuner.events import TrialEnded
@@ -88,9 +88,7 @@ def study(
             SMALL.facts,
             lambda workload, fresh: nullcontext(runner),
             StudyOptions(max_time_seconds=seconds),
-            on_event=lambda e: (
-                lines.append(trial_line(e.trial)) if isinstance(e, TrialEnded) else None
-            ),
+            on_event=lambda e: lines.append(line_of(e)) if isinstance(e, TrialEnded) else None,
             clock=clock,
             started=begin,
             limited=True,
