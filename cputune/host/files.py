@@ -45,6 +45,14 @@ def read_file(path: str) -> str:
     return _content(path, READ_LIMIT_BYTES).decode("utf-8", errors="replace")
 
 
+def head(path: str, most_bytes: int) -> bytes:
+    """The beginning of a file; nothing where it cannot be read."""
+    try:
+        return _content(path, most_bytes)
+    except (OSError, ValueError):
+        return b""
+
+
 def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_BYTES) -> str:
     """The whole text of a file that a person or a program wrote; a BOM is left out.
 

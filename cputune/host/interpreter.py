@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
 from cputune.errors import UsageError
+from cputune.host.files import head
 
 ANSWER_SECONDS = 20.0
 QUESTION = (
@@ -87,11 +88,7 @@ def install_tuning(*, stack: bool) -> str:
 
 def shebang(program: str) -> str | None:
     """The Python of a console script, by its first line; None where it names none."""
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return None
+    first = head(program, 256).partition(b"\n")[0]
     words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
     return next((word for word in words if "python" in os.path.basename(word)), None)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cputune.host.base import Package
+from cputune.host.files import head
 
 JUDGED = re.compile(
     r"torch.*|intel-.*|oneccl.*|ccl.*|transformers|accelerate|numpy|datasets|peft|optimum.*|tokenizers|"
@@ -23,6 +24,7 @@ JUDGED = re.compile(
 )
 """Normal names of the distributions whose metadata is read."""
 
+_HEAD_BYTES = 1 << 18
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
@@ -88,16 +90,8 @@ class Disk:
             return 0.0
 
     def head(self, path: str) -> list[str]:
-        lines: list[str] = []
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    if not line.strip() or len(lines) >= 2000:
-                        break
-                    lines.append(line.rstrip("\n"))
-        except OSError:
-            return []
-        return lines
+        text = head(path, _HEAD_BYTES).decode(errors="replace")
+        return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Package:

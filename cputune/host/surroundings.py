@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from cputune.host.base import Place, Stray, Surroundings
+from cputune.host.files import head
 from cputune.host.interpreter import Interpreter, shebang
 
 STACK = (
@@ -189,11 +190,7 @@ def _own_version(package: str) -> str:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_HEAD_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
+    return head(path, _HEAD_BYTES).decode(errors="replace")
 
 
 def _dead_editable(path: str) -> Iterator[Stray]:
@@ -215,18 +212,10 @@ def _libraries(variables: Mapping[str, str], prefix: str, site: Sequence[str]) -
             continue
         for name in filter(_OVERRIDES.fullmatch, _names(folder)):
             path = f"{folder}/{name}"
-            whole = _is_library(path)
+            whole = head(path, 4) == b"\x7fELF"
             if not whole or name.startswith(("libtorch", "libc10", "libshm")):
                 how = "LD_LIBRARY_PATH" if whole else "LD_LIBRARY_PATH, no library"
                 yield Stray(name=name, path=path, how=how)
-
-
-def _is_library(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
-        return False
 
 
 def _names_nothing(variables: Mapping[str, str]) -> Iterator[str]:
