@@ -45,6 +45,14 @@ def read_file(path: str) -> str:
     return _content(path, READ_LIMIT_BYTES).decode("utf-8", errors="replace")
 
 
+def names(folder: str) -> tuple[str, ...]:
+    """What lies in a folder, sorted; nothing where it cannot be listed."""
+    try:
+        return tuple(sorted(os.listdir(folder)))
+    except (OSError, ValueError):
+        return ()
+
+
 def head(path: str, most_bytes: int) -> bytes:
     """The beginning of a file; nothing where it cannot be read."""
     try:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cputune.host.base import Package
-from cputune.host.files import head
+from cputune.host.files import head, names
 
 JUDGED = re.compile(
     r"torch.*|intel-.*|oneccl.*|ccl.*|transformers|accelerate|numpy|datasets|peft|optimum.*|tokenizers|"
@@ -78,10 +78,7 @@ class Disk:
     """The metadata of this machine."""
 
     def names(self, path: str) -> tuple[str, ...]:
-        try:
-            return tuple(sorted(os.listdir(path)))
-        except OSError:
-            return ()
+        return names(path)
 
     def age(self, path: str) -> float:
         try:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from cputune.host.base import Place, Stray, Surroundings
-from cputune.host.files import head
+from cputune.host.files import head, names
 from cputune.host.interpreter import Interpreter, shebang
 
 STACK = (
@@ -73,13 +73,6 @@ def _listed(variables: Mapping[str, str], name: str) -> list[str]:
     return [os.path.abspath(path) for path in variables.get(name, "").split(":") if path]
 
 
-def _names(folder: str) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(folder)))
-    except OSError:
-        return ()
-
-
 def _places(variables: Mapping[str, str]) -> Iterator[Place]:
     home = variables.get("HOME") or os.path.expanduser("~")
     cache = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
@@ -126,7 +119,7 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
     """Modules in folders that Python searches before those of the environment."""
     seen: set[str] = set()
     for how, folder in put_first:
-        inside = {entry.removesuffix(".py") for entry in _names(folder)}
+        inside = {entry.removesuffix(".py") for entry in names(folder)}
         metadata = {entry.partition("-")[0].lower() for entry in inside if "-info" in entry}
         for name in sorted((inside & (_STANDARD | set(STACK))) - metadata - seen):
             file = _module_at(folder, name)
@@ -141,7 +134,7 @@ def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
     told: dict[str, tuple[str, str]] = {}
     editable: set[str] = set()
     for path in paths:
-        for entry in _names(path):
+        for entry in names(path):
             stem, suffix = os.path.splitext(entry)
             name, _, version = stem.partition("-")
             name = re.sub(r"[-.]", "_", name.lower())
@@ -210,7 +203,7 @@ def _libraries(variables: Mapping[str, str], prefix: str, site: Sequence[str]) -
         real = os.path.realpath(folder)
         if real.startswith((*own, *_SYSTEM)):
             continue
-        for name in filter(_OVERRIDES.fullmatch, _names(folder)):
+        for name in filter(_OVERRIDES.fullmatch, names(folder)):
             path = f"{folder}/{name}"
             whole = head(path, 4) == b"\x7fELF"
             if not whole or name.startswith(("libtorch", "libc10", "libshm")):
