@@ -92,6 +92,12 @@ def room_bytes(facts: HostFacts) -> int | None:
     return min((size for size in sizes if size is not None and size > 0), default=None)
 
 
+def spare_bytes(facts: HostFacts) -> float | None:
+    """What a study counts on of the memory that was free before it; None where it is not known."""
+    free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
+    return SPARE * min(free) if free else None
+
+
 def parameters(model: Mapping[str, object]) -> int | None:
     """Weights of a model, at least, from its transformers configuration; None where unknown."""
     sizes = _sizes(model)

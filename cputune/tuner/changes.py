@@ -6,15 +6,14 @@ is compared with the one before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from cputune.knobs import KNOBS, kept_between
 from cputune.plan import Plan
-from cputune.result import Speedup, Worth
-from cputune.tuner.gains import Contender, Gain, gain_of
+from cputune.result import Worth
+from cputune.tuner.gains import Contender, gain_of
 from cputune.tuner.space import SearchSpace
 
 LAYOUT = "layout"
@@ -67,31 +66,15 @@ def worths(
 
     ``contenders`` are today's launch and the plan of each change, in order.
     """
-    gains = gains_between(contenders, noise)
     return tuple(
-        _worth_of(change, before.plan, gain)
-        for change, before, gain in zip(way, contenders[:-1], gains, strict=True)
-        if gain is not None
-    )
-
-
-def gains_between(contenders: Sequence[Contender], noise: float) -> list[Gain | None]:
-    """The gain of each over the one before it."""
-    return [gain_of(before, after, noise) for before, after in pairwise(contenders)]
-
-
-def _worth_of(change: Change, before: Plan, gain: Gain) -> Worth:
-    """A change and its gain, as they stand in a result."""
-    return Worth(
-        knob=change.knob,
-        value=change.value,
-        speedup=Speedup(
-            ratio=math.exp(gain.mean),
-            low=math.exp(gain.low),
-            high=math.exp(gain.high),
-            pairs=gain.pairs,
-        ),
-        keeps=kept_between(before, change.plan),
+        Worth(
+            knob=change.knob,
+            value=change.value,
+            speedup=gain.speedup,
+            keeps=kept_between(before.plan, change.plan),
+        )
+        for change, (before, after) in zip(way, pairwise(contenders), strict=True)
+        if (gain := gain_of(before, after, noise)) is not None
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -159,9 +158,7 @@ def conclude(
 def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recommendation:
     baseline = findings.baseline
     if baseline is not None and baseline.measured:
-        base = Measured(
-            plan=baseline.plan, samples_per_second=throughput_of(baseline.measured, noise)
-        )
+        base = _measured_of(baseline, noise)
         best = fastest_of(baseline, findings.rivals, noise)
         if best is not None:
             advice = _confirmed(base, best, noise)
@@ -177,10 +174,10 @@ def _beside_others(baseline: Contender, rival: Contender, gain: Gain) -> str:
     Others that keep two plans waiting alike make their steps longer alike, by the same share or by
     the same time: neither makes the faster one look better than it is.
     """
-    low, high = math.exp(gain.low), math.exp(gain.high)
+    speedup, low = gain.speedup, gain.speedup.low
     seen = (
-        f"Beside what else computed here {rival.plan.describe()} ran {math.exp(gain.mean):.2f} "
-        f"times as fast as {baseline.plan.describe()} (95 % interval {low:.2f} to {high:.2f}, "
+        f"Beside what else computed here {rival.plan.describe()} ran {speedup.ratio:.2f} times as "
+        f"fast as {baseline.plan.describe()} (95 % interval {low:.2f} to {speedup.high:.2f}, "
         f"{gain.pairs} pairs)"
     )
     waited = waited_alike(baseline, rival)
@@ -196,17 +193,9 @@ def _beside_others(baseline: Contender, rival: Contender, gain: Gain) -> str:
 
 def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:
     rival, gain = best
-    speedup = Speedup(
-        ratio=math.exp(gain.mean),
-        low=math.exp(gain.low),
-        high=math.exp(gain.high),
-        pairs=gain.pairs,
-    )
+    speedup = gain.speedup
     if speedup.significant:
-        measured = Measured(
-            plan=rival.plan, samples_per_second=throughput_of(rival.measured, noise)
-        )
-        return _Recommendation(baseline=base, best=measured, speedup=speedup)
+        return _Recommendation(baseline=base, best=_measured_of(rival, noise), speedup=speedup)
     note = (
         f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
         f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
@@ -251,6 +240,11 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
 def _fell(contender: Contender) -> bool:
     """Whether it failed in the confirmation."""
     return contender.out is not None and contender.out != SLOWER
+
+
+def _measured_of(contender: Contender, noise: float) -> Measured:
+    rate = throughput_of(contender.measured, noise)
+    return Measured(plan=contender.plan, samples_per_second=rate)
 
 
 def _measured(trial: Trial) -> Measured:

@@ -203,8 +203,8 @@ class Confirmation:
                 findings.notes.append(
                     "What each change is worth is not separable: their product is "
                     f"{math.exp(product):.2f}, and together they are worth "
-                    f"{math.exp(whole.mean):.2f} ({math.exp(whole.low):.2f} to "
-                    f"{math.exp(whole.high):.2f})."
+                    f"{whole.speedup.ratio:.2f} ({whole.speedup.low:.2f} to "
+                    f"{whole.speedup.high:.2f})."
                 )
 
     def _is_answered(self, leader: Contender, blocks: int) -> bool:

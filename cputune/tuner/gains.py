@@ -27,7 +27,7 @@ from statistics import NormalDist, fmean, median, stdev
 from typing import Literal
 
 from cputune.plan import Plan
-from cputune.result import Role, Throughput
+from cputune.result import Role, Speedup, Throughput
 from cputune.tuner.lengths import SizedStep, doubt_of_mean, levelled
 
 DOUBT = 0.05
@@ -103,6 +103,16 @@ class Gain:
     def half_width(self) -> float:
         """Of the interval, its longer side."""
         return max(self.high - self.mean, self.mean - self.low)
+
+    @property
+    def speedup(self) -> Speedup:
+        """The same as factors, as a result has them."""
+        return Speedup(
+            ratio=math.exp(self.mean),
+            low=math.exp(self.low),
+            high=math.exp(self.high),
+            pairs=self.pairs,
+        )
 
     @property
     def answer(self) -> Answer:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cputune.facts import HostFacts
-from cputune.memory import SPARE, room_bytes
+from cputune.memory import spare_bytes
 from cputune.plan import Plan
 from cputune.result import FAILED, Trial
 from cputune.steps import Living
@@ -29,18 +29,13 @@ def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
     runner has no processes, and all can live at once.
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
-    room = _room_bytes(facts)
+    room = spare_bytes(facts)
     return len(trials) if room is None or not held else int(room // held)
 
 
 def held_bytes(trial: Trial) -> int:
     """The most memory that the ranks of a trial held on a node, libraries counted for each."""
     return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes
-
-
-def _room_bytes(facts: HostFacts) -> float | None:
-    free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
-    return SPARE * min(free) if free else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +52,7 @@ class LivingTrials:
     """Those of one study."""
 
     def __init__(self, facts: HostFacts) -> None:
-        self._room = _room_bytes(facts)
+        self._room = spare_bytes(facts)
         self._kept: dict[Plan, LivingTrial] = {}
 
     def __len__(self) -> int:

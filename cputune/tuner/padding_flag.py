@@ -7,7 +7,6 @@ best plan is measured beside itself with the flag, in one block of turns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -87,4 +86,4 @@ def gain_of_flag(
             both = _Either(typed, told, rival.plan)
             Confirmation(own, baseline, (rival,)).tell_apart(both)
     gain = gain_of(baseline, rival, measuring.race.noise.deviation, doubt=LOOK_DOUBT)
-    return None if gain is None or rival.out else (math.exp(gain.low), math.exp(gain.high))
+    return None if gain is None or rival.out else (gain.speedup.low, gain.speedup.high)

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial
 
 from cputune.knobs import KnobValue
 from cputune.knobs.batches import accumulation_of
-from cputune.memory import SPARE, room_bytes
+from cputune.memory import spare_bytes
 from cputune.plan import Plan
 from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement
 from cputune.tuner.space import SearchSpace
@@ -161,10 +161,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
             return 1.0
         ran = [w.processes_per_node for w in past.plans if self._batches(w) <= cuts]
         most_ran = max(ran, default=0)
-        facts = self._space.facts
-        free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
-        if past.rank_bytes and free:
-            ran.append(int(SPARE * min(free)) // past.rank_bytes)
+        spare = spare_bytes(self._space.facts)
+        if past.rank_bytes and spare:
+            ran.append(int(spare) // past.rank_bytes)
         least, ranks = min(died), plan.processes_per_node
         if least <= ranks <= most_ran:
             return 0.5  # as many have run, so it was not their number
