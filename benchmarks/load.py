@@ -34,6 +34,7 @@ from optuna.trial import FrozenTrial
 import cputune
 from cputune import cpulist
 from cputune.facts import Launcher
+from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.report.show import show
 from cputune.steps import Step
@@ -42,7 +43,7 @@ from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.storage import STUDY_NAME, StudyOptions, StudyStorage, identity_of
+from cputune.tuner.storage import STUDY_NAME, StudyStorage, identity_of
 
 LARGE = simulated(
     "large",
@@ -124,7 +125,7 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
     book = StudyStorage(None, resume=False)
     plans = list(space.plans())
     Random(0).shuffle(plans)
-    options = StudyOptions(**OPTIONS)
+    options = TuneOptions(**OPTIONS)
     book.identify(identity_of(options, LARGE.facts, JOB))
     book.remember(JOB)
     race, runner = Race(), ShownRunner(0)

@@ -10,8 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, fields, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,13 +87,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.probing.energy import EnergyCounters
     from cputune.tuner.events import logged
-    from cputune.tuner.storage import StudyOptions
     from cputune.tuner.study import TuningStudy, wait_until_quiet
-
-    options = StudyOptions(
-        **{one.name: getattr(asked, one.name) for one in fields(TuneOptions)},
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
 
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         if runner is not None:
@@ -115,8 +108,8 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
 
     until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
     with ExitStack() as held:
-        if options.study is not None:
-            held.enter_context(study_lock(Path(options.study)))
+        if asked.study is not None:
+            held.enter_context(study_lock(Path(asked.study)))
         if runner is None and not asked.share_machine:
             held.enter_context(measuring_lock(wait_for, until=until))
         neighbours = _nobody
@@ -132,11 +125,11 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             clock=time.monotonic,
             pause=time.sleep,
         )
-        study_ = TuningStudy(
+        study = TuningStudy(
             job,
             facts,
             open_runner,
-            options,
+            asked,
             on_event=hear,
             started=started,
             neighbours=neighbours,
@@ -144,7 +137,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             limited=runner is None,
             energy=EnergyCounters(LiveHost()) if runner is None and hosts is None else None,
         )
-        return study_.run()
+        return study.run()
 
 
 def _nobody() -> tuple[str, ...]:

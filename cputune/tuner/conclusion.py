@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cputune import __version__
 from cputune.doctor import diagnose
@@ -15,6 +14,7 @@ from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
 from cputune.levers import done, untried
+from cputune.options import TuneOptions
 from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,
@@ -37,9 +37,6 @@ from cputune.tuner.gains import (
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    from cputune.tuner.storage import StudyOptions
 
 
 def compile_notes(result: Result) -> tuple[str, ...]:
@@ -106,7 +103,8 @@ def conclude(
     facts: HostFacts,
     workload: Workload,
     space: SearchSpace | None,
-    options: StudyOptions,
+    options: TuneOptions,
+    created: str,
     noise: float,
     seconds: float,
     energy_unknown: str | None = None,
@@ -136,7 +134,7 @@ def conclude(
         speedup=advice.speedup,
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
-        created=options.created,
+        created=created,
         budget=options.budget,
         steps_planned=options.steps_planned,
         price_per_hour=options.price_per_hour,

@@ -44,13 +44,6 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions(TuneOptions):
-    """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
-
-    created: str | None = None
-
-
 _IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune.schema"
 STUDY_SCHEMA = 1
 _TRIAL, _RUN = "cputune.trial", "cputune.run"
@@ -350,7 +343,7 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
 
 
 def identity_of(
-    options: StudyOptions, facts: HostFacts, workload: Workload, hosts: RankHosts | None = None
+    options: TuneOptions, facts: HostFacts, workload: Workload, hosts: RankHosts | None = None
 ) -> Identity:
     """What must be the same for a study to be gone on with."""
     return {

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from cputune.errors import CannotError, Interrupted, NotMeasurableError, NoValid
 from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
+from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.probing.energy import EnergyCounters
 from cputune.ranks.compare import runs_alike
@@ -75,7 +77,6 @@ from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
 from cputune.tuner.space import SearchSpace, space_of
 from cputune.tuner.storage import (
     Identity,
-    StudyOptions,
     StudyStorage,
     identity_of,
 )
@@ -235,7 +236,7 @@ class TuningStudy:
         workload: Workload,
         facts: HostFacts,
         open_runner: OpenRunner,
-        options: StudyOptions,
+        options: TuneOptions,
         *,
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -254,6 +255,7 @@ class TuningStudy:
         self._facts = facts
         self._open_runner = open_runner
         self._options = options
+        self._created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
         self._hosts = hosts
@@ -597,6 +599,7 @@ class TuningStudy:
             workload=self._workload,
             space=self._space,
             options=self._options,
+            created=self._created,
             noise=self._race.noise.deviation,
             seconds=self._timer.used_seconds,
             energy_unknown=None if self._energy is None else self._energy.unknown,

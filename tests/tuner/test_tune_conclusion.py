@@ -12,6 +12,7 @@ import cputune
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts, Package
 from cputune.layout import baseline_plan
+from cputune.options import TuneOptions
 from cputune.result import (
     COMPLETED,
     FAILED,
@@ -28,7 +29,6 @@ from cputune.tuner.gains import LOOK_DOUBT, SLOWER, Contender, gain_side_by_side
 from cputune.tuner.measuring import CutOff, Findings
 from cputune.tuner.reading import Run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.storage import StudyOptions
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 TODAY = baseline_plan(SMALL.facts)
@@ -81,7 +81,8 @@ def ended(
         facts=facts,
         workload=SMALL.workload,
         space=space,
-        options=StudyOptions(seed=7, created="today"),
+        options=TuneOptions(seed=7),
+        created="today",
         noise=NOISE,
         seconds=1.23456,
     )

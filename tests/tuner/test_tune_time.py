@@ -15,12 +15,12 @@ from tuner.fakes import SMALL, FakeRunner, steady, truthful
 
 import cputune
 from cputune.errors import NoValidTrialError
+from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.report.tuning import line_of
 from cputune.result import COMPLETED, PRUNED, Result
 from cputune.steps import Step, TimeUp
 from cputune.tuner.events import TrialEnded
-from cputune.tuner.storage import StudyOptions
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -87,7 +87,7 @@ def study(
             SMALL.workload,
             SMALL.facts,
             lambda workload, fresh: nullcontext(runner),
-            StudyOptions(max_time_seconds=seconds),
+            TuneOptions(max_time_seconds=seconds),
             on_event=lambda e: lines.append(line_of(e)) if isinstance(e, TrialEnded) else None,
             clock=clock,
             started=begin,
@@ -159,7 +159,7 @@ def test_a_trial_that_was_cut_short_after_some_level_steps_is_measured_again() -
         SMALL.workload,
         SMALL.facts,
         lambda workload, fresh: nullcontext(runner),
-        StudyOptions(max_time_seconds=94.0, budget=2),
+        TuneOptions(max_time_seconds=94.0, budget=2),
         clock=clock,
         started=clock.now,
     ).run()
