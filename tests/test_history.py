@@ -136,24 +136,6 @@ def test_files_of_others_are_neither_listed_nor_removed(
     assert (folder / "notes.json").read_text() == "mine"
 
 
-def test_where_nothing_can_be_written_nothing_is_kept_and_nothing_ends(
-    result: Result, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
-    assert kept(result) is None
-    assert kept_results() == ()
-
-
-def test_a_relative_state_home_is_no_home(
-    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    kept(result)
-    assert not Path("relative").exists()
-
-
 def test_an_entry_that_is_damaged_is_listed_by_its_id(result: Result, folder: Path) -> None:
     id = kept(result)
     for text in ("{", "[]", json.dumps({"id": "other", "machine": "m", "work": "w"})):

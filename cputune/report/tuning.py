@@ -24,7 +24,6 @@ from cputune.tuner.events import (
     Event,
     Said,
     StepTaken,
-    StudyEnded,
     StudyStarted,
     TrialEnded,
     TrialRepeated,
@@ -211,7 +210,6 @@ class Standing:
     searching_since: float | None = None
     searched: int = 0
     ends_at: float | None = None
-    result: Result | None = None
 
     def take(self, event: Event, now: float) -> None:
         """Learn from an event that came at ``now``."""
@@ -244,8 +242,6 @@ class Standing:
             self.searching_since = None
             self.ends_at = now + MOST_SECONDS
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
-        elif isinstance(event, StudyEnded):
-            self.result = event.result
 
     def _go_on(self, heading: str, doing: str) -> None:
         self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,11 +40,6 @@ def test_show_tells_what_lies_here(cputune: Run) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("2.56 times as fast as today's launch")
     assert "cputune run cputune.json" in ended.out
-
-
-def test_show_has_colour_where_it_is_wanted_and_none_elsewhere(cputune: Run) -> None:
-    assert "\x1b[" not in cputune("show").out
-    assert "\x1b[1;32m2.56 times as fast" in cputune("--color", "always", "show").out
 
 
 @pytest.mark.parametrize("word", ["20261121-193000", "2026", "last"])
@@ -173,8 +167,3 @@ def test_a_machine_that_cannot_be_read_hides_no_result(
     ended = cputune("show")
     assert ended.code == 0
     assert "times as fast" in ended.out
-
-
-def test_nothing_but_the_history_lies_in_the_state_folder(cputune: Run, tmp_path: Path) -> None:
-    cputune("show")
-    assert os.listdir(tmp_path / "state" / "cputune") == ["history"]

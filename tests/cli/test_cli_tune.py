@@ -20,7 +20,7 @@ from machines import TODAY, Model, machine, simulated
 
 from cputune import cpulist
 from cputune.cli import main
-from cputune.facts import BusyProcess, Launcher
+from cputune.facts import BusyProcess
 from cputune.history import kept_results, result_path
 from cputune.host import locks
 from cputune.plan import Plan
@@ -138,14 +138,6 @@ class TestGoodRun:
         assert {"StudyStarted", "TrialEnded", "StepTaken", "ConfirmStarted"} <= set(names)
         assert names[-1] == "StudyEnded"
         assert told[-1]["result"] == json.loads(Path("cputune.json").read_text())
-
-    def test_the_next_step_is_mpirun_where_there_is_one(
-        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        mpirun = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="mpich", version="4.0")
-        facts = replace(SMALL.facts, launchers=(mpirun,))
-        monkeypatch.setattr("cputune.probing.probe", lambda host=None: facts)
-        assert "cputune emit --format mpirun cputune.json" in cputune("tune").out
 
     def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
         ended = cputune("tune", "--json", "--budget", "3")

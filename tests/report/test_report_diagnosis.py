@@ -17,8 +17,7 @@ from cputune.facts import HostFacts, Unknown
 from cputune.probing import probe
 from cputune.report.diagnosis import blocks, verdict
 from cputune.report.fixes import fix_script
-from cputune.report.machine import precision_units
-from cputune.report.writing import markdown, print_blocks, source_urls
+from cputune.report.writing import markdown, print_blocks
 
 HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
 
@@ -152,28 +151,6 @@ def test_markdown_escapes_what_would_be_markup(facts: HostFacts) -> None:
     assert r"\<img\> \[a\](b) \| \*c\*" in text
 
 
-def test_sources_become_links() -> None:
-    assert source_urls("owner/repo#12, https://docs.kernel.org/x.html") == [
-        "https://github.com/owner/repo/issues/12",
-        "https://docs.kernel.org/x.html",
-    ]
-
-
 def test_a_verdict_is_said_when_there_is_none(facts: HostFacts) -> None:
     assert verdict(Diagnosis(facts=facts, findings=())).startswith("nothing is wrong")
     assert verdict(Diagnosis(facts=facts, findings=(finding(), finding("b")))) == "2 warnings"
-
-
-@pytest.mark.parametrize(
-    ("like", "bf16"),
-    [
-        ("cascade-lake", "plain (slower than fp32)"),
-        ("cooper-lake", "avx512_bf16"),
-        ("sapphire-rapids", "AMX"),
-        ("zen3", "plain (slower than fp32)"),
-        ("zen4", "avx512_bf16"),
-        ("sierra-forest", "plain (slower than fp32)"),
-    ],
-)
-def test_what_bf16_runs_on(tmp_path: Path, like: str, bf16: str) -> None:
-    assert precision_units(probe(machine(tmp_path, like=like)))["bf16"] == bf16

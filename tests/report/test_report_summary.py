@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from cputune.report.show import ResultToShow, basis, changes_of, document, places
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
-from cputune.words import duration
 
 RATE = Throughput(median=10.0, low=9.5, high=10.5)
 
@@ -77,10 +76,6 @@ def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Re
 def test_everybody_of_a_plan_has_a_place(result: Result) -> None:
     plan = replace(result.best.plan, cpus=((0,),), ccl_cpus=((1,),), ccl_workers=1)
     assert places(plan) == {"rank 0": (0,), "workers of rank 0": (1,)}
-
-
-def test_times_for_people() -> None:
-    assert [duration(s) for s in (3.2, 700, 3900 * 2)] == ["3 s", "12 min", "2 h 10 min"]
 
 
 def test_what_a_result_rests_on(result: Result) -> None:
