@@ -281,7 +281,7 @@ def _require_type(option: Setting, value: object, place: str) -> None:
         raise UsageError(f"{place} is a list, not {value!r}", hint=f"{option.key} = [{value!r}]")
     name = option.type.name.removesuffix(" range")
     kind, wanted = _KINDS.get(name, (str, "text in quotes"))
-    for member in value if isinstance(value, list) else [value]:
+    for member in value if isinstance(value, list) and option.multiple else [value]:
         if type(member) is not kind and (kind, type(member)) != (float, int):
             raise UsageError(f"{place} is {wanted}, not {member!r}", hint=_SHOWN)
         try:

@@ -120,6 +120,7 @@ REFUSED = {
     "[tunes]\nbudget = 1": "[tunes] is no command|did you mean tune?",
     "tune = 3": "tune is a command, and 3 no table|begin with [tune]",
     '[tune]\nbudget = "20"': "tune.budget is a whole number, not '20'|",
+    "[tune]\nbudget = [5]": "tune.budget is a whole number, not [5]|",
     "[tune]\nbudget = true": "tune.budget is a whole number, not True|",
     "[tune]\nbudget = 1.5": "tune.budget is a whole number, not 1.5|",
     "[tune]\nfix = 'precision=bf16'": "tune.fix is a list|fix = ['precision=bf16']",
