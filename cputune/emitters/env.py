@@ -13,7 +13,6 @@ from cputune.carrier.environment import CLEARED
 from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob
 from cputune.emitters.words import comment
-from cputune.plan import CpuLists
 
 NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -31,12 +30,13 @@ def emit_env(job: LaunchJob) -> tuple[EmittedFile, ...]:
     ]
     text += f"unset {' '.join(removed)}\n"
     if several:
+        first = job.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
         text += (
             'export RANK="${RANK:-0}"\n'
             'export LOCAL_RANK="${LOCAL_RANK:-$RANK}"\n'
             f"export WORLD_SIZE={job.plan.world_size}\n"
             f"export LOCAL_WORLD_SIZE={job.plan.processes_per_node}\n"
-            f'export MASTER_ADDR="${{MASTER_ADDR:-{_first(job)}}}"\n'
+            f'export MASTER_ADDR="${{MASTER_ADDR:-{first}}}"\n'
             'export MASTER_PORT="${MASTER_PORT:-29500}"\n'
         )
     text += shell.exports(shell.variables(job))
@@ -47,16 +47,14 @@ def emit_env(job: LaunchJob) -> tuple[EmittedFile, ...]:
     return (EmittedFile(name="env.sh", text=text, notes=(note,) if _by_file(job) else ()),)
 
 
-def _first(job: LaunchJob) -> str:
-    return job.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
-
-
 def _rest(job: LaunchJob) -> list[str]:
     """What no variable carries: the CPUs, and the flags of the script."""
+    plan = job.plan
+    hosts = [f" on {node.name}" for node in job.nodes] if plan.node_cpus else [""]
     lines = [
         f"Local rank {number}{host} is for CPUs {cpulist.render(cpus)} (taskset -c)."
-        for host, lists in _lists(job)
-        for number, cpus in enumerate(lists)
+        for node, host in enumerate(hosts)
+        for number, cpus in enumerate(plan.cpus_on(node))
     ]
     if job.plan.world_size > 1:
         lines.append("Set RANK (0, 1, ...) before this is evaluated.")
@@ -64,14 +62,6 @@ def _rest(job: LaunchJob) -> list[str]:
         words = " ".join(shell.quote(word) for word in job.command)
         lines += ["The script with the flags of the plan:", "", f"  {words}"]
     return lines
-
-
-def _lists(job: LaunchJob) -> list[tuple[str, CpuLists]]:
-    """The CPUs of each local rank, with the host's name where hosts differ."""
-    if not job.plan.node_cpus:
-        return [("", job.plan.cpus)]
-    names = (f" on {node.name}" for node in job.nodes)
-    return list(zip(names, job.plan.node_cpus, strict=True))
 
 
 def _by_file(job: LaunchJob) -> bool:

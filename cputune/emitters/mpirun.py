@@ -55,21 +55,10 @@ done
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     shell.require_hosts(job)
-    of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
-    text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
-    text += body(job)
-    return (
-        shell.script("mpirun.sh", text),
-        *shell.meeting(job),
-        *host_files(job, dialects_of(job)),
-    )
-
-
-def body(job: LaunchJob) -> str:
-    """From the MPI that is found to the launch. Raises UsageError."""
     refuse_colon(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
-    text = shell.oneccl(job)
+    text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
+    text += shell.oneccl(job)
     text += DETECT % ("${MPIRUN:-mpirun}", NAMES[job.mpi] if job.mpi else "an MPI")
     if job.mpi:
         text += (
@@ -77,25 +66,25 @@ def body(job: LaunchJob) -> str:
             f'  fail "this script is for {of}, and $mpirun is another: $dialect" \\\n'
             '    "cputune emit --format mpirun --mpi NAME"\n'
         )
-    text += shell.training(job)
-    text += NO_COLON + shell.FREE_PORT
-    if job.mpi:
-        text += _launch(job, job.mpi)
-    else:
-        text += "\ncase $dialect in\n"
-        for dialect in dialects_of(job):
-            if dialect == "openmpi4":
-                continue  # openmpi5 says it for both
-            lines = indent(_launch(job, dialect).lstrip(), "    ")
-            text += f"  {_pattern(dialect)})\n{lines}    ;;\n"
-        text += (
-            '  *) fail "$mpirun is no MPI that is known here" '
-            '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
-        )
+    text += shell.training(job) + NO_COLON + shell.FREE_PORT
+    text += _launch(job, job.mpi) if job.mpi else _launch_of_any(job)
     text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
-    return text + shell.start(
-        '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
-    )
+    watched = job.mpi in ("intelmpi", None)
+    text += shell.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=watched)
+    files = host_files(job, dialects_of(job))
+    return (shell.script("mpirun.sh", text), *shell.meeting(job), *files)
+
+
+def _launch_of_any(job: LaunchJob) -> str:
+    """The same array for the dialect that is found when the script runs."""
+    text = "\ncase $dialect in\n"
+    for dialect in dialects_of(job):
+        if dialect == "openmpi4":
+            continue  # openmpi5 says it for both
+        lines = indent(_launch(job, dialect).lstrip(), "    ")
+        text += f"  {_pattern(dialect)})\n{lines}    ;;\n"
+    unknown = 'fail "$mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI"'
+    return f"{text}  *) {unknown} ;;\nesac\n"
 
 
 def _launch(job: LaunchJob, dialect: str) -> str:

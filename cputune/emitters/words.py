@@ -22,7 +22,7 @@ Manifest: TypeAlias = dict[str, Any]
 """A YAML document, or a part of one, as plain data."""
 
 
-def comment(lines: Iterable[str], *, sign: str = "#") -> str:
+def comment(lines: Iterable[str]) -> str:
     """Lines as a comment block. Nothing in them can end the comment.
 
     Whatever is not printable (line breaks of any kind among it) becomes a question mark.
@@ -31,7 +31,7 @@ def comment(lines: Iterable[str], *, sign: str = "#") -> str:
     for line in lines:
         plain = "".join(c if c.isprintable() else "?" for c in line)
         wrapped = textwrap.wrap(plain, WIDTH, break_long_words=False, break_on_hyphens=False)
-        out += [f"{sign} {part}" for part in wrapped] or [sign]
+        out += [f"# {part}" for part in wrapped] or ["#"]
     return "\n".join(out) + "\n"
 
 
