@@ -6,7 +6,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
@@ -34,33 +34,30 @@ from cputune.verifier.records import (
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 """How an emitted script says what is missing on this machine, before it starts a rank."""
 
-Affinity = Callable[[Plan, Sequence[Rank]], tuple[Evidence, ...]]
-
 
 def outcomes(
     seen: Launched,
     expected: Expected,
     plan: Plan,
     consumer: str,
-    affinity: Affinity | None = None,
     interpreter: str | None = None,
+    *,
+    dealt_out: bool = False,
 ) -> Iterator[Outcome]:
     """The checks of one launch: that it ran, and in every rank what the plan says.
 
-    ``interpreter`` is the one that the ranks must run in; None where any will do.
-
-    ``affinity`` looks at the CPUs of the ranks where a scheduler has dealt them out; else
-    they are those that the plan names.
+    ``interpreter`` is the one that the ranks must run in; None where any will do. ``dealt_out``:
+    a scheduler has dealt out the CPUs; else they are those that the plan names.
     """
     yield started(seen, plan, expected.steps, consumer)
     ranks = [rank for rank in seen.ranks if rank.state is not None]
     if not ranks:
         return
-    yield from _of_plan(plan, ranks, consumer, numbered=affinity is None)
+    yield from _of_plan(plan, ranks, consumer, numbered=not dealt_out)
     if plan.nodes > 1 and expected.hosts:
         yield spread(plan, ranks, consumer)
     promised = {
-        "affinity": () if affinity is None else affinity(plan, ranks),
+        "affinity": own_affinity(plan, ranks) if dealt_out else (),
         "environment": tuple(seen_environment(expected, ranks)),
         "workload": tuple(seen_workload(expected, ranks)),
         "interpreter": tuple(seen_interpreter(interpreter, ranks)),

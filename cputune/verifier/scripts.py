@@ -25,7 +25,7 @@ from cputune.remote.ask import ask_each
 from cputune.remote.named import Node
 from cputune.remote.reach import Ssh
 from cputune.steps import TrialError
-from cputune.verifier.checks import SLOWEST_RATIO, Affinity, outcomes, throughput, throughput_check
+from cputune.verifier.checks import SLOWEST_RATIO, outcomes, throughput, throughput_check
 from cputune.verifier.records import (
     FAILED,
     Answer,
@@ -179,7 +179,7 @@ def measured(
     consumer: str,
     *,
     interpreter: str | None,
-    affinity: Affinity | None = None,
+    dealt_out: bool = False,
     logs: Sequence[Path] = (),
     address: str | None = None,
     scratch: Path | None = None,
@@ -216,7 +216,7 @@ def measured(
         said = f"it cannot be started: {error}"
         yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=said)
         return
-    yield from outcomes(seen, expected, plan, consumer, affinity, interpreter)
+    yield from outcomes(seen, expected, plan, consumer, interpreter, dealt_out=dealt_out)
     if seen.enough:
         yield throughput_check(ratio, consumer)
     if ratio is not None:

@@ -86,6 +86,15 @@ def test_what_a_rank_does_not_show_is_not_obeyed():
     assert [name for name, value in found.items() if value == "failed"] == ["threads"]
 
 
+@pytest.mark.parametrize(
+    ("cpus", "state"), [(([4], [6]), "passed"), (([4, 5], [5]), "failed"), (([], [6]), "failed")]
+)
+def test_cpus_that_a_scheduler_deals_out_are_each_ranks_own(cpus, state):
+    seen = launched(*(rank(number, affinity=own) for number, own in enumerate(cpus)))
+    checks = outcomes(seen, Expected(), PLAN, "sbatch", dealt_out=True)
+    assert {check.name: check.state for check in checks}["affinity"] == state
+
+
 CCL = Plan(
     processes_per_node=2,
     threads_per_process=1,
