@@ -167,7 +167,6 @@ def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str
         "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS, "g++", "gcc", "clang++"),
         "versions": MPI_PROGRAMS,
         "version_seconds": VERSION_TIMEOUT_SECONDS,
-        "limits": ("NOFILE", "MEMLOCK", "NPROC"),
         "disks": ("/dev/shm",),
         "cpuid": ("7.1",),
         "content": tuple(content),

@@ -1,6 +1,6 @@
 """What a probe reads of this machine, as the ``record.json`` that ``RecordedHost`` replays.
 
-The question has patterns of glob (``read``, ``list``), paths, names of programs and limits; the
+The question has patterns of glob (``read``, ``list``), paths and names of programs; the
 answer a ``record`` and beside it what is no part of one: ``packages`` as names and heads of their
 metadata, two looks at ``/proc/stat``, clocks, the Python, and ``content`` of files to compare.
 """
@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import select
 import shutil
 import stat
@@ -118,13 +117,11 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
     programs = [*asked["programs"], *([variables["CXX"]] if variables.get("CXX") else [])]
     disks = {path: quiet(os.statvfs, path) for path in asked["disks"]}
-    limits = {name: quiet(limit, name) for name in asked["limits"]}
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
         "environment": dict(variables),
         "launchers": {name: told for name in programs for told in launcher(name, asked)},
-        "limits": limits,
         "processes": processes(asked["look_seconds"]),
         "disk_bytes": {p: d.f_frsize * d.f_blocks for p, d in disks.items() if d},
         "disk_free_bytes": {p: d.f_frsize * d.f_bavail for p, d in disks.items() if d},
@@ -135,12 +132,6 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
         "real_paths": real,
         "paths": paths,
     }
-
-
-def limit(name: str) -> Any:
-    """A soft limit (``NOFILE``); None where there is none."""
-    soft = resource.getrlimit(getattr(resource, "RLIMIT_" + name))[0]
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def cpuid(leaf: str) -> list[int]:
