@@ -31,10 +31,10 @@ import os, runpy, sys, time
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
 if ranks > 1:
     time.sleep(float(sys.argv[1]))
-sys.argv[1:] = [str(0.1 / ranks)]
+sys.argv[1:] = [sys.argv[2] if ranks > 1 else "0.1"]
 runpy.run_path({LIGHT!r})
 """
-"""Two hosts are twice as fast as one, and their ranks call so many seconds after they began."""
+"""The ranks of a job call so many seconds after they began, and its steps last so long."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -69,7 +69,12 @@ def script(tmp_path: Path) -> Path:
 
 
 def tune(
-    engine: str, hosts: Cluster, script: Path, *words: str, late: float = 0.0
+    engine: str,
+    hosts: Cluster,
+    script: Path,
+    *words: str,
+    late: float = 0.0,
+    step_seconds: float = 0.05,
 ) -> subprocess.Popen[str]:
     """A tuner on the first host."""
     argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "6m"]
@@ -82,7 +87,7 @@ def tune(
     if engine == "srun":
         argv = ["salloc", "-N2", "--exclusive", "--no-kill", "--quiet", *argv]
     apart = {"TMPDIR": "/dev/shm"}  # no host sees what another one has there
-    words = (*words, "--", str(script), str(late))
+    words = (*words, "--", str(script), str(late), str(step_seconds))
     return hosts.start("alpha", [*argv, *words], cwd=script.parent, env=apart)
 
 
@@ -150,7 +155,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_study_goes_on(
 ) -> None:
     words = ("--budget", "3", "--knobs", "nodes,threads", "--fix", "ranks=1")
     late = 300 if when == "before they call" else 0
-    tuner = tune(engine, hosts, script, *words, late=late)
+    tuner = tune(engine, hosts, script, *words, late=late, step_seconds=3)  # one is going on
     until(lambda: (ranks if late else training)(hosts, "beta", script), 200)
     hosts.cut("beta")
     result = ended(tuner, script)
