@@ -347,6 +347,8 @@ class Speaker:
 
         Where ranks run on one machine, who started them ends them. The thread sleeps in the kernel.
         """
+        import shutil  # noqa: F401  (for ``leave``, which has little time)
+
         look = select.poll()
         look.register(connection, select.POLLRDHUP)
         look.poll()
