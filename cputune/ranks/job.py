@@ -222,7 +222,7 @@ class Job:
         looked, told = waited_since, ""
         checked = False
         while True:
-            silent = self._hosts and len(self._speaking) < self._world and not self.states
+            silent = self._hosts and len(self._speaking) < self._world
             if silent and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
                 now = self._waits_for() or ""  # of a rank that has called, the connection tells
                 if now not in ("", told):
@@ -386,7 +386,7 @@ class Job:
 
     def _waits_for(self) -> str | None:
         """What the engine waits for before the ranks run, in its words."""
-        if self.states or self._engine is None:
+        if len(self.states) == self._world or self._engine is None:
             return None
         engine, launch = self._engine
         return engine.watch(launch)
