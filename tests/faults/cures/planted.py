@@ -367,7 +367,6 @@ FAULTS: tuple[Fault, ...] = (
     team("threads-malformed", OMP_NUM_THREADS="$(nproc)"),
     team("threads-limit", OMP_THREAD_LIMIT="1"),
     team("affinity-shrinks", OMP_PROC_BIND="close"),
-    team("affinity-shrinks", KMP_AFFINITY="compact"),
     team("affinity-gomp", GOMP_CPU_AFFINITY="0"),
     # instructions, libraries
     variable("isa-capped", ONEDNN_MAX_CPU_ISA="SSE41"),
