@@ -302,6 +302,26 @@ class Standing:
         return f"[{of}{elapsed(now - self.started)}{gain}]"
 
 
+BAR_COLUMNS = 36
+
+
+def race(standing: Standing) -> list[tuple[str, str]]:
+    """(bar, interval) of today's launch and of the best so far: whole to where the speed surely
+    lies, broken through its interval. None before there are two.
+    """
+    sides = (standing.today, standing.best)
+    rates = [one.samples_per_second for one in sides if one and one.samples_per_second]
+    if len(rates) < 2 or standing.today is standing.best:
+        return []
+    most = max(rate.high for rate in rates) or 1.0
+    found = []
+    for rate in rates:
+        low, high = (round(BAR_COLUMNS * value / most) for value in (rate.low, rate.high))
+        bar = ("━" * low + "╌" * (high - low)).ljust(BAR_COLUMNS)
+        found.append((bar, f"  {figure(rate.low)} to {figure(rate.high)}"))
+    return found
+
+
 def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     """The standing for a terminal: a few lines, each cut where the terminal ends."""
     from rich.text import Text
@@ -315,6 +335,10 @@ def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     if gain is not None and best is not None:
         heading = "today" if best is standing.today else "best"
         rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
+    for heading, (bar, interval), style in zip(
+        ("today", ""), race(standing), ("dim", "green"), strict=False
+    ):
+        rows.append((heading, (bar, style), (interval, "dim")))
     rows.append(("time", (standing.time(now), ""), ("", "")))
     if standing.neighbours:
         words = visible(", ".join(standing.neighbours))
