@@ -1,6 +1,7 @@
-"""One block of the confirmation: plans that live at once, and take some steps in turn.
+"""One block of the confirmation: plans that are alive at once, and take some steps in turn.
 
-``Started`` is a contender's processes in a block. A round is one turn of each.
+A turn is a few steps of one plan while the others stand still. A round is one turn of each plan.
+``Started`` holds a contender's processes in a block.
 """
 
 from __future__ import annotations
@@ -23,44 +24,45 @@ from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, take, turn_of
 
 TURN_SECONDS = 0.6
-"""What the steps of a turn that count take, about: much less than the machine takes to wander,
-much more than it takes to stop one plan and let the next go on."""
+"""About how long the steps of a turn last that count: much less than it takes the machine to change
+its speed, much more than it takes to stop one plan and let the next go on."""
 
 MOST_COUNTED = 8
 TWICE_SECONDS = 1.0
-"""Of a shorter step two count at least where the first after a pause does not.
+"""A turn counts at least two steps where a step is shorter than this and the first step after a
+pause does not count.
 
-Where each counts one is enough: the machine is much the same half a second later and another
-one three seconds later, so rounds of one step each say 1.7 times as much in the same time as
+Where the first step counts too, one is enough. The machine is much the same half a second later and
+another one three seconds later, so rounds of one step tell 1.7 times as much in the same time as
 rounds of three.
 """
 
 LONG_STEP_SECONDS = 3.0
 LONE_STEP_SECONDS = 0.4
-"""Of so long a step the first after a pause counts too; the second number is that of a plan of one
-rank. Ranks that wake up wait for each other, and take 5 to 15 % more than usual. A lone one has
-cold caches: of a step of 0.7 s that was 0.8 % (+-0.7 %, 258 turns of 18 processes), of one of
-0.47 s 1.2 % (+-0.9 %, 80 turns): no more than some six milliseconds, which its rivals have too.
-"""
+"""Where a step takes longer than this, the first one after a pause counts too; the second number is
+for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
+longer. A lone rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns of
+18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds, which
+its rivals need too."""
 
 MOST_WARMUP = 12
 AWAKE_STEPS = 2
-"""The same of processes that have had theirs, and have stood still since: one that is slow after
-the pause, and another."""
+"""The most warm-up steps of new processes; and those of processes that were warm and have stood
+still since: one that is slow after the pause, and another one."""
 
 
 class TooShort(Exception):  # noqa: N818
-    """A script trains to its end before it has had its warm-up and a turn."""
+    """A script trains to its end before its warm-up and one turn are over."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Started:
     """The processes of a contender in one block, and what was read of them.
 
-    ``begin`` starts its processes; a script that has trained to its end begins again. ``kept`` are
-    processes of a trial, which have their warm-up behind them.
-    ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
-    rest, each as its median log of seconds per sample. ``taken`` are the steps of each.
+    ``begin`` starts its processes; a script that has trained to its end is started again. ``kept``
+    are the processes of a trial, which are warm already. ``turns`` counts the turns, ``delayed``
+    those that other processes delayed. ``counted`` holds each remaining turn as its median log of
+    seconds per sample. ``taken`` are the steps of each turn.
     """
 
     contender: Contender
@@ -93,12 +95,12 @@ class Started:
 
     @property
     def living(self) -> Living:
-        """Its processes."""
+        """The contender's processes."""
         return self._living
 
     @property
     def age(self) -> int:
-        """Steps that its processes have taken."""
+        """How many steps its processes have taken."""
         return self._steps_before + self.run.steps
 
     def close(self) -> None:
@@ -107,11 +109,11 @@ class Started:
 
     @property
     def is_in(self) -> bool:
-        """Whether it still races."""
+        """Whether the contender is still being compared."""
         return self.contender.out is None
 
     def warm_up(self, race: Race) -> None:
-        """Its first steps, until they are level. Raises TooShort."""
+        """Take the first steps, until they are level. Raises TooShort."""
         usual = race.warmup + 2
         self._read(AWAKE_STEPS if self.kept else usual)
         while self.is_in and self.run.steps < MOST_WARMUP:
@@ -121,9 +123,10 @@ class Started:
         self._warmup = max(usual, self.run.steps)
 
     def turn(self) -> float | None:
-        """One turn: its log seconds per sample.
+        """Take one turn; returns its log seconds per sample.
 
-        None where others delayed it, it failed, or its script came to its end. Raises TooShort.
+        None where other processes delayed the turn, it failed, or the script came to its end.
+        Raises TooShort.
         """
         lone = self.contender.plan.world_size == 1
         skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
@@ -141,9 +144,9 @@ class Started:
         return self.counted[-1]
 
     def _read(self, steps: int) -> list[tuple[SizedStep | None, bool]]:
-        """So many steps: each, None where it does not count, and whether it was delayed.
+        """Read so many steps: each, None where it does not count, and whether the turn was delayed.
 
-        A failure ends its race.
+        Where one fails, the contender is out.
         """
         taken: list[tuple[SizedStep | None, bool]] = []
         try:
@@ -169,7 +172,7 @@ class Started:
         self._living.close()
         self._living = self.begin()
         self._turns_of_this_life, self._steps_before = 0, -self.run.steps
-        self.run.compiled, self.run.compiling_seconds = 0, 0.0  # it compiles anew
+        self.run.compiled, self.run.compiling_seconds = 0, 0.0  # new processes compile again
         self.run.sizes.clear()
         self._read(self._warmup)
 
@@ -185,15 +188,15 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
 
 def seconds_of(started: Sequence[Started]) -> float:
-    """What all their steps have taken so far."""
+    """The seconds that all steps of these contenders have taken so far."""
     return sum(one.run.step_seconds for one in started)
 
 
 MOST_ROUNDS = 50
-"""Rounds in all, counted with those in which other processes delayed a step."""
+"""The most rounds of a block, those included in which other processes delayed a step."""
 
 GIVEN_UP = 12
-"""Rounds after which the comparison ends, where other processes delayed nearly all of them."""
+"""After so many rounds the block ends if other processes delayed nearly all of them."""
 
 
 @contextmanager
@@ -204,11 +207,11 @@ def all_started(
     *,
     last_first: bool = False,
 ) -> Iterator[list[Started]]:
-    """All of them started, one after the other, or still alive; ended with the block.
+    """Start all contenders, one after the other, or use what is alive; end them with the block.
 
-    ``last_first`` begins at their end. Of two processes of one plan the one that was started first
-    was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time
-    is up the block is left, with the turns that were taken until then.
+    ``last_first`` starts them in reverse order. Of two processes of one plan the one that was
+    started first was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``).
+    Where the time is up the block ends early; turns that were taken count.
     """
     started: list[Started] = []
     with ExitStack() as held, suppress(TimeUp):
@@ -229,7 +232,7 @@ def take_turns(
     is_enough: Callable[[int, float], bool],
     after_two: Callable[[], None] = lambda: None,
 ) -> None:
-    """Rounds, the order of each drawn, and turned in the next, until that is enough.
+    """Measure rounds until ``is_enough``: order drawn by lot, reversed in every second round.
 
     ``everybody`` gets an entry for each round, also who has none started. ``is_enough`` is asked
     before each round, with the quiet rounds and the seconds of steps so far. Raises TooShort.
@@ -243,7 +246,7 @@ def take_turns(
         given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
         if given_up and not measuring.shared:
             return
-        if given_up:  # what a machine gives that is known to be busy is all there is
+        if given_up:  # on a machine that is known to be busy, delayed turns count
             measuring.findings.never_quiet = True
             for one in started:
                 one.rules = measuring.rules(one.contender.plan)
@@ -269,9 +272,10 @@ def take_turns(
 def _turn(
     one: Started, place: int, joules: Callable[[], float | None]
 ) -> tuple[float | None, int, float]:
-    """A turn of one contender, its steps and what they used written down.
+    """Take one turn of a contender; write down its steps and the energy that it used.
 
-    Its log, its age, and the share of its time that others kept it waiting.
+    Returns its log seconds per sample, its age, and the share of its time that other processes kept
+    it waiting.
     """
     begun, run, before = len(one.run.trace), one.run, joules()
     seconds, waited = -run.step_seconds, -run.waited_seconds

@@ -40,7 +40,7 @@ from cputune.workload import Workload
 
 
 def compile_notes(result: Result) -> tuple[str, ...]:
-    """For a result whose best plan compiles: the time it takes, and what becomes of it."""
+    """The note of a result whose best plan compiles: how long that takes, and what it pays."""
     seconds = max((t.compile_seconds for t in result.trials if compiled(t.plan)), default=0.0)
     if not compiled(result.best.plan) or not seconds:
         return ()
@@ -52,17 +52,17 @@ def compile_notes(result: Result) -> tuple[str, ...]:
         )
     saved = _saved_seconds(result)
     if saved <= 0:
-        return (f"{takes}; that its steps win this back is not seen.",)
+        return (f"{takes}; no measurement shows that faster steps make up for it.",)
     return (
-        f"{takes}, which its steps win back after about {max(1, round(seconds / saved)):,} of them "
-        "(--steps-planned N takes it into account).",
+        f"{takes}; faster steps make up for it after about "
+        f"{max(1, round(seconds / saved)):,} of them (--steps-planned N takes it into account).",
     )
 
 
 def _saved_seconds(result: Result) -> float:
-    """How much shorter a step is than that of the same plan, not compiled.
+    """How much shorter a step is than one of the same plan without torch.compile, in seconds.
 
-    As the confirmation has shown it; else beside the fastest trial that was not compiled.
+    As the confirmation has shown it; else compared with the fastest trial that was not compiled.
     """
     after = result.best.samples_per_second.median
     alone = next((one.speedup.ratio for one in result.worth if one.knob == "compile"), None)
@@ -167,26 +167,27 @@ def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recomme
 
 
 def _beside_others(baseline: Contender, rival: Contender, gain: Gain) -> str:
-    """What was seen on a machine that was busy all the time, and whether that bounds the gain.
+    """What was measured on a machine that was busy all the time, and whether it bounds the gain.
 
-    Others that keep two plans waiting alike make their steps longer alike, by the same share or by
-    the same time: neither makes the faster one look better than it is.
+    Other processes that keep both plans waiting alike make the steps of both longer, by the same
+    share or by the same time. Neither makes the faster plan look better than it is, so the lower
+    end of the interval holds on a quiet machine, too.
     """
     speedup, low = gain.speedup, gain.speedup.low
     seen = (
-        f"Beside what else computed here {rival.plan.describe()} ran {speedup.ratio:.2f} times as "
-        f"fast as {baseline.plan.describe()} (95 % interval {low:.2f} to {speedup.high:.2f}, "
-        f"{gain.pairs} pairs)"
+        f"While other processes computed here, {rival.plan.describe()} ran {speedup.ratio:.2f} "
+        f"times as fast as {baseline.plan.describe()} (95 % interval {low:.2f} to "
+        f"{speedup.high:.2f}, {gain.pairs} pairs)"
     )
     waited = waited_alike(baseline, rival)
     if waited is None:
-        return f"{seen}; that is no bound, for too few rounds tell whether both suffer alike."
+        return f"{seen}; that is no bound: too few rounds tell whether both were delayed alike."
     slow, fast, alike = waited
     shares = f"{100 * fast:.0f} and {100 * slow:.0f} % of their time"
     if not alike:
-        return f"{seen}; that is no bound, for others kept the two waiting differently ({shares})."
+        return f"{seen}; that is no bound: others delayed the two differently ({shares})."
     bound = f"at least {low:.2f} times as fast" if low > 1 else "not known to be faster at all"
-    return f"{seen}. Others kept both waiting alike ({shares}): on a quiet machine it is {bound}."
+    return f"{seen}. They delayed both alike ({shares}): on a quiet machine the plan is {bound}."
 
 
 def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:
@@ -208,7 +209,7 @@ def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _R
 
 
 def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
-    """From the trials alone: single numbers, with an interval that says so."""
+    """The recommendation from the trials alone: single numbers, with a wide interval."""
     fallen = {one.plan for one in (*findings.fallen, *findings.rivals) if _fell(one)}
     measured = [_measured(trial) for trial in valid]
     base = next((one for one in measured if one.plan.as_found), measured[0])
@@ -236,7 +237,7 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
 
 
 def _fell(contender: Contender) -> bool:
-    """Whether it failed in the confirmation."""
+    """Whether a contender failed in the confirmation."""
     return contender.out is not None and contender.out != SLOWER
 
 
@@ -287,7 +288,7 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
         )
     if findings.never_quiet:
         notes.append(
-            "Other processes delayed most steps, at the end too: no factor is true of this "
+            "Other processes delayed most steps, at the end too: no factor holds for this "
             "machine. Tune again when it is quiet."
             if is_disturbed(findings)
             else "Other processes delayed most steps of the trials; only what was measured side by "
@@ -321,10 +322,10 @@ LAST_LINES = 12
 
 
 def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:
-    """Why no further plan need be tried; None where one may work.
+    """Why no further plan need be tried; None where another one may work.
 
-    Where the last failure was ``hopeless``, or the baseline and the next plan have failed in
-    the same way, the script is the cause, and each further trial would run it in vain.
+    The script is the cause where the last failure was ``hopeless``, or where the baseline and the
+    next plan failed in the same way. Each further trial would fail like these.
     """
     if not 0 < len(trials) < 3 or any(trial.state != FAILED for trial in trials):
         return None
@@ -347,7 +348,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
 
 
 def _way_of(trial: Trial) -> tuple[str | None, str]:
-    """How a trial failed, without the numbers in its words."""
+    """How a trial failed: its message without numbers, so that two failures can be compared."""
     return trial.kind, re.sub(r"[0-9]+", "N", _first_line(trial.reason))
 
 

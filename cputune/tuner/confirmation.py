@@ -1,23 +1,26 @@
-"""The confirmation: today's launch and the best plans, measured once more beside each other.
+"""The confirmation: today's launch and the best plans, measured once more side by side.
 
-Contenders live at the same time, and each takes some steps while the others stand still. What the
-machine does in the meantime hits all alike, so the difference of two in a round is the plans'. The
-order of a round is drawn, and turned for the next one: what drifts in two rounds cancels. So is the
-order in which they are started, from block to block.
+A plan that is compared here is a contender; each contender but today's launch is a rival. The
+processes of all contenders are alive at the same time. In a round each contender has one turn: it
+takes some steps while the others stand still. What the machine does meanwhile hits all contenders
+alike, so what differs between two of them within a round is due to the plans. The order of a round
+is drawn by lot and reversed in the next round, so that a drift over two rounds cancels. The order
+in which the processes are started is reversed from block to block, for the same reason.
 
-A block is some rounds of the same processes. In the first the rivals are told apart, by the
-processes of their trials where those are still alive; in the others the leader alone is set
-against the baseline, at first with the plans between the two, which show what each change is
-worth. Those of the second are plain new processes, as an emitted launch has them. Where memory
-does not hold two plans, or the runner runs one at a time, a block is one round of processes that
+A block is a number of rounds with the same processes. The first block finds the best rival, the
+leader. It uses the processes of the trials where these are still alive. Each later block starts new
+processes, as an emitted launch does, and compares the leader alone with the baseline. The second
+block also runs the plans between the two, which shows what each change is worth. Where memory does
+not hold two plans, or the runner runs one plan at a time, a block is one round of processes that
 run one after the other.
 
-There is one stopping rule. After each round it is asked whether the interval, which holds however
-often it is looked at, gives an answer: faster by more than ``DELTA``, or practically not. Where the
-time is up, or the blocks are spent, before, there is none. A user who gives a time has it used;
-else one who is likely to get no other answer gets that one soon.
+There is one rule for stopping. After each round the interval of the gain is looked at; it is wide
+enough to be looked at that often (``gains``). The confirmation ends when the interval gives an
+answer: the leader is faster by more than ``DELTA``, or practically as fast as the baseline. It ends
+without an answer when the time or the blocks are spent. Where the user gave a time, all of it may
+be used; otherwise the confirmation ends soon once an answer is unlikely.
 
-At the end of this file: how long all that takes, foretold from what the trials have shown.
+The end of this file foretells how long all of that takes, from what the trials have shown.
 """
 
 from __future__ import annotations
@@ -66,34 +69,39 @@ from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.space import SearchSpace
 
 LEAST_ROUNDS, LEAST_LATER = 6, 3
-"""Of the first block, and of each other, delayed ones not counted."""
+"""The fewest rounds of the first block, and of each later one. Rounds in which other processes
+delayed a step do not count."""
 
 MOST_LATER = 5
-"""Of each other block: then new processes say more than more rounds of these."""
+"""The most rounds of each later block. Beyond them, new processes tell more than further rounds."""
 
 LEAST_BLOCKS, MOST_BLOCKS = 2, 24
 MOST_ALONE = 5
-"""Blocks of processes that run one after the other: each starts all of them."""
+"""The most blocks where processes run one after the other. Each such block starts all of them."""
 
 MOST_STEPS_ALONE = 12
-"""Of a run in such a block, the steps of its warm-up among them."""
+"""The most steps of one run in such a block, warm-up included."""
 
 MOST_SECONDS, PROMISING_SECONDS = 50.0, 110.0
-"""Of the confirmation, where no time was given: then the answer is that it is not known. It has its
-least blocks, and the second number where a gain is in sight."""
+"""The most seconds of the confirmation where the user gave no time; when they are spent, the answer
+is that the gain is not known. The second number holds where a gain is in sight. ``LEAST_BLOCKS``
+are run in any case."""
 
 UNTIL_PROFILE = 0.95
-"""The share of a time that was given: then it is seen where the time of the best plan goes."""
+"""The share of a given time after which the confirmation ends. The rest is for the profile, which
+shows where the time of the best plan goes."""
 
 OLD_STEPS = 32
-"""That processes of one block at least take where there is time: a warm-up of many steps shows."""
+"""The fewest steps that the processes of one block take, where there is time: fewer would not show
+a warm-up of many steps."""
 
 TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 9.0
-"""Of steps in the first block, where several rivals are left; and of each plan at least, for a
-warm-up of many steps to be seen."""
+"""The seconds of steps in the first block where several rivals are left; and the fewest for each
+plan, without which a warm-up of many steps would not show."""
 
 CLEARLY = 0.1
-"""Doubt at which a rival is slower than the leader, and sits out."""
+"""The doubt of the interval that shows a rival to be slower than the leader. Such a rival takes no
+further turns."""
 
 
 Way = Callable[[Plan], Sequence[Change]]
@@ -101,7 +109,7 @@ Way = Callable[[Plan], Sequence[Change]]
 
 
 class Confirmation:
-    """The contenders, and who of them leads."""
+    """Compares the contenders, and knows which rival leads."""
 
     def __init__(
         self, measuring: Measuring, baseline: Contender, rivals: Sequence[Contender]
@@ -122,11 +130,12 @@ class Confirmation:
         way: Way = lambda plan: (),
         fresh: LivingRunner | None = None,
     ) -> None:
-        """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
+        """Measure rounds until the gain of the leader is sure or the time is up.
 
-        The findings hold what each change on the way to the leader is worth, and where the time of
-        the best plan goes. ``fresh`` starts the processes of the second block, where that is
-        another runner. Raises TooShort where a script trains to its end before it has had a turn.
+        Afterwards the findings hold what each change on the way to the leader is worth, and where
+        the time of the best plan goes. ``fresh`` is the runner that starts the processes of the
+        later blocks, where that is another one. Raises TooShort where a script trains to its end
+        before its first turn is over.
         """
         for one in (runner, fresh or runner):
             if isinstance(one, PunctualRunner):
@@ -135,7 +144,7 @@ class Confirmation:
         self.confirm_leader(runner, fresh or runner, way)
 
     def one_after_another(self, runner: Runner) -> None:
-        """The same where no two can live at once: blocks of one round, each of new processes."""
+        """Do the same where no two plans can live at once: each round starts new processes."""
         everybody = (self._baseline, *self._rivals)
         for block in range(MOST_ALONE):
             racing = [one for one in everybody if one.out is None]
@@ -157,19 +166,19 @@ class Confirmation:
                 return
 
     def _verdict(self, logs: Sequence[float]) -> Verdict:
-        """Whether a run alone has steps enough behind its warm-up."""
+        """Whether a plan that runs alone has taken enough steps after its warm-up."""
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
         return "enough" if done or len(logs) >= MOST_STEPS_ALONE else "more"
 
     def tell_apart(self, runner: LivingRunner) -> None:
-        """The first block: the baseline and all rivals."""
+        """Run the first block: the baseline and all rivals."""
         if not self.is_over:
             self._block(runner, 0, (self._baseline, *self._rivals))
 
     def confirm_leader(self, runner: LivingRunner, fresh: LivingRunner, way: Way) -> None:
-        """The others: the baseline, the leader, and first the plans on the way between them."""
+        """Run the later blocks: baseline and leader; in the first also the plans between them."""
         leads = self._leader()
         if self.is_over or leads is None:
             return
@@ -208,7 +217,7 @@ class Confirmation:
                 )
 
     def _is_answered(self, leader: Contender, blocks: int) -> bool:
-        """Whether no more is asked: there is an answer, none can be had, or it takes too long."""
+        """Whether measuring can end: the answer is there, cannot be had, or takes too long."""
         gain = None if leader.out is not None else self._gain(leader)
         if gain is None:
             return True
@@ -223,7 +232,7 @@ class Confirmation:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nobody left to compare, or no time."""
+        """Whether nobody is left to compare, or the time is up."""
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
@@ -234,10 +243,11 @@ class Confirmation:
         racing: Sequence[Contender],
         leader: Contender | None = None,
     ) -> None:
-        """New processes, their warm-up, and rounds until that is enough.
+        """Start new processes, let them warm up, and measure rounds until that is enough.
 
-        Of the first, who leads is not known yet. One with plans on the way takes as many rounds,
-        for what each change is worth.
+        In the first block the leader is not known yet. A block with plans between baseline and
+        leader takes as many rounds as the first one, since it has to tell what each change is
+        worth.
         """
         alone = len(racing) == 2
 
@@ -273,7 +283,7 @@ class Confirmation:
                 self._write_down(block, one)
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
-        """Of the plan that will be recommended, in the processes that were measured last."""
+        """Profile the plan that will be recommended, in the processes that were measured last."""
         gain = None if leader.out is not None else self._gain(leader)
         best = leader if gain is not None and gain.low > 0 else self._baseline
         living = next((one.living for one in started if one.contender is best and one.is_in), None)
@@ -300,7 +310,7 @@ class Confirmation:
                 rival.out = SLOWER
 
     def _write_down(self, block: int, one: Started) -> None:
-        """What this block has said of a contender's speed."""
+        """Write down what this block has shown of a contender's speed."""
         findings, contender, failure = self._measuring.findings, one.contender, one.run.failure
         rounds = zip(contender.logs, contender.blocks, strict=True)
         logs = [log for log, at in rounds if at == block and log is not None]
@@ -311,7 +321,7 @@ class Confirmation:
             reason = (
                 "contended: other processes delayed its steps"
                 if one.delayed
-                else "no turn: it was over before"
+                else "not measured: the comparison ended before"
             )
         findings.confirm_runs.append(
             ConfirmRun(
@@ -331,17 +341,19 @@ class Confirmation:
 
 LEAST_ALIVE = 2
 LEAST_LEVEL = 2
-"""Steps past the warm-up that a trial has made at least whose speed is worth a closer look."""
+"""The fewest steps after the warm-up for a trial that was cut short to be measured again."""
 MOST_RIVALS = 4
-"""With three, the worst twentieth under a wander of 10 % was at 0.90 of the optimum, now 0.95."""
+"""How many rivals the first block compares. With three, the worst twentieth of the choices reached
+0.90 of the optimum on a machine that wanders by 10 %; now they reach 0.95."""
 DEAR_START_SECONDS = 30.0
-"""A start that takes longer costs more than all turns of a block: no plan starts for its part."""
+"""Where a start takes longer than this, no plan is started to learn what each change is worth: that
+would cost more than all turns of a block."""
 NEAR = 0.1
-"""So far behind the best (log) a plan may still turn out to be the fastest: the machine may
-have wandered by as much between their trials."""
+"""How far (log) a plan may lie behind the best trial and still be the fastest: the machine may have
+wandered by as much between their trials."""
 
 Belief = Mapping[Plan, tuple[float, float]]
-"""Mean and standard deviation of the log time per sample of each plan."""
+"""For each plan, mean and standard deviation of the log of its time per sample."""
 
 
 def confirm_best(
@@ -351,16 +363,17 @@ def confirm_best(
     runner: Runner,
     fresh_runner: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
-    """Measure today's launch and the two best plans side by side; the findings hold the rounds.
+    """Measure today's launch and the best plans side by side; the findings hold the rounds.
 
-    ``runner`` is that of the trials, whose best are still alive, and ``fresh_runner`` opens one
-    that starts plain new processes. Nothing is measured where there are no two plans to compare.
+    ``runner`` is the runner of the trials, whose best processes are still alive. ``fresh_runner``
+    opens a runner that starts new processes. Nothing is measured where there are no two plans to
+    compare.
     """
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
     base = _today(findings)
     if base is None and ran:
-        # Today's launch does not run: the first that did stands in for it.
+        # Today's launch does not run: the first plan that did stands in for it.
         base = findings.stand_in = ran[0]
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     if base is None or not ranked:
@@ -374,7 +387,7 @@ def confirm_best(
                 f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
                 "what each change is worth."
             )
-        in_rounds = ranked[: 1 if dear else 2]  # each of which starts both anew
+        in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
         measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
         baseline, rivals = _contenders(base, chosen)
@@ -383,7 +396,7 @@ def confirm_best(
             if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
                 way = partial(on_the_way, space, base, 0 if dear else alive)
                 Confirmation(measuring, baseline, rivals).side_by_side(runner, way, fresh)
-        except TooShort:  # but long enough to be measured from its first step on
+        except TooShort:  # too short to warm up and take turns, but its runs can be measured whole
             together = False
             baseline, rivals = _contenders(base, in_rounds)
         if not together:
@@ -391,7 +404,7 @@ def confirm_best(
             Confirmation(measuring, baseline, rivals).one_after_another(fresh)
         spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
         while spare and all(rival.out is not None and not rival.measured for rival in rivals):
-            # All fell over in a fresh process: the next best has its turn.
+            # All rivals failed in fresh processes: the next best plan is measured.
             findings.fallen.extend(rivals)
             baseline, rivals = _contenders(base, [spare.pop(0)])
             Confirmation(measuring, baseline, rivals).one_after_another(fresh)
@@ -400,16 +413,16 @@ def confirm_best(
 
 
 def may_be_the_best(trial: Trial) -> bool:
-    """Whether a trial has shown enough of its plan for it to be measured again.
+    """Whether a trial has shown enough of its plan for the plan to be measured again.
 
-    It ran to its end; or it did not lose, but the time was up after some level steps.
+    It ran to its end; or it was cut short by the time, had not lost, and its last steps were level.
     """
     level = trial.steps - trial.delayed_steps - trial.warmup_steps
     return trial.state == COMPLETED or (trial.cut_short and level >= LEAST_LEVEL)
 
 
 def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
-    """The changes from today's launch to this plan, where all on the way can live at once."""
+    """The changes from today's launch to this plan, where all plans on the way can live at once."""
     way = changes(space, today, best)
     return way if len(way) < alive else ()
 
@@ -420,7 +433,7 @@ def _contenders(base: Plan, plans: Sequence[Plan]) -> tuple[Contender, list[Cont
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
-    """Of the plans that ran, the best first, those that may be the fastest."""
+    """The plans that may be the fastest, of those that ran; the best first."""
     best, _ = belief[ranked[0]]
     return [
         plan
@@ -430,7 +443,7 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
 
 
 def _today(findings: Findings) -> Plan | None:
-    """Today's launch, unless it was tried and does not run."""
+    """Today's launch, unless its trial has failed."""
     tried = [trial for trial in findings.trials if trial.plan.as_found]
     chance = (Contended.kind, HostLost.kind)  # it may run well another time
     if any(trial.state == FAILED and trial.kind not in chance for trial in tried):
@@ -439,30 +452,30 @@ def _today(findings: Findings) -> Plan | None:
 
 
 WARMUP_STEPS = 4
-"""Of a contender, before its first turn, about."""
+"""About how many steps a contender warms up before its first turn."""
 
 PROFILE_STEPS = 6
-"""That are taken for the profile of the best plan, about."""
+"""About how many steps the profile of the best plan takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds that a plan takes here from its start to its first step, and for a step."""
+    """The seconds from the start of a plan to its first step, and the seconds of a step."""
 
     start_seconds: float
     step_seconds: float
 
 
 def starts_at_the_end(*, rivals: int, changes: int) -> int:
-    """How many plans are started after the search at least: those of the second block."""
+    """The fewest plans that are started after the search: those of the second block."""
     return 1 + max(1, changes) if rivals else 0
 
 
 def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
-    """What comes after the search takes at most, about.
+    """About how many seconds pass at most between the end of the search and the result.
 
-    ``rivals`` are measured beside today's launch, in the processes of their trials, and then the
-    plans of so many ``changes`` that lead to the best of them, in new ones.
+    The ``rivals`` are measured beside today's launch, in the processes of their trials. Then the
+    plans of as many ``changes``, which lead to the best rival, are measured in new processes.
     """
     profile = PROFILE_STEPS * pace.step_seconds
     if not rivals:

@@ -31,33 +31,36 @@ from cputune.result import Role, Speedup, Throughput
 from cputune.tuner.lengths import SizedStep, doubt_of_mean, levelled
 
 DOUBT = 0.05
-"""How often the truth may lie outside an interval."""
+"""The doubt of an interval: how often the truth may lie outside it."""
 
 LOOK_DOUBT = 0.025
-"""The same of one that is looked at after each round: so it holds the truth as often."""
+"""The doubt of an interval that is looked at after each round. It is smaller, so that the interval
+holds the truth as often as one that is looked at once."""
 
 RUN_NOISE = 0.02
-"""What two runs of one plan, one after the other, differ by beside the noise of steps (log)."""
+"""What two runs of one plan, one after the other, differ by beyond the noise of steps (log)."""
 
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
 BLOCK_SECONDS, WANDER_SECONDS = 20.0, 60.0
-"""From one block to the next, about; and after so long a ratio has forgotten where it was."""
+"""About how long after a block the next one is measured; and the time after which the ratio of two
+plans on a machine no longer depends on what it was before."""
 
 PROCESSES = ((0.0, 0.17), (0.008, 0.26), (0.016, 0.2), (0.03, 0.14), (0.05, 0.09), (0.08, 0.14))
-"""By what two plans may differ from process to process (log), and how often that is met: Cauchy's
-distribution, its scale 1.5 %, as is usual for a deviation of few groups (Gelman 2006).
+"""By what two plans may differ from process to process (log), and how often they do: Cauchy's
+distribution with a scale of 1.5 %, as is usual for a deviation of few groups (Gelman 2006).
 
-Read: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and 8 %
-between blocks of one confirmation."""
+Measured: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and
+8 % between blocks of one confirmation.
+"""
 
 WANDERS = ((0.0, 0.3), (0.015, 0.2), (0.03, 0.36), (0.06, 0.14))
-"""The same of what a ratio wanders by."""
+"""By what the ratio of two plans wanders with the machine (log), and how often it does."""
 
 SETTLING = ((0.0, 1.0, 0.9), (0.3, 7.0, 0.04), (0.3, 20.0, 0.06))
-"""The same of what a ratio is off by (log) when processes start, and after how many steps a third
-of that is left."""
+"""How far a ratio is off when processes start (log), after how many steps a third of that is left,
+and how often this is met."""
 
 _MAY_BE = tuple(
     (process, wander, size, steps, usual * usually * often)
@@ -67,21 +70,23 @@ _MAY_BE = tuple(
 )
 
 PIECE_ROUNDS = 4
-"""Rounds of a block that give one centre at least: the later ones are of older processes."""
+"""The fewest rounds of a block that are joined into one centre. A block with more is divided, since
+its later rounds are of processes that have taken more steps."""
 
 FAR = 0.3
-"""So far from the middle of all rounds (log) no difference of processes is: a step was delayed."""
+"""How far (log) a round may lie from the middle of all rounds. Processes of one plan never differ
+by so much: beyond it, a step was delayed."""
 
 NEGLIGIBLE = 1e-6
-"""Weight of what may be in the mean over all of it, below which it is left out."""
+"""A combination of ``_MAY_BE`` with a smaller weight than this is left out of the mean."""
 
 ALIKE, LEAST_TOLD = 0.1, 4
-"""Shares of the time that others kept two plans waiting are alike within this, and in how many
-rounds they have to be known."""
+"""Two plans were delayed alike where the shares of time that they waited differ by less than the
+first number. The second is the fewest rounds that tell it."""
 
 _PRIOR_WEIGHT = 2.0
 _NOISE_WEIGHT = 4.0
-"""How many rounds' worth of evidence the noise of steps stands for."""
+"""How many rounds' worth of evidence the noise of steps counts for."""
 
 Answer = Literal["faster", "same", "undecided"]
 
@@ -90,7 +95,7 @@ Answer = Literal["faster", "same", "undecided"]
 class Gain:
     """log(speed-up) of one plan over another: centre and 95 % interval, from so many rounds.
 
-    ``to_come`` is what it is expected to change by (log) with further steps of the processes.
+    ``to_come`` is how much it is expected to change (log) as the processes take further steps.
     """
 
     mean: float
@@ -101,12 +106,12 @@ class Gain:
 
     @property
     def half_width(self) -> float:
-        """Of the interval, its longer side."""
+        """The longer of the two distances from the centre to an end of the interval."""
         return max(self.high - self.mean, self.mean - self.low)
 
     @property
     def speedup(self) -> Speedup:
-        """The same as factors, as a result has them."""
+        """The gain as factors, as a result has it."""
         return Speedup(
             ratio=math.exp(self.mean),
             low=math.exp(self.low),
@@ -116,14 +121,14 @@ class Gain:
 
     @property
     def answer(self) -> Answer:
-        """Whether it is faster by more than ``DELTA``, or practically not, or neither is known."""
+        """Faster by more than ``DELTA``, or practically the same, or undecided."""
         if self.low > DELTA:
             return "faster"
         return "same" if self.high < DELTA else "undecided"
 
     @property
     def settles(self) -> bool:
-        """Whether it still gets faster or slower beside the other."""
+        """Whether the plan still gets faster or slower compared with the other."""
         return abs(self.to_come) > DELTA
 
 
@@ -135,13 +140,13 @@ def gain_side_by_side(
     doubt: float = DOUBT,
     shared: float = 0.0,
 ) -> Gain | None:
-    """The gain from differences of rounds, those of each block by themselves.
+    """The gain from the differences of rounds, grouped by block.
 
-    In a block the same processes take all turns; so what one process of a plan differs by from
-    the next is in all its rounds, and the interval has to cover it too. ``noise`` is that of a
-    step, ``shared`` the variance of what all blocks are off by. ``ages`` are the steps that
-    processes had taken at each round; None: so many that nothing settles any more. None before two
-    rounds.
+    In a block the same processes take all turns. What one process of a plan differs by from the
+    next is therefore in all rounds of the block, and the interval has to cover it. ``noise`` is
+    that of a step. ``shared`` is the variance of an error that all blocks share. ``ages`` are the
+    steps that the processes had taken at each round; None: so many that nothing changes any more.
+    Returns None before there are two rounds.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
@@ -162,7 +167,7 @@ def gain_side_by_side(
     block_of, centers, age, own = np.array(pieces).T
     apart = np.abs(block_of[:, None] - block_of)
     alike = np.exp(-BLOCK_SECONDS * apart / WANDER_SECONDS)
-    # One row for each combination of what may be: (combinations, pieces, pieces).
+    # One covariance for each combination of _MAY_BE: (combinations, pieces, pieces).
     process, wander, size, dies, usual = (column[:, None, None] for column in np.array(_MAY_BE).T)
     left = size * np.exp(-age / dies)
     covariance = process**2 * (apart == 0) + wander**2 * alike + np.diag(own) + shared
@@ -197,8 +202,8 @@ def center_of(values: Sequence[float]) -> float:
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     """Standard deviation of one round, from how far rounds lie from the middle of their block.
 
-    By their median, so that some that were disturbed do not widen it, and with what steps
-    scatter, for few rounds now and then agree by chance.
+    It is taken from their median, so that a few disturbed rounds do not widen it. The noise of
+    steps counts too, because few rounds sometimes agree by chance.
     """
     off = [abs(value - median(block)) for block in blocks for value in block]
     freedom = len(off) - len(blocks)
@@ -209,7 +214,7 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
 
 
 def _below(mixture: Sequence[tuple[float, float, float]], share: float) -> float:
-    """Below which value so much of a mixture of normal distributions lies, by bisection."""
+    """The value below which so much of a mixture of normal distributions lies, by bisection."""
     low = min(mean - 9 * deviation for _, mean, deviation in mixture)
     high = max(mean + 9 * deviation for _, mean, deviation in mixture)
     for _ in range(30):
@@ -226,13 +231,13 @@ SLOWER = "slower than the other"
 class Contender:
     """A plan in the confirmation: its log seconds per sample, one per round or None.
 
-    ``blocks`` holds for each round the number of its block, whose rounds share their processes,
-    and ``ages`` how many steps these had taken; infinitely many where each round has others.
-    ``waited`` is the share of its turn that others kept it waiting, None where that is not known.
-    ``steps`` are those of each round that counts, and ``sizes`` what the first steps of a process
-    had to do: where batches are of unlike length, ``logs`` are those of their mean
-    (``level_rounds``), which is known to ``doubt_of_data`` (variance) where another plan takes
-    other samples. ``out``: why it is measured no more.
+    ``blocks`` holds for each round the number of its block; the rounds of a block share their
+    processes. ``ages`` holds how many steps these had taken; infinitely many where each round has
+    processes of its own. ``waited`` is the share of its turn that other processes kept it waiting,
+    None where that is not known. ``steps`` are those of each round that counts. ``sizes`` is how
+    much the first steps of a process had to do. Where batches differ in length, ``logs`` are those
+    of the mean batch (``level_rounds``); ``doubt_of_data`` is the variance of that, where another
+    plan takes other samples. ``out`` is the reason why it is measured no more.
     """
 
     role: Role
@@ -266,7 +271,7 @@ class Contender:
 
 
 def level_rounds(contenders: Sequence[Contender]) -> None:
-    """Tell each round as of the mean batch: the same batches for all that take the same samples."""
+    """Convert each round to the mean batch; the same samples mean the same batches."""
     taking = [one for one in contenders if one.steps]
     alike = len({_order(one.plan) for one in taking}) < 2
     common = min((len(one.sizes) for one in taking), default=0) if alike else None
@@ -307,9 +312,9 @@ def gain_of(
 def fastest_of(
     baseline: Contender, rivals: Sequence[Contender], noise: float
 ) -> tuple[Contender, Gain] | None:
-    """The rival with the largest gain, and that; None where none was measured beside the baseline.
+    """The rival with the largest gain, and its gain; None where none was measured.
 
-    Each has the doubt of one that is named as the best of all.
+    Each interval is widened, because the best of several is chosen (``doubt_each``).
     """
     doubt = doubt_each(rivals)
     gains = [
@@ -321,10 +326,10 @@ def fastest_of(
 
 
 def waited_alike(baseline: Contender, other: Contender) -> tuple[float, float, bool] | None:
-    """The shares of their time that others kept two plans waiting, and whether these are alike.
+    """The shares of time that two plans were kept waiting, and whether these are alike.
 
-    They are where the 95 % interval of the differences of their rounds lies within ``ALIKE`` (a
-    test of equivalence, Schuirmann 1987). None where too few rounds tell it.
+    They are alike where the 95 % interval of the differences of their rounds lies within ``ALIKE``
+    (a test of equivalence, Schuirmann 1987). None where too few rounds tell it.
     """
     told = zip(baseline.waited, other.waited, strict=False)
     pairs = [(slow, fast) for slow, fast in told if slow is not None and fast is not None]
@@ -337,10 +342,10 @@ def waited_alike(baseline: Contender, other: Contender) -> tuple[float, float, b
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:
-    """The doubt of one rival's interval, where the best of them is named for its gain.
+    """The doubt of each rival's interval, when the one with the largest gain is chosen.
 
-    The best of several that are alike is the luckiest one, in the first block: the others are
-    rounds of its own. Half of the doubt keeps the gains that are falsely called below 3 %
+    Of several plans that are equally fast, the luckiest looks best in the first block; later blocks
+    are new rounds, without this luck. With half of the doubt, fewer than 3 % of the gains are false
     (benchmarks/aa.py, "A/A among 4").
     """
     return LOOK_DOUBT if len(rivals) < 2 else LOOK_DOUBT / 2
@@ -349,8 +354,8 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
 def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
     """Samples per second with Student's 95 % interval, from one log time per round.
 
-    The variance leans on what two runs usually differ by, for three rounds alone would
-    now and then agree by chance.
+    The variance includes what two runs usually differ by, since three rounds alone sometimes agree
+    by chance.
     """
     count, mean = len(logs), fmean(logs)
     usual = 2 * (noise**2 / 3 + RUN_NOISE**2)

@@ -1,8 +1,8 @@
-"""Plans of trials that stay alive, stopped, until the confirmation: today's launch and the best.
+"""Keeps the processes of the best trials, stopped, for the confirmation.
 
-A process that was measured has paid for its imports and its warm-up. So the best trials are the
-first block of the confirmation. A stopped process costs its memory alone: as many stay alive as
-fit beside the next trial.
+A process that was measured has done its imports and its warm-up. So the first block of the
+confirmation uses the processes of today's launch and of the best trials. A stopped process costs
+nothing but its memory: as many are kept as fit beside the next trial.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from cputune.steps import Living
 from cputune.tuner.reading import Run
 
 MOST_KEPT_ALIVE = 5
-"""Today's launch, and as many as the confirmation compares with it."""
+"""How many are kept at most: today's launch, and the rivals that the confirmation compares with
+it."""
 
 
 def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
-    """How many plans of a study can live side by side, by what the ranks of its trials held.
+    """How many plans of a study can be alive at once, by the memory that its trials needed.
 
-    Each is given what the largest of them needed. Where no rank has said what it held, the
-    runner has no processes, and all can live at once.
+    Each plan is given as much as the largest trial needed. Where no rank has reported its memory,
+    the runner has no processes, and all plans can be alive at once.
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
     room = spare_bytes(facts)
@@ -34,7 +35,7 @@ def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
 
 
 def held_bytes(trial: Trial) -> int:
-    """The most memory that the ranks of a trial held on a node, libraries counted for each."""
+    """The most memory that the ranks of a trial used on a node; shared libraries count for each."""
     return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes
 
 
@@ -49,7 +50,7 @@ class LivingTrial:
 
 
 class LivingTrials:
-    """Those of one study."""
+    """The processes that one study keeps."""
 
     def __init__(self, facts: HostFacts) -> None:
         self._room = spare_bytes(facts)
@@ -59,9 +60,9 @@ class LivingTrials:
         return len(self._kept)
 
     def add(self, trial: Trial, run: Run, center: float) -> None:
-        """Keep what a run has left alive: ``center`` is its log seconds per sample.
+        """Keep the processes that a run has left alive: ``center`` is its log seconds per sample.
 
-        Where there are too many the slowest ends; today's launch is not one of those.
+        Where there are too many, the slowest plan but today's launch is ended.
         """
         if run.living is None:
             return
@@ -73,7 +74,7 @@ class LivingTrials:
             self._end(self._slowest())
 
     def make_room(self, needed_bytes: float) -> None:
-        """End the slowest until so much memory is left for another trial, today's launch last."""
+        """End the slowest until another trial has so much memory; today's launch goes last."""
         while self._room is not None and self._kept:
             held = sum(kept.held_bytes for kept in self._kept.values())
             if held + needed_bytes <= self._room:
@@ -81,16 +82,16 @@ class LivingTrials:
             self._end(self._slowest())
 
     def take(self, plan: Plan) -> LivingTrial | None:
-        """The processes of a plan, which are then the caller's to end; None where it has none."""
+        """The processes of a plan, for the caller to end; None where none are kept."""
         return self._kept.pop(plan, None)
 
     def only(self, plans: Iterable[Plan]) -> None:
-        """End all but these."""
+        """End all processes but those of these plans."""
         for plan in set(self._kept) - set(plans):
             self._end(plan)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         self.only(())
 
     def _slowest(self) -> Plan:
@@ -99,5 +100,5 @@ class LivingTrials:
     def _end(self, plan: Plan) -> None:
         kept = self._kept.pop(plan, None)
         if kept is not None:
-            with contextlib.suppress(Exception):  # what was measured of it stands
+            with contextlib.suppress(Exception):  # its measurements stand
                 kept.living.close()

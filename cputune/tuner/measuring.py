@@ -1,8 +1,8 @@
 """Runs the plans of a study, and writes down what came of each.
 
-A run that other processes delayed is made again, and none lasts beyond the time that was given;
-the trial that the end of the time has cut short is kept with what is known of it (``CutOff``).
-``Findings`` hold what a study has found so far, and whether others have disturbed it.
+A run that other processes delayed is repeated. No run lasts beyond the time that the study was
+given: the trial that runs at its end is cut short, and what is known of it is kept (``CutOff``).
+``Findings`` holds what a study has found so far, and whether other processes have disturbed it.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
 _WORTHWHILE = 6
-"""A study that compares anything takes about as long as so many trials of today's launch."""
+"""How many times a trial of today's launch a study takes at least that compares anything."""
 
 _STEPS = 8
-"""Steps of a trial that is read to its end, warm-up among them, about."""
+"""About how many steps a trial has that is measured to its end, warm-up included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
     """The trial that was running when the time was up.
 
-    ``when`` says during what: "after 2 steps", "while importing torch". ``startup_seconds``
-    went by before its first step began, as far as it began. ``delayed_runs`` of the same plan were
-    before it, and do not count, because others delayed them.
+    ``when`` says what it was doing: "after 2 steps", "while importing torch". ``startup_seconds``
+    are those from its start to its first step, or to the end where it took none. ``delayed_runs``
+    are the earlier runs of the same plan that do not count because other processes delayed them.
     """
 
     number: int
@@ -68,14 +68,17 @@ class CutOff:
     delayed_runs: int = 0
 
     def note(self) -> str:
-        """For a result: what became of the trial."""
+        """What the notes of a result say of the trial."""
         return f"Trial {self.number} ({self.plan.describe()}) was cut short {self.when}."
 
     def error(self) -> NoValidTrialError:
-        """For a study of which this was the first trial, and which has no number."""
+        """The error of a study whose first trial this was, so that it has no number."""
         hint = f"give it more: --max-time {self._enough()}"
         if self.delayed_runs:
-            hint = "others delayed its runs: wait until nobody else computes here, --wait-quiet 10m"
+            hint = (
+                "other processes delayed its runs: wait until nobody else computes here, "
+                "--wait-quiet 10m"
+            )
         return NoValidTrialError(
             f"{TIME_UP} before today's launch had a speed to compare with: {self.when}", hint=hint
         )
@@ -91,15 +94,15 @@ class CutOff:
 class Findings:
     """What a study has found so far.
 
-    ``turns`` are those of the confirmation, ``delayed_turns`` those that others delayed.
-    ``believed``: the confirmation has counted steps that others delayed, since it was asked to.
-    ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
-    that is compared with where the baseline did not run; ``fallen`` are candidates that failed
-    in the confirmation, ``unsettled`` those that still got faster or slower at its end.
-    ``same_as_today`` counts the plans that are today's launch, as its ranks show.
-    ``compile_seconds`` is the longest that torch.compile has taken. ``profile``: where the time
-    of the best plan goes. ``flag``: how many times as fast the script's own flag against padding
-    makes it, at least and at most.
+    ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
+    processes delayed. ``believed``: the confirmation has counted delayed steps all the same, since
+    the user asked for it. ``cut_off`` is the trial that was running when the time was up.
+    ``stand_in`` is the plan that others are compared with where the baseline did not run.
+    ``fallen`` are contenders that failed in the confirmation. ``unsettled`` are plans that still
+    got faster or slower at its end. ``same_as_today`` counts the plans that turned out to be
+    today's launch, as their ranks show. ``compile_seconds`` is the longest that torch.compile has
+    taken. ``profile`` says where the time of the best plan goes. ``flag``: how many times as fast
+    the script's own flag against padding makes the best plan, at least and at most.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -128,7 +131,7 @@ class Findings:
 
 
 def is_disturbed(findings: Findings) -> bool:
-    """Whether others delayed most of what a claim would rest on."""
+    """Whether other processes delayed most of the measurements that the result would rest on."""
     if findings.turns:
         return 2 * findings.delayed_turns > findings.turns
     if findings.confirm_runs:
@@ -138,9 +141,9 @@ def is_disturbed(findings: Findings) -> bool:
 
 
 def how_disturbed(findings: Findings) -> str:
-    """The same in words."""
+    """How other processes disturbed the study, in words for a message."""
     if findings.turns:
-        return f"other processes delayed {findings.delayed_turns} of {findings.turns} turns"
+        return f"other processes delayed {findings.delayed_turns} of {findings.turns} measurements"
     return "other processes delayed most steps, again and again"
 
 
@@ -149,25 +152,27 @@ def _is_contended(reason: str | None) -> bool:
 
 
 ATTEMPTS = 3
-"""How often a trial is run that other processes delay, before it is given up."""
+"""How often a trial is repeated that other processes delay, before it is given up."""
 
 USUAL_SECONDS, USUAL_RUNS = 300.0, 12
-"""What a study takes at most that was given no time: so many seconds, or so many times what it took
-to start and measure today's launch, whichever is more."""
+"""How long a study takes at most where the user gave no time: so many seconds, or so many times as
+long as today's launch took to start and to be measured, whichever is more."""
 
 NEAR_ENOUGH = 2 * WANDER
-"""So far behind the fastest (log) a trial may still be compared with it in the confirmation."""
+"""How far (log) a trial may lie behind the fastest and still be compared with it in the
+confirmation."""
 
 STUDY_SHARE = 0.7
-"""Share of ``--max-time`` for the study; the rest is for the confirmation."""
+"""The share of ``--max-time`` that the trials may use; the rest is for the confirmation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Timer:
-    """How much of the time that was given is used: by the clock, or by the steps' own time.
+    """How much of the study's time is used: by the clock, or by the steps' own time.
 
-    ``started`` is when the command began, by the clock. Steps of a runner that simulates take
-    no time of the clock. ``usual``: it is the time that a study takes which was given none.
+    The steps' own time counts for a runner that simulates, whose steps take no time of the clock.
+    ``started`` is when the command began, by the clock. ``usual``: the user gave no time, and this
+    is the one that a study usually takes.
     """
 
     clock: Callable[[], float]
@@ -178,7 +183,7 @@ class Timer:
 
     @property
     def given(self) -> bool:
-        """Whether somebody has said how long it may take."""
+        """Whether the user has said how long it may take."""
         return self.most_seconds is not None and not self.usual
 
     @property
@@ -187,7 +192,7 @@ class Timer:
         return max(self.clock() - self.started, self.step_seconds)
 
     def left(self, share: float, running_seconds: float = 0.0) -> float:
-        """Seconds that are left of this share, beside a run of so many seconds."""
+        """Seconds that are left of this share, when the present run has taken so many."""
         if self.most_seconds is None:
             return math.inf
         used = max(self.used_seconds, self.step_seconds + running_seconds)
@@ -200,13 +205,13 @@ class Timer:
 
 @dataclass(slots=True, kw_only=True)
 class Measuring:
-    """Runs plans, and writes down what that shows of the machine.
+    """Runs plans, and writes down what the runs show of the machine.
 
-    ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known not
-    to be quiet, so what a busy machine gives is taken in the confirmation too. ``steps_planned``
-    are those of the user's run; None: so many that the time to compile does not matter.
-    ``start_seconds`` went by before the first step of the last run. ``joules`` reads what the
-    machine has used so far; None where nobody can.
+    ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known to be
+    busy, so delayed steps count in the confirmation too. ``steps_planned`` is the length of the
+    user's training; None: so long that the time to compile does not matter. ``start_seconds`` are
+    those from the start of the last run to its first step. ``joules`` reads the energy that the
+    machine has used so far; None where nothing counts it.
     """
 
     facts: HostFacts
@@ -225,7 +230,7 @@ class Measuring:
         self.living = LivingTrials(self.facts)
 
     def beside(self, race: Race, on_event: OnEvent) -> Measuring:
-        """For a trial that runs beside others: what it finds is its own until it has ended."""
+        """A copy for a trial that runs beside others: its findings are its own until it ends."""
         found = self.findings
         return replace(
             self,
@@ -240,9 +245,10 @@ class Measuring:
         )
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int | None) -> tuple[Run, float]:
-        """A run that no other process delayed, if one can be had; and the seconds of all tries.
+        """Repeat a run until no other process delays it, as often as is worthwhile.
 
-        ``number`` is the trial's; None of a run that is none.
+        Returns the last run, and the seconds that all runs took. ``number`` is the trial's; None
+        for a run that is no trial.
         """
         spent = 0.0
         attempts = 1 if self.findings.never_quiet or self.shared else ATTEMPTS
@@ -250,7 +256,7 @@ class Measuring:
             run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
             if isinstance(run.failure, OutOfMemory) and len(self.living):
-                self.living.close()  # it may have the memory that they hold
+                self.living.close()  # their memory may be needed for this run
                 run = self._read(runner, plan, number, believe_delayed=False)
                 spent += run.step_seconds
             if run.cut is not None:
@@ -266,7 +272,7 @@ class Measuring:
                     TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
                 )
         if not self.findings.saw_quiet:
-            # Never one quiet run so far: what the busy machine gives is all there is.
+            # No run was quiet so far, so none is to be expected: this one counts.
             self.findings.never_quiet = True
             run = self._read(runner, plan, number, believe_delayed=True)
             spent += run.step_seconds
@@ -281,7 +287,8 @@ class Measuring:
     ) -> float | None:
         """The log seconds per sample of one run of a plan alone; None where it gave none.
 
-        It is made once more where others delayed it; a contender that fails is out.
+        The run is repeated once where other processes delayed it. A contender that fails takes no
+        further part.
         """
         for _ in range(2):
             run = self._read(
@@ -342,7 +349,7 @@ class Measuring:
         return run
 
     def _keeps(self, run: Run) -> bool:
-        """Whether a plan may be the best of all, or is today's launch, which comes first."""
+        """Whether a run is kept alive for the confirmation: today's, or perhaps the best."""
         if run.verdict != "enough":
             return False
         fastest = self.race.fastest
@@ -353,7 +360,7 @@ class Measuring:
         return self.shared and self.findings.never_quiet
 
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
-        """How the steps of a plan are read: of trial ``number``, or of the confirmation."""
+        """The rules by which the steps of trial ``number`` are read; None: of the confirmation."""
 
         def on_step(index: int, step: Step, delayed: bool) -> None:
             self.on_event(
@@ -373,8 +380,8 @@ class Measuring:
 def share_of(number: int | None) -> float:
     """The share of ``--max-time`` at whose end a trial is cut short.
 
-    Nothing is known without today's launch, and the confirmation (None) comes last: these may
-    use all of it.
+    Today's launch may use all of it, since nothing can be compared without it. So may the
+    confirmation (None), which comes last.
     """
     return STUDY_SHARE if number else 1.0
 
@@ -387,7 +394,7 @@ def speed(now: Estimate) -> Throughput:
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
-    """Whether a plan has more threads than CPUs or CPU time: its delays are its own fault."""
+    """Whether a plan has more threads than CPUs or CPU time, so that it delays itself."""
     threads = plan.processes_per_node * plan.threads_per_process
     cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
     quota = facts.limits.cpu_quota
@@ -395,12 +402,13 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
 
 
 def observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
-    """What the ranks of the last run saw, where the runner knows."""
+    """What the ranks of the last run have reported, where the runner knows."""
     return tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()
 
 
 MOST_CHARACTERS = 16_384
-"""Of a reason: its first line and the last lines of a stderr; a result is read by people."""
+"""How long a reason in a result may be. People read results, so a longer one is cut to the first
+line of stderr and its last lines."""
 
 
 def shortened(text: str, most: int) -> str:
@@ -421,10 +429,10 @@ def trial_of(
     step_seconds: float,
     observed: tuple[Mapping[str, object], ...],
 ) -> Trial:
-    """How a run ended: with a number, with a bound on it, or with the reason why it has none.
+    """The trial as it ended: with a number, with a bound on it, or with the reason why it has none.
 
-    ``step_seconds`` are those of all tries, ``observed`` is what the ranks of the last saw.
-    A run that the end of the time has cut short has one step that counts at least.
+    ``step_seconds`` are the seconds of all its runs. ``observed`` is what the ranks of the last run
+    reported. A run that was cut short by the end of the time has at least one step that counts.
     """
     trial = Trial(
         number=number,
@@ -463,17 +471,17 @@ def trial_of(
 
 
 def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
-    """Samples per second that a plan has at most of which only the first steps were seen.
+    """The most samples per second that a plan can have of which only the first steps were seen.
 
-    Beside what the steps scatter, the machine may just have been slower than usual. None
-    where the bound says nothing: it lies above the fastest plan so far.
+    The bound allows for the scatter of the steps, and for a machine that was slower than usual just
+    then. None where the bound says nothing, because it lies above the fastest plan so far.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
     return bound if fastest is None or bound < math.exp(-fastest.center) else None
 
 
 def was_disturbed(trial: Trial) -> bool:
-    """Whether other processes delayed most of its steps."""
+    """Whether other processes delayed most steps of this trial."""
     return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
 
 

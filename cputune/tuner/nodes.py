@@ -1,12 +1,12 @@
-"""Trials of a search on disjoint nodes at once, where plans need fewer than there are.
+"""Runs several trials at once, each on a node of its own, where a plan needs fewer than there are.
 
-A plan of one node may run on any node of the kind of the first. Nodes of one kind differ all the
-same: so today's launch is measured on each before any other plan, and what a trial takes there
-counts as a ratio to it, a speed of the first node (``slower_by``). Plans of several nodes always
-run on the first of them. The confirmation has no part in this: it stays where it is.
+A plan of one node may run on any node that is of the same kind as the first. Even such nodes differ
+in speed. So today's launch is measured on each node before any other plan. A trial there counts as
+a ratio to it, and its time is converted to the first node (``slower_by``). Plans of several nodes
+always run on the first nodes. The confirmation always runs on the first nodes, too.
 
-Each trial is read in a thread of its own, with what was known of the others as it began. All else,
-the events too, happens in the thread of the study.
+Each trial is read in a thread of its own, with what was known of the others when it began.
+Everything else, events included, happens in the thread of the study.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 MOST_AT_ONCE = 4
-"""Each trial that is begun before another has ended is proposed without knowing of it."""
+"""The most trials at once: each one that begins before another has ended is proposed without
+knowing its speed."""
 
 
 def slower_by(there: Throughput, here: Throughput) -> tuple[float, float]:
-    """How much longer everything takes there than here (log), by today's launch; how unsure."""
+    """How much longer steps take there than here (log), by today's launch; its standard error."""
     return math.log(here.median / there.median), math.hypot(_error(there), _error(here))
 
 
@@ -49,10 +50,10 @@ def _error(rate: Throughput) -> float:
 class Attempt:
     """A plan that is run, and what was read of it.
 
-    ``number`` is the trial's; None of today's launch on another node. ``nodes`` are those that it
-    has; none where all runs on one machine. ``slower`` and ``doubt``: see ``slower_by``.
-    ``delayed`` are the runs that others had delayed as it began. ``error``: what came of it in its
-    thread that is no result.
+    ``number`` is the trial's; None for today's launch on another node. ``nodes`` are those that it
+    runs on; none where all runs are on one machine. ``slower`` and ``doubt`` are what ``slower_by``
+    gave. ``delayed`` counts the runs of the study that other processes had delayed before it began.
+    ``error`` is an exception that its thread raised.
     """
 
     number: int | None
@@ -71,17 +72,17 @@ class Attempt:
     error: BaseException | None = None
 
     def measure(self) -> None:
-        """Run it, until its steps suffice."""
+        """Run it until it has steps enough."""
         self.run, self.seconds = self.measuring.quiet_run(self.runner, self.plan, self.number)
         self.observed = observed(self.runner)
         self.data = self.runner.data if isinstance(self.runner, DataRunner) else None
 
 
 class Nodes:
-    """The nodes of a search: who is busy, and how fast today's launch is on each.
+    """The nodes of a search: which are busy, and how fast today's launch is on each.
 
-    Without other nodes of the kind of the first, or without today's launch there, no two trials
-    run at once.
+    No two trials run at once where no other node is of the kind of the first, or where today's
+    launch did not run there.
     """
 
     def __init__(
@@ -107,14 +108,14 @@ class Nodes:
 
     @property
     def trials(self) -> int:
-        """How many run now."""
+        """How many trials run now."""
         return sum(attempt.number is not None for attempt, _ in self._running.values())
 
     def free_for(self, plan: Plan, to_come: int) -> tuple[str, ...] | None:
         """The nodes for a plan; None where it has to wait for those that are busy.
 
-        ``to_come``: the trials that may still begin. Where more of them are for one node than nodes
-        are known, today's launch is started on another.
+        ``to_come`` is how many trials may still begin. Where more of them are for one node than
+        nodes are known, today's launch is started on another node.
         """
         if self._hosts is None or not self._others:
             return ()
@@ -132,7 +133,7 @@ class Nodes:
         return None
 
     def attempt(self, plan: Plan, nodes: tuple[str, ...], number: int, origin: Origin) -> Attempt:
-        """A trial of a plan on these nodes; on one of the others by a runner for that."""
+        """Prepare a trial on these nodes; a node other than the first has its own runner."""
         runner, measuring, slower, doubt = self._runner, self._measuring, 0.0, 0.0
         if nodes:
             there = self._speeds.get(nodes[0], self._here)
@@ -158,7 +159,7 @@ class Nodes:
         thread.start()
 
     def next_ended(self) -> Attempt:
-        """Wait for the next attempt that ends; events are passed on meanwhile."""
+        """Wait for the next attempt that ends, and pass on events meanwhile."""
         while not isinstance(told := self._told.get(), Attempt):
             self._measuring.on_event(told)
         _, thread = self._running.pop(id(told))
@@ -170,7 +171,7 @@ class Nodes:
         return told
 
     def close(self) -> None:
-        """End what still runs."""
+        """End all attempts that still run."""
         for attempt, _ in self._running.values():
             attempt.measuring.timer.most_seconds = 0.0
         for _, thread in self._running.values():
@@ -178,7 +179,7 @@ class Nodes:
         self._opened.close()
 
     def _on(self, node: str) -> Runner:
-        """Who runs plans on a node: those that begin at the first, whoever that is now."""
+        """The runner for a node; the one that is first now has the runner of the study."""
         assert self._hosts is not None
         if node == self._hosts.names[0]:
             return self._runner
@@ -199,7 +200,7 @@ class Nodes:
         self._told.put(attempt)
 
     def _get_to_know(self, node: str) -> None:
-        """Start today's launch on another node: it is no trial, and nobody hears of its steps."""
+        """Start today's launch on another node. It is no trial, and its steps are not shown."""
         assert self._today is not None
         race = self._measuring.race.shifted(0.0)
         race.fastest = race.expected = None
@@ -226,6 +227,6 @@ class Nodes:
 
 
 def _alike(first: HostFacts, other: HostFacts) -> bool:
-    """Whether a plan of one node means the same on both: it names CPUs."""
+    """Whether a plan of one node means the same on both nodes: it names CPUs."""
     cores = first.topology.allowed_cores == other.topology.allowed_cores
     return cores and host_fingerprint(first) == host_fingerprint(other)

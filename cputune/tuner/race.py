@@ -1,12 +1,12 @@
 """How long a trial is read: until its centre is sure enough, or it has clearly lost.
 
 ``estimate`` finds where the warm-up of a run ends, what its steps take, and how sure that is.
-``Race`` holds what the trials so far have shown: the fastest of them, the noise from
-step to step, and how much slower the first steps are. From it follows, after every
-step, whether another one is worth its time.
+``Race`` holds what the trials so far have shown: the fastest of them, the noise from step to step,
+and how much slower the first steps are. After every step of a trial it decides whether another step
+is worth its time.
 
-All times are natural logarithms of seconds per sample: noise of a step is a share of
-it (3 to 5 % in quiet times), and ratios of plans become differences.
+All times are natural logarithms of seconds per sample. So the noise of a step is a share of it (3
+to 5 % in quiet times), and the ratio of two plans is a difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USUAL_NOISE = 0.05
 """Standard deviation of the log of a step time where nothing is known yet."""
 
 _PRIOR_WEIGHT = 6.0
-"""How many steps' worth of evidence ``USUAL_NOISE`` stands for."""
+"""How many steps' worth of evidence ``USUAL_NOISE`` counts for."""
 
 Z95 = 1.96
 
@@ -33,10 +33,10 @@ _DIFFERENCE = 0.6745 * math.sqrt(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The centre of the steps that count, its standard error, and how it was come by.
+    """The centre of the steps that count, its standard error, and what it was computed from.
 
-    ``level`` is false while the steps still get faster (warm-up) or scatter too widely
-    for the centre to mean anything.
+    ``level`` is false while the steps still get faster (warm-up) or scatter too widely for the
+    centre to mean anything.
     """
 
     center: float
@@ -59,11 +59,12 @@ class Estimate:
 def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     """Find warm-up and outliers in the steps of one run, and the centre of the rest.
 
-    Warm-up are the first steps that lie above the median of the later half. Of the rest,
-    those that lie far above their median were delayed, whatever the kernel said, and do
-    not count either. The mean of what remains is then as good as a median is robust.
-    The first ``skip`` steps count as warm-up where enough follow. Raises ValueError
-    without steps.
+    The warm-up are the first steps that lie above the median of the later half. Of the rest, steps
+    that lie far above their median were delayed, even where the kernel reports no delay, and do not
+    count either. The mean of what remains is then as robust as a median.
+
+    The first ``skip`` steps count as warm-up where enough steps follow. Raises ValueError without
+    steps.
     """
     if not logs:
         raise ValueError("no steps to estimate from")
@@ -97,7 +98,7 @@ def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
 
 
 def spread(values: Sequence[float], noise: float) -> float:
-    """Standard deviation of one step, from these steps and what is known beforehand."""
+    """Standard deviation of one step, from these steps and from the noise that is usual."""
     mean = sum(values) / len(values)
     squares = sum((value - mean) ** 2 for value in values)
     freedom = len(values) - 1
@@ -106,11 +107,11 @@ def spread(values: Sequence[float], noise: float) -> float:
 
 @dataclass(slots=True)
 class Noise:
-    """What a study has learnt of step-to-step noise, pooled over all its trials.
+    """What a study has learnt of the noise from step to step, pooled over all its trials.
 
-    From the median of the differences between one step and the next: neither a delayed
-    step nor the end of a warm-up that was taken for level ground widens it much. Those of
-    ``USUAL_NOISE`` are among them.
+    It is computed from the median of the differences between one step and the next. So a delayed
+    step widens it little, and neither does the end of a warm-up that was taken for level.
+    ``USUAL_NOISE`` counts as some further differences.
     """
 
     differences: list[float] = field(
@@ -130,22 +131,22 @@ class Noise:
 Verdict = Literal["more", "enough", "lost"]
 
 LEAST_KEPT = 3
-"""Steps that a completed trial has at least, warm-up not counted."""
+"""The fewest steps of a completed trial, warm-up not counted."""
 
 FIRST_KEPT = 4
-"""The same for the first trial of a study, from which warm-up is learnt."""
+"""The fewest steps of the first trial of a study, from which the warm-up is learnt."""
 
 TARGET_ERROR = 0.03
-"""Standard error of a contender's centre (log, so about 3 %) at which it is sure enough."""
+"""Standard error of a trial's centre (log, so about 3 %) at which the trial has enough steps."""
 
 MOST_KEPT = 8
 MOST_STEPS = 24
 
 WANDER = 0.1
-"""Standard deviation (log) of what a machine wanders by, from one trial to another."""
+"""Standard deviation (log) of what the speed of a machine changes by from one trial to another."""
 
 SURE = 2.3
-"""Standard errors between a plan and the fastest so far at which it has clearly lost."""
+"""How many standard errors a plan lies behind the fastest so far when it has clearly lost."""
 
 USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
 """How far above its centre (log) the first, second… step may lie where nothing is learnt yet.
@@ -154,27 +155,28 @@ Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
 """
 
 DELAYS = (math.log(3), math.log(5), math.log(8))
-"""How much (log) a step may be delayed without the kernel saying so, and how often it is."""
+"""How much (log) a step may be delayed without the kernel reporting it, and how often that
+happens."""
 
 DELAY_CHANCE = 0.03
 
 DOUBT = 0.01
-"""Chance of a delay above which one slow step does not decide."""
+"""The chance that a slow step was delayed, above which that one step does not decide."""
 
 
 @dataclass(slots=True)
 class Race:
-    """What is known while a study runs."""
+    """What is known while a study runs, to decide whether a trial needs another step."""
 
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
-    """How far above the centre of its run the first, second… step lay, each list in order."""
+    """For each run, in order, how far its first, second… step lay above its centre."""
     expected: tuple[float, float] | None = None
     """What the model expects of the plan that runs: mean and deviation of its centre."""
 
     def shifted(self, by: float) -> Race:
-        """The same as it stands now, of a machine on which everything takes longer (log)."""
+        """A copy for a machine on which everything takes longer by so much (log)."""
         fastest, expected = self.fastest, self.expected
         if fastest is not None:
             kept = tuple(value + by for value in fastest.kept)
@@ -208,12 +210,12 @@ class Race:
         return "enough" if behind or now.error <= TARGET_ERROR else "more"
 
     def estimate(self, logs: Sequence[float]) -> Estimate:
-        """The centre of a run, without the warm-up that earlier runs had, or its own."""
+        """The centre of a run, without its own warm-up or the one that earlier runs had."""
         return estimate(logs, self.noise.deviation, skip=self.warmup)
 
     @property
     def warmup(self) -> int:
-        """How many first steps of a run are slower than the rest, as far as was seen."""
+        """How many first steps of a run are slower than the rest, as far as runs have shown."""
         if not self.excesses:
             return 1
         count = 0
@@ -222,7 +224,7 @@ class Race:
         return count
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
-        """Where the centre of this run lies at least, were the rest of warm-up still to come."""
+        """The lowest value that the centre of this run can have if its warm-up is not over yet."""
         noise = self.noise.deviation
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
@@ -233,8 +235,8 @@ class Race:
     def _may_be_delayed(self, first: float, to_beat: float) -> bool:
         """Whether a first step that looks lost may only have been delayed (Bayes).
 
-        The model's expectation is the prior: a plan that was expected to be slow, and is,
-        needs no second step; one that was expected to be fast does.
+        The model's expectation is the prior. A plan that was expected to be slow, and is, needs no
+        second step; a plan that was expected to be fast does.
         """
         if self.expected is None:
             return True
@@ -252,8 +254,8 @@ class Race:
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run lies: typically, or at most.
 
-        A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts
-        as one more run, until several runs agree.
+        A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts as one
+        more run, until several runs agree.
         """
         usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
         seen = self.excesses[index] if index < len(self.excesses) else []
@@ -265,9 +267,9 @@ class Race:
         return high if len(seen) > 1 else max(high, usual / 2)
 
     def lost(self, logs: Sequence[float]) -> Estimate:
-        """The best guess for a run that was cut short, with an error to match.
+        """The best guess of the centre of a run that was cut short, with an error to match.
 
-        What is left of the warm-up at its last step is taken off.
+        The last step may still be in the warm-up: what is left of it there is subtracted.
         """
         noise = self.noise.deviation
         now = self.estimate(logs)
@@ -280,10 +282,10 @@ class Race:
         )
 
     def learn(self, logs: Sequence[float], result: Estimate, *, completed: bool) -> None:
-        """Take in a finished run: whether it is the fastest, its noise and its warm-up.
+        """Learn from a finished run: whether it is the fastest, its noise and its warm-up.
 
-        A run that was short for the warm-up that is known teaches neither of the last
-        two: its centre may still lie in it.
+        A run that has few steps beyond the known warm-up teaches neither noise nor warm-up: its
+        centre may still lie in the warm-up.
         """
         if not completed:
             return

@@ -1,11 +1,14 @@
-"""A study: baseline, suggestions, then what the sampler proposes; at the end the confirmation.
+"""A study: it measures today's launch, then other plans, and confirms the best of them.
 
-Beside a busy neighbour even ratios that are measured side by side are false, for plans suffer
-differently: one thread of two ran at 0.62 of both on a quiet machine, and at 1.73 beside one
-neighbour. So there is no claim to make, only a neighbour to name.
+The first trial is today's launch, the baseline. Suggested plans follow, then those that the sampler
+proposes. The confirmation comes last.
 
-Where the time of a plan goes is profiled for today's launch before the search, where that
-chooses what is tried first, and for the best plan at the end. No speed counts it.
+Nothing is claimed of a machine on which somebody else computes; the message names who does. There,
+even ratios that are measured side by side are false, because plans suffer differently: one thread
+ran at 0.62 of the speed of two on a quiet machine, and at 1.73 of it beside one busy process.
+
+Today's launch is profiled before the search, where knowing what takes its time changes what is
+tried first. The best plan is profiled at the end. No speed counts a profiled step.
 """
 
 from __future__ import annotations
@@ -88,10 +91,12 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS = 4.0
 QUIET_LOOKS = 2
-"""So many looks after each other have to find nobody: a neighbour may take a breath."""
+"""How many looks in a row have to find the machine quiet: a process that computes may pause
+shortly."""
 
 Look = Callable[[], Sequence[str]]
-"""Who computes beside us just now, in words; nobody where it is quiet."""
+"""Looks at who else computes on this machine just now. Returns descriptions; none where it is
+quiet."""
 
 
 def wait_until_quiet(
@@ -102,9 +107,9 @@ def wait_until_quiet(
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> None:
-    """Say who computes beside us; wait until nobody does, where ``most_seconds`` are given.
+    """Report who else computes here; where ``most_seconds`` are given, wait until nobody does.
 
-    Raises NotMeasurableError where that was in vain.
+    Raises NotMeasurableError where the machine was still not quiet after them.
     """
     neighbours = tuple(look())
     if not neighbours:
@@ -123,17 +128,18 @@ def wait_until_quiet(
 
 
 def not_measurable(why: str, neighbours: Sequence[str]) -> StudyDisturbedError:
-    """No factor and no recommendation: why, who computes here, and what to do."""
+    """The error for a busy machine: why there is no result, who computes here, what to do."""
     return StudyDisturbedError(
         f"not measurable today: {why}",
         details="\n".join(f"busy now: {name}" for name in neighbours) or None,
-        hint="end what computes here, or wait for it: --wait-quiet 30m; the trials are kept "
-        "with the study, --resume goes on with those that were quiet",
+        hint="end the other processes that compute here, or wait for it: "
+        "--wait-quiet 30m; the trials are kept with the study, --resume goes on with those that "
+        "were quiet",
     )
 
 
 BUSY_ERROR = 0.1
-"""Least standard error (log) of a trial on a machine that is never quiet."""
+"""The least standard error (log) of a trial on a machine that is never quiet."""
 
 
 class TrialHistory:
@@ -151,20 +157,20 @@ class TrialHistory:
 
     @property
     def spent(self) -> int:
-        """Trials of the budget that are over."""
+        """How many trials of the budget are over."""
         return len(self._measuring.findings.trials)
 
     def next_number(self) -> int:
-        """The number of another trial."""
+        """The number of the next trial."""
         self._next += 1
         return self._next - 1
 
     def take_up(self, identity: Identity, where: object) -> int:
-        """Go on from the trials on record, which are kept ``where``; says how many.
+        """Go on from the trials on record in the file ``where``; returns how many there are.
 
-        Those that others disturbed are run again: it may be quiet now. So are those of which a
-        host was lost, which is there again. Raises CannotError where the record is of a study
-        with another identity.
+        Some of them are run again: those that other processes disturbed, for it may be quiet now,
+        and those that lost a host, which may be back. Raises CannotError where the record is of
+        another study.
         """
         recorded = self._storage.identity
         if recorded is None:
@@ -186,13 +192,13 @@ class TrialHistory:
         ]
         for trial, run in past:
             self.add(trial, run)
-        self._measuring.timer.step_seconds = 0.0  # theirs were taken of another command's time
+        self._measuring.timer.step_seconds = 0.0  # spent by an earlier command
         return len(past)
 
     def add(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
-        """Take a trial into everything that is learnt from.
+        """Learn from a trial: its speed, its failure, its memory.
 
-        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
+        ``doubt`` is how unsure its speed is (log), beside the scatter of its own steps.
         """
         past, race, findings = self.history, self._measuring.race, self._measuring.findings
         findings.trials.append(trial)
@@ -225,11 +231,12 @@ class TrialHistory:
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
-"""Opens a runner for a workload; true asks for fresh processes, as an emitted launch has."""
+"""Opens a runner for a workload. True asks for fresh processes, such as an emitted launch
+starts."""
 
 
 class TuningStudy:
-    """One study, from its first trial to its result. Used once: ``run()``."""
+    """One study, from its first trial to its result. ``run()`` is called once."""
 
     def __init__(
         self,
@@ -246,7 +253,7 @@ class TuningStudy:
         limited: bool = False,
         energy: EnergyCounters | None = None,
     ) -> None:
-        """``hosts`` are those that plans run on, ``facts`` the first one's; None: this machine.
+        """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
         ``limited``: a study that was given no time takes the usual one. ``energy``: of the machine
         that plans run on; None where nobody counts it.
@@ -292,11 +299,11 @@ class TuningStudy:
         self._past = TrialHistory(self._measuring, self._storage)
 
     def run(self) -> Result:
-        """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
+        """Tune. Raises NoValidTrialError, or Interrupted with the ``result`` so far."""
         try:
             with closing(self._storage):
                 return self._run()
-        except (KeyboardInterrupt, Interrupted):  # it may also come when all is measured
+        except (KeyboardInterrupt, Interrupted):  # also after the last trial
             raise self._interrupted() from None
 
     def _run(self) -> Result:
@@ -324,7 +331,7 @@ class TuningStudy:
             raise
 
     def _with_flag(self, result: Result) -> Result:
-        """The result, and what the script's own flag against padding would bring it."""
+        """The result, with what the script's own flag against padding would gain."""
         if self._sampler is None or result.disturbed or self._hosts is not None:
             return result
         self._findings.flag = gain_of_flag(
@@ -336,7 +343,7 @@ class TuningStudy:
         return replace(result, untried=concluded.untried, seconds=concluded.seconds)
 
     def _with_profile(self, result: Result) -> Result:
-        """The result, and where the time of its best plan goes, where that can be seen."""
+        """The result, with where the time of its best plan goes, if that can be seen."""
         seen = self._findings.profile
         if seen is not None and seen.plan == result.best.plan:
             return replace(result, profile=seen)
@@ -393,7 +400,7 @@ class TuningStudy:
         self._measure_all(runner, space)
 
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
-        """Trial after trial, some at once, until the budget, the time or the plans are spent."""
+        """Measure trials, some at once, until the budget, the time or the plans are spent."""
         tried = self._findings.trials
         today = next((t for t in tried if t.plan.as_found and t.state == COMPLETED), None)
         with closing(Nodes(runner, self._hosts, today, self._measuring)) as nodes:
@@ -416,7 +423,7 @@ class TuningStudy:
                 self._begin(nodes, begun, origin, free)
 
     def _following(self, space: SearchSpace) -> tuple[Origin, Plan] | None:
-        """Who proposes the next plan, and which; None where there is none."""
+        """The next plan and who proposes it; None where there is none."""
         assert self._sampler is not None
         for origin, plan in space.suggestions:
             if plan not in self._past.history.tried and self._sampler.fits(plan) > SURELY_DIES:
@@ -425,7 +432,7 @@ class TuningStudy:
         return None if proposed is None else ("sampler", proposed)
 
     def _measure_today(self, runner: Runner) -> None:
-        """Today's launch on the first host; on the next one, where that is lost."""
+        """Measure today's launch on the first host; where that host is lost, on the next one."""
         today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
         nodes = Nodes(runner, None, None, self._measuring)
         lost = True
@@ -442,7 +449,7 @@ class TuningStudy:
             raise error
 
     def _open_space(self, runner: Runner, resumed: int) -> SearchSpace:
-        """The space, now that the baseline has shown what the script trains."""
+        """Build the space of plans, now that the baseline has shown what the script trains."""
         options = self._options
         seen = next((t.plan for t in self._findings.trials if t.plan.as_found), None)
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=seen)
@@ -470,7 +477,7 @@ class TuningStudy:
         return space
 
     def _leave_today_out(self, space: SearchSpace) -> None:
-        """The plans by which ranks would run as those of today's launch were seen to."""
+        """Leave out the plans that would run exactly as today's launch was seen to run."""
         today = next((t for t in self._findings.trials if t.plan.as_found and t.observed), None)
         if today is None or today.state != COMPLETED:
             return
@@ -479,7 +486,7 @@ class TuningStudy:
         self._findings.same_as_today = len(same)
 
     def _look_where_time_goes(self, runner: Runner) -> None:
-        """Of today's launch, where that can be seen: it says what is worth trying first."""
+        """Profile today's launch, where that can be done: it says what is worth trying first."""
         today = self._findings.trials[0]
         if today.state == COMPLETED and isinstance(runner, ProfilingRunner):
             self._on_event(Said(text="looking where the time of today's launch goes"))
@@ -496,7 +503,7 @@ class TuningStudy:
         return workload
 
     def _begin(self, nodes: Nodes, plan: Plan, origin: Origin, free: tuple[str, ...]) -> None:
-        """Run a plan as the next trial, to its end where no others may run beside it."""
+        """Run a plan as the next trial; wait for its end unless others may run beside it."""
         number = self._past.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
@@ -504,14 +511,14 @@ class TuningStudy:
         attempt = nodes.attempt(plan, free, number, origin)
         attempt.delayed = attempt.measuring.findings.contended_runs
         if free:
-            self._past.history.tried.add(plan)  # nobody proposes it again
+            self._past.history.tried.add(plan)  # so that it is not proposed again while it runs
             nodes.start(attempt)
         else:
             attempt.measure()
             self._end(attempt)
 
     def _end(self, attempt: Attempt) -> None:
-        """Take in what came of an attempt."""
+        """Write down what came of an attempt, and draw the consequences."""
         run, plan, found = attempt.run, attempt.plan, attempt.measuring.findings
         if found is not self._findings:
             self._findings.contended_runs += found.contended_runs
@@ -533,7 +540,7 @@ class TuningStudy:
                 startup_seconds=attempt.measuring.start_seconds,
                 delayed_runs=delayed_runs,
             )
-            if not run.logs:  # it leaves nothing to write down, and may be tried again
+            if not run.logs:  # nothing to write down; it may be tried again
                 self._storage.abandon(plan)
                 return
         if attempt.slower:
@@ -561,9 +568,9 @@ class TuningStudy:
         self._on_event(TrialEnded(trial=trial))
 
     def _go_on_without(self, lost: HostLost) -> None:
-        """The plans that need more hosts than are left are not tried any more."""
-        assert self._hosts is not None, "only hosts are lost"
-        if lost.name in self._hosts.names:  # or another trial was there, too
+        """Go on without a lost host: leave out the plans that need more hosts than are left."""
+        assert self._hosts is not None, "a host was lost, so the study has hosts"
+        if lost.name in self._hosts.names:  # else another trial on it has reported the loss
             self._hosts.leave_out(lost.name)
         left = self._hosts.names
         with_them = "went on with " + ", ".join(left) if left else "ended: no host is left"
@@ -577,7 +584,7 @@ class TuningStudy:
 
     @property
     def _has_hosts(self) -> bool:
-        """Whether there is a machine left to run on."""
+        """Whether a machine is left to run on."""
         return self._hosts is None or bool(self._hosts.names)
 
     def _belief(self) -> Mapping[Plan, tuple[float, float]]:
@@ -592,7 +599,7 @@ class TuningStudy:
         return self._concluded()
 
     def _concluded(self) -> Result:
-        """What is known so far; of a disturbed study too, which says so."""
+        """The result of what is known so far. That of a disturbed study says that it is."""
         return conclude(
             self._findings,
             facts=self._facts,
@@ -609,12 +616,12 @@ class TuningStudy:
 
 
 class StudyDisturbedError(NotMeasurableError):
-    """Disturbed, with what was found all the same: ``result`` is None where no trial was valid."""
+    """Other processes disturbed the study. ``result``: what was found; None: no valid trial."""
 
     result: Result | None = None
 
 
 class StudyInterrupted(Interrupted):
-    """Interrupted, with what was found: ``result`` is None where no trial was valid yet."""
+    """The study was interrupted. ``result`` is what was found; None without a valid trial."""
 
     result: Result | None = None

@@ -341,11 +341,11 @@ class TestNeighbours:
         assert "--resume" in str(caught.value.hint)
         provisional = caught.value.result  # type: ignore[attr-defined]
         assert provisional.disturbed
-        assert "no factor is true" in " ".join(provisional.notes)
+        assert "no factor holds" in " ".join(provisional.notes)
 
         shared = tune(SMALL, FakeRunner(busy), share_machine=True)
         assert shared.disturbed
-        assert "no factor is true" in " ".join(shared.notes)
+        assert "no factor holds" in " ".join(shared.notes)
 
         result = tune(SMALL, FakeRunner(truthful()), study=book, resume=True)
         assert result.best.plan == fastest(SMALL)

@@ -148,7 +148,7 @@ def shared(runner: Busy) -> tuple[Result, str]:
         max_time_seconds=240,
     )
     assert result.disturbed
-    (said,) = [note for note in result.notes if note.startswith("Beside what else computed here")]
+    (said,) = [note for note in result.notes if "While other processes computed" in note]
     return result, said
 
 
@@ -163,4 +163,4 @@ def test_a_busy_machine_bounds_the_gain_where_both_plans_suffer_alike(in_trials:
 
 def test_it_bounds_nothing_where_they_suffer_differently() -> None:
     _, said = shared(Busy(lambda plan: 0.6 if plan.as_found else 0.2, in_trials=True))
-    assert "that is no bound, for others kept the two waiting differently (20 and" in said
+    assert "that is no bound: others delayed the two differently (20 and" in said
