@@ -34,10 +34,11 @@ from cputune.stack import load
 from cputune.steps import Infeasible
 
 TRIAL_SAMPLES = 2048
-"""Examples of a recipe's real data set that trials tokenize: enough for 100 steps."""
+"""How many examples of a recipe's real data set a trial tokenizes: enough for 100 steps."""
 
 KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""torch/_inductor/runtime/cache_dir_utils.py; else it is a folder of the user in /tmp."""
+"""The variable that names torch.compile's cache (torch/_inductor/runtime/cache_dir_utils.py).
+Unset, the cache is a folder of the user in /tmp."""
 
 
 def trial_variables(
@@ -45,9 +46,9 @@ def trial_variables(
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    After each step it waits until it is let take another. ``kernels``: where torch.compile keeps
-    what it has compiled, for the trials after this one. It is never the user's own, so that what it
-    takes is what a first run takes.
+    After each step the rank waits for leave to take another. ``kernels`` is where torch.compile
+    keeps what it has compiled, for later trials. It is never the user's own cache: a trial has to
+    compile what a first run compiles.
     """
     return {
         SOCKET_VARIABLE: post,
@@ -64,9 +65,9 @@ def trial_variables(
 class Here(Engine):
     """The engine of this machine: a process for each rank, or a launcher that starts them.
 
-    ``argv`` of a launch is then the command of a rank; of a fork the script and its arguments.
-    ``fork``: the ranks are forks of the supervisor. ``typed``: ``argv`` is a launcher's, as the
-    user has typed it. ``holder`` keeps the port free by which the ranks meet.
+    ``argv`` is the command of a rank; of a fork, the script and its arguments. ``fork``: the ranks
+    are forks of the supervisor. ``typed``: ``argv`` is a launcher's command, as the user typed it.
+    ``holder`` reserves the port at which the ranks meet.
     """
 
     facts: HostFacts
@@ -75,7 +76,7 @@ class Here(Engine):
     holder: socket.socket = field(default_factory=lambda: held_port())
 
     def start(self, launch: Launch) -> list[RankCommand]:
-        """As every verb: see ``Engine``. Raises Infeasible where oneCCL's mpirun is not there."""
+        """Start the ranks: see ``Engine``. Raises Infeasible where oneCCL has no mpirun."""
         plan, given = launch.plan, (launch.argv, launch.environment, launch.variables)
         if self.typed:
             return typed_launch(*given)
@@ -85,12 +86,12 @@ class Here(Engine):
         return local_ranks(plan, *given, fork=self.fork, port=port)
 
     def end(self, launch: Launch) -> None:
-        """Nobody meets there any more."""
+        """Release the port at which the ranks met."""
         self.holder.close()
 
 
 def needs_mpirun(plan: Plan) -> bool:
-    """Whether a launcher has to start the ranks: oneCCL finds them by MPI."""
+    """Whether a launcher has to start the ranks: with oneCCL they find each other by MPI."""
     return plan.backend == "ccl" and plan.world_size > 1
 
 
@@ -103,9 +104,9 @@ def local_ranks(
     fork: bool = False,
     port: int,
 ) -> list[RankCommand]:
-    """One message per rank; each is bound before anything of it is loaded.
+    """One message per rank; each is bound to its CPUs before it loads anything.
 
-    ``argv``: of a fork, the script and its arguments; else what is started.
+    ``argv`` is the command that is started; of a fork, the script and its arguments.
     """
     return [
         command(
@@ -119,13 +120,13 @@ def local_ranks(
 
 
 def python_command(argv: Sequence[str]) -> list[str]:
-    """``python SCRIPT ARGS``, measured: with the hooks set before."""
+    """``python SCRIPT ARGS``, measured: the hooks are set before the script runs."""
     code = bootstrap("cputune.inside.hooks", "sys.exit(run_script(sys.argv[1:]))")
     return [training_python(), "-c", code, *argv]
 
 
 def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
-    """A command as it was typed, where the environment of this very Python is activated."""
+    """A command as typed, run as if the environment of this Python were activated."""
     beside = os.path.join(training_interpreter().prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
     return command(words, {**environment, "PATH": path})
@@ -134,9 +135,9 @@ def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCo
 def typed_launch(
     words: Sequence[str], base: Mapping[str, str], variables: Mapping[str, str]
 ) -> list[RankCommand]:
-    """One message for the launcher that the user has typed, which starts the ranks as it does.
+    """One message for the launcher that the user typed; the launcher starts the ranks.
 
-    Its ranks report by their environment alone.
+    Environment variables alone make its ranks report.
     """
     return [as_activated(words, on_python_path({**base, **variables}))]
 
@@ -176,13 +177,13 @@ def mpi_ranks(
         I_MPI_PIN_DOMAIN=f"[{masks}]",
         I_MPI_HYDRA_BOOTSTRAP="fork",
     )
-    environment[CPUS_VARIABLE] = json.dumps(plan.cpus)  # it cannot bind them exactly
+    environment[CPUS_VARIABLE] = json.dumps(plan.cpus)  # mpirun cannot bind them exactly
     ranks = str(plan.processes_per_node)
     return [command([mpirun, "-n", ranks, "-ppn", ranks, *argv], environment)]
 
 
 def intel_mpirun(environment: Mapping[str, str], facts: HostFacts) -> str:
-    """The path of Intel MPI's mpirun: what setvars.sh brought, else what was found."""
+    """The path of Intel MPI's mpirun: the one of setvars.sh, else one that is found here."""
     if "I_MPI_ROOT" in environment:
         brought = shutil.which("mpirun", path=environment.get("PATH"))
         if brought and os.path.realpath(brought).startswith(
@@ -231,9 +232,9 @@ def setvars_script() -> Path | None:
 
 
 def held_port() -> socket.socket:
-    """A socket bound to a free port, and not listening: nobody else is given that port.
+    """A socket that reserves a free port: bound, not listening, so nobody else is given the port.
 
-    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
+    Rank 0 can still listen on the port, since both set SO_REUSEADDR (socket(7)).
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

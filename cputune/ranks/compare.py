@@ -1,4 +1,4 @@
-"""What the ranks see, held against the plan: one judge, for trials and for launches. Pure."""
+"""Compares what ranks show with their plan, for trials and for launches alike. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cputune.workload import Padding, Recipe, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One thing that a rank shows, beside what the plan says of it.
+    """One property of a rank: what it shows, and what the plan says of it.
 
-    ``rank`` is the global one. ``seen`` is None where the rank does not show it, and
+    ``rank`` is the global number. ``seen`` is None where the rank does not show the property;
     ``unknown`` then says why it may not. ``by_cpu_number``: see ``Shown``.
     """
 
@@ -41,10 +41,10 @@ class Comparison:
 
 
 def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Comparison, ...]:
-    """Everything that the plan says, beside what each rank (number, state) shows.
+    """Everything that the plan says, with what each rank (number, state) shows of it.
 
-    Each against the CPUs of its own node; launchers number the ranks node by node. Nothing
-    is compared for a plan that is run as found.
+    CPUs are compared with those of the rank's own node; launchers number the ranks node by node.
+    Nothing is compared for a plan that is run as found.
     """
     if plan.as_found:
         return ()
@@ -72,9 +72,9 @@ def _of_rank(plan: Plan, rank: int) -> Plan:
 def differences(
     plan: Plan, states: Sequence[RankState], *, by_number: bool = True
 ) -> tuple[str, ...]:
-    """Where a rank's effective state is not the plan's, in words with both values.
+    """Where ranks run otherwise than the plan says, in words with both values.
 
-    CPU numbers mean nothing from pod to pod: ``by_number`` False leaves out what tells them.
+    CPU numbers differ from pod to pod: ``by_number`` False leaves out what depends on them.
     """
     rows = compare(plan, tuple(enumerate(states)))
     wrong = [row for row in rows if row.differs and (by_number or not row.by_cpu_number)]
@@ -88,9 +88,9 @@ def differences(
 
 
 def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
-    """Whether ranks that told this of themselves (``for_people``) ran as the plan says.
+    """Whether ranks with these states (``for_people``) ran as the plan says.
 
-    What ranks do not show has to be as it is today.
+    A property that ranks do not show has to be the same in the plan and in today's launch.
     """
     if plan.as_found or len(told) != plan.world_size:
         return False
@@ -99,7 +99,7 @@ def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
         return False
     states = [
         {
-            "mapped": one.get("preload"),  # what is preloaded is mapped
+            "mapped": one.get("preload"),  # a rank shows preloaded libraries as mapped files
             **one,
             "affinity": cpulist.parse(str(one.get("affinity") or "")),
         }
@@ -110,7 +110,7 @@ def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
 
 
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
-    """What of a plan its ranks cannot show, each once, with the reason."""
+    """What of a plan its ranks cannot show, each property once, with the reason."""
     rows = compare(plan, tuple(enumerate(states)))
     said = (
         f"{row.what}: {row.expected} by the plan, not seen: {row.unknown}"
@@ -121,12 +121,12 @@ def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def _of(ranks: Sequence[int], world: int) -> str:
-    """Which ranks are meant; nothing where it is all of them."""
+    """The ranks that are meant, as words; empty where all of them are."""
     return "" if len(ranks) == world else f" of rank {', '.join(map(str, ranks))}"
 
 
 def global_batch(states: Sequence[RankState]) -> int:
-    """Samples of one optimizer step of all ranks."""
+    """How many samples all ranks together take through one optimizer step."""
     return sum(
         int(state["batch"]) * int(state["accumulation"])
         if state.get("batch") and state.get("accumulation")
@@ -144,8 +144,8 @@ def as_shown(
 ) -> Workload:
     """The workload, with what the ranks of this plan have shown of it filled in.
 
-    What today's launch trains, and how long its steps wait for their data, are what it showed last.
-    Where it ends tells a script of the user's alone: recipes train on a part of their data.
+    What today's launch trains, and how long its steps wait for data, are what it showed last. Only
+    of a user's script it is learnt how long it trains: recipes train on a part of their data.
     """
     first, own = states[0], plan.as_found or plan.world_size == 1
     seen = workload.observed(
@@ -160,14 +160,14 @@ def as_shown(
     )
     if not plan.as_found:
         return seen
-    if len(waits) > 2:  # the first waits for workers to start
+    if len(waits) > 2:  # the first step waits for the loader's workers to start
         share = round(min(1.0, median(waits[1:])), 4)
         seen = replace(seen, loading_share=share)
     return replace(seen, training=training or seen.training)
 
 
 def _to_its_end(states: Sequence[RankState]) -> dict[str, int | float | None]:
-    """How long a script trains, and what it does beside its steps until then."""
+    """How long a script trains, and how much it does beside its steps until its end."""
     first = states[0]
     count, each = first.get("checkpoints"), first.get("checkpoint_seconds")
     known = count == 0 or (count is not None and each is not None)
@@ -180,7 +180,7 @@ def _to_its_end(states: Sequence[RankState]) -> dict[str, int | float | None]:
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:
-    """What the whole training takes through a step; None where the script does not say it."""
+    """How many samples the whole training takes; None where the script does not say it."""
     first = states[0]
     steps, epochs, there = (
         first.get("steps_to_end"),
@@ -193,7 +193,7 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
 
 
 def padding_of(state: RankState) -> Padding | None:
-    """What of a rank's batches is padding; None where no mask tells it."""
+    """How much of a rank's batches is padding; None where no mask shows it."""
     share = state.get("padding_share")
     if share is None:
         return None
@@ -207,7 +207,7 @@ def padding_of(state: RankState) -> Padding | None:
 
 
 def fed_with(recipe: Recipe | None, states: Sequence[RankState]) -> str | None:
-    """What a trial was fed with, as a sentence; None where no rank has said it."""
+    """Which data a trial was given, as a sentence; None where no rank has reported it."""
     if recipe is None:
         return "the script's own data"
     if not states:
@@ -228,18 +228,18 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "learning_rate", "dataset", "padding_share", "columns_left", "products_rounded", "python",
     "pid", "peak_bytes",
 }  # fmt: skip
-"""What of a rank's state a result keeps: all that shows a knob, but for the long lists of paths
-and variables, and what says who the rank is and what it trains."""
+"""The keys of a rank's state that a result keeps: those that show a knob, without long lists of
+paths and variables, and those that say who the rank is and what it trains."""
 
 
 _READ = frozenset(
     shown.what for knob in KNOBS for shown in knob.shown if shown.key == "environment"
 )
-"""Variables by which alone a rank shows a knob."""
+"""Variables that are the only sign by which a rank shows a knob."""
 
 
 def for_people(state: RankState) -> dict[str, object]:
-    """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
+    """A rank's state as a result holds it: plain values, CPUs as the text of a list."""
     record: dict[str, object] = {name: value for name, value in state.items() if name in _KEPT}
     record["affinity"] = cpulist.render(state["affinity"])
     read = {name: value for name, value in state.get("environment", {}).items() if name in _READ}
@@ -249,8 +249,10 @@ def for_people(state: RankState) -> dict[str, object]:
 
 
 def refuse_impossible(workload: Workload, states: Sequence[RankState]) -> None:
-    """Raise Infeasible where no plan can have the batch: there is too little data, or another
-    one was asked for of a loop over torch alone, in which nothing of ours sets it.
+    """Raise Infeasible where no plan can have the batch that was asked for.
+
+    Either there is too little data, or the script is a loop over torch alone, in which the batch
+    cannot be set from outside.
     """
     there, wanted = states[0].get("dataset_samples"), global_batch(states)
     if there is not None and there < wanted:

@@ -52,17 +52,18 @@ OWN_VARIABLES = (
     "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR",
     "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK", "DISPLAY", "PWD", "OLDPWD", "_",
 )  # fmt: skip
-"""Variables that mean something on one machine alone; all others are ours, as MPI's are."""
+"""Variables that hold for one machine alone and are not sent to other hosts."""
 
 PORTS = (20000, 32000)
-"""Where the ranks of a held launch meet: below the ports that kernels give away by themselves."""
+"""The ports at which the ranks of a held launch may meet. They lie below those that kernels give
+away by themselves."""
 
 PLACE_SECONDS = 30.0
 UNREACHABLE_STATUS = 255
-"""With which ssh ends where it is not there, or was cut."""
+"""The exit status of ssh when it could not connect, or the connection was cut."""
 
 HERE = "{folder}"
-"""Of a held launch: the folder in which it is unpacked."""
+"""Stands for the folder in which a held launch is unpacked."""
 
 LAUNCH, LIBRARY = "launch", "lib"
 SITE = f"{LIBRARY}/cputune/inside/site"
@@ -75,11 +76,11 @@ class Launch:
     Attributes:
         plan: what is launched.
         nodes: the hosts, in the order of the plan's nodes; none: this machine.
-        files: as emitted; the first is started. None of them where ``argv`` is.
-        argv: what is run as found, in the place of an emitted file.
-        variables: those that make its ranks report (of hosts at ``tcp:TOKEN:PORT:HOST``).
-        environment: ours.
-        folder: of this launch, here; the same path on every host where ranks find it by that.
+        files: the emitted files; the first is started. None where ``argv`` is given.
+        argv: a command that is run as found, in the place of an emitted file.
+        variables: make its ranks report (on other hosts to ``tcp:TOKEN:PORT:HOST``).
+        environment: that of this process.
+        folder: of this launch, on this machine; other hosts may have it at the same path.
     """
 
     plan: Plan
@@ -94,8 +95,8 @@ class Launch:
 class Engine:
     """Starts a launch, watches it, ends it, and says why it ended.
 
-    ``format`` is what is emitted for it, and started; none on this machine, where the ranks of a
-    plan are started directly (``cputune.ranks.commands``).
+    ``format`` is the format that is emitted for it, and started. None on this machine, where the
+    ranks of a plan are started directly (``cputune.ranks.commands``).
     """
 
     format: str = ""
@@ -105,22 +106,22 @@ class Engine:
         raise NotImplementedError
 
     def watch(self, launch: Launch) -> str | None:
-        """What it waits for before its ranks run, in the engine's own words; None: nothing.
+        """What the launch waits for before its ranks run, in the engine's own words; None: nothing.
 
-        Raises HostLost where a host is gone of which nobody else would tell.
+        Raises HostLost where a host is gone and no connection would show it.
         """
         return None
 
     def end(self, launch: Launch) -> None:
-        """Remove what it has put elsewhere, once the commands have ended."""
+        """Remove what the engine has put on other hosts, once the commands have ended."""
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """What the engine knows of how the commands ended; None: nothing of its own."""
+        """What the engine knows of why the commands ended; None where it knows nothing more."""
         return None
 
 
 def engine_of(reach: Reach, plan: Plan) -> Engine:
-    """Who starts a plan where this way leads; what runs as found, or on one host, is held there."""
+    """The engine for this way to hosts; what runs as found, or on one host, is held there."""
     if reach.name == PODS:
         from cputune.ranks.trainjob import ByTrainJob, Pods
 
@@ -167,7 +168,7 @@ class Held(Engine):
         return commands
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """A host is lost where what leads to it is: its own end is told above 128."""
+        """Why it ended: the way to a host that dies (status above 128) means a lost host."""
         for one in exits:
             node, status = launch.nodes[one["rank"]], one["status"]
             if status < 0:
@@ -180,12 +181,12 @@ class Held(Engine):
 
 @dataclass(frozen=True, slots=True)
 class _FromHere(Engine):
-    """A script that is started here alone, and reaches the other hosts by itself."""
+    """A script that is started on this machine alone, and reaches the other hosts by itself."""
 
     reach: Reach
 
     def watch(self, launch: Launch) -> str | None:
-        """It waits for nobody; of a host that is gone it tells late, or never."""
+        """Nothing: it waits for nobody. A host that is gone is looked for, since it shows late."""
         return _look_for(self.reach, launch)
 
     def end(self, launch: Launch) -> None:
@@ -235,7 +236,7 @@ LOST = re.compile(
     r"(?i)node failure|NODE_FAIL|not responding|No route to host|Connection (timed out|refused|"
     r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*terminated"
 )
-"""How srun, hydra, Open MPI and ssh say that a host is gone; the line names it."""
+"""How srun, hydra, Open MPI and ssh report that a host is gone; the line contains its name."""
 
 
 def render_for(
@@ -263,13 +264,13 @@ def render_for(
 
 
 def own_address(hosts: Sequence[str]) -> str:
-    """The address of this machine by which it speaks to the first host that is another one."""
+    """The address of this machine from which the first other host is reached."""
     for host in hosts:
         if is_here(host):
             continue
         for probe, place in _datagrams(host, 9):
             with contextlib.suppress(OSError):
-                probe.connect(place)  # a datagram socket sends nothing by this
+                probe.connect(place)  # connecting a datagram socket sends nothing
                 return str(probe.getsockname()[0])
     return "127.0.0.1"
 
@@ -294,9 +295,9 @@ def _datagrams(host: str, port: int) -> Iterator[tuple[socket.socket, Any]]:
 
 
 def reporting_files() -> dict[str, str]:
-    """What ranks load of ours, so that nothing of cputune has to be installed there.
+    """The files of cputune that ranks load, so that hosts need no installation of it.
 
-    Without its words: what is sent has to be short (``sent_lines``).
+    Docstrings are left out: what is sent has to be short (``sent_lines``).
     """
     package = root_directory() / "cputune"
     files = {
@@ -336,7 +337,7 @@ def write_here(launch: Launch) -> None:
 
 
 def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> dict[str, str]:
-    """The variables of a launch that reports, where its folder lies there."""
+    """The variables of a launch that reports, where its folder lies at this path."""
     path = f"{folder}/{SITE}"
     told = {name: value.replace(HERE, folder) for name, value in variables.items()}
     return {**told, "PYTHONPATH": f"{path}:{others}" if others else path}
@@ -354,7 +355,7 @@ def _started_here(
 
 
 def _moved(word: str) -> str:
-    """A path of ours as it is in the folder of the launch."""
+    """The path of a file of cputune in the folder of the launch."""
     here = f"{root_directory()}/cputune/"
     return f"{HERE}/{LIBRARY}/cputune/{word[len(here) :]}" if word.startswith(here) else word
 
@@ -386,7 +387,7 @@ def _ask_others(reach: Reach, launch: Launch, script: str, asked: Mapping[str, o
 
 
 def _take_away(reach: Reach, launch: Launch) -> None:
-    """Remove them again; hosts that are lost keep them."""
+    """Remove the files from every other host; a host that is lost keeps them."""
     asked = {"folder": str(launch.folder), "files": None}
     with contextlib.suppress(CputuneError):
         ask_each(_others(launch), reach, script_text("place.py"), lambda _: asked, PLACE_SECONDS)
@@ -403,15 +404,17 @@ if command:
     command = ["env", *told, "sh", "-c", shlex.quote(" ".join(command))]
 os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 """
-"""Its command becomes one word for a shell: Open MPI's is a line of several commands."""
+"""An ssh that hands variables on. The command becomes one word for a shell, because Open MPI's is a
+line of several commands."""
 
 
 def ssh_handing_on(
     folder: Path, carried: Sequence[str], ssh: Sequence[str], environment: Mapping[str, str]
 ) -> str:
-    """A folder with an ssh that hands variables on, to stand first on PATH.
+    """A folder with an ssh that hands variables on; it is put first on PATH.
 
-    Open MPI carries none unasked; and it takes the words by which the user reaches hosts.
+    Open MPI hands no variables on unasked. This ssh also takes the options by which the user
+    reaches hosts.
     """
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)

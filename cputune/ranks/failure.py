@@ -34,7 +34,7 @@ def failure(
         script: its file name.
     """
     died = [e for e in exits if e["status"] < 0 or e["status"] > 128]
-    # A rank that died of a signal is the cause of what the others then raised.
+    # A rank that died of a signal is the cause: the exceptions of the others follow from it.
     first = next(iter(died), None) or next(
         (e for e in exits if e["status"] != 0), exits[0] if exits else None
     )
@@ -43,7 +43,7 @@ def failure(
     for error in () if died else errors:
         if (raised := _raised(error, after, script, tail)) is not None:
             return raised
-    if first is None and errors:  # torch takes its time to leave
+    if first is None and errors:  # torch takes long to end
         return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
@@ -70,7 +70,7 @@ _SIGNALS = {
     "one, or a virtual machine that hides it); cputune doctor --deep tells which",
     int(signal.SIGBUS): ": /dev/shm is full or too small, or a file that it had mapped was cut",
 }
-"""What signals mean that a shell hands on as 128 and their number."""
+"""The meaning of signals; a shell reports them as exit status 128 + number."""
 
 _EXCEPTION = re.compile(
     r"(?:\[rank\d+\]:\s*)?(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))(?::(?: (.*))?)?"
@@ -78,9 +78,9 @@ _EXCEPTION = re.compile(
 
 
 def last_words(tail: str) -> Raised:
-    """The last exception that a script wrote, else (of no kind) its last line.
+    """The last exception that a script wrote; else its last line, with no kind.
 
-    Not those of its launcher.
+    What the launcher of the script wrote is left out.
     """
     lines: list[str] = []
     raised: Raised | None = None
@@ -91,7 +91,7 @@ def last_words(tail: str) -> Raised:
         found = _EXCEPTION.fullmatch(line)
         if found and found[1] in OF_LAUNCHERS:
             del lines[began:]
-            break  # what follows is the launcher's too
+            break  # from here on the launcher writes
         if found:
             raised = {"event": "error", "kind": found[1], "text": found[2] or ""}
         if line and not re.match(r"[EWI]\d{4} ", line):
@@ -100,7 +100,7 @@ def last_words(tail: str) -> Raised:
 
 
 def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialError | None:
-    """What an exception of the script says of the cause; None where it says nothing."""
+    """The cause that an exception of the script shows; None where it shows none."""
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
     if kind == "SystemExit" and (not line or line.startswith("exit status ")):
@@ -120,7 +120,7 @@ def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialEr
 
 
 USE_CPU = "give it --use_cpu"
-"""What mends a Trainer that refuses bf16 without a GPU."""
+"""How the Trainer is told to train on CPUs, where it refuses bf16 without a GPU."""
 
 _CAUSES = (
     (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
@@ -137,7 +137,7 @@ _CAUSES = (
      False),
     (r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
      f"asks for a GPU's precision: {USE_CPU} (use_cpu=True in code) and this launch trains on the "
-     "CPUs too", True),  # a plan can set it, but has no launch of today to be compared with
+     "CPUs too", True),  # a plan could set it, but today's launch fails
     (r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
      r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
      r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
@@ -147,7 +147,7 @@ _CAUSES = (
     (r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed",
      "uses DeepSpeed, which divides a model over accelerators: leave it out", True),
 )  # fmt: skip
-"""Causes that lie in the script, the way out, and whether every plan meets them."""
+"""Causes that lie in the script, how to remove them, and whether every plan meets them."""
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:

@@ -1,8 +1,8 @@
-"""A job in the foreground: its output is the user's, its signals and its exit code too.
+"""Runs a job in the foreground: it has the terminal, and its exit code becomes ours.
 
-Nothing is measured and nothing is led elsewhere. A lone process takes the place of ours
-(exec). Several ranks are our children, in our process group; what the terminal tells the
-group they hear by themselves, what is sent to us alone is passed on to them.
+Nothing is measured and no output is redirected. A lone process takes the place of this one (exec).
+Several ranks are children in our process group: they get the signals of the terminal directly, and
+signals that are sent to us alone are passed on to them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG
 from cputune.workload import Workload
 
 GRACE_SECONDS = 10.0
-"""After one rank has failed, each of SIGINT and SIGTERM leaves the others so much time."""
+"""After one rank has failed, the others have this time to end after SIGINT, and again after
+SIGTERM."""
 
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
@@ -45,10 +46,10 @@ _LIBC = ctypes.CDLL(None)
 def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) -> int:
     """Train with a plan, to the end of the script; its exit code, 128 + N for signal N.
 
-    ``rank_script`` numbers and binds ranks that an MPI starts, as in emitted files. A plan
-    that is run as found is the launch that was typed. Does not return where there is but one
-    process. Raises ValueError where the batch cannot be divided over the ranks, Infeasible
-    where a plan of oneCCL has no Intel MPI.
+    ``rank_script`` numbers and binds the ranks that an MPI starts, as in emitted files. A plan that
+    runs as found is the launch that was typed. A launch of one process does not return. Raises
+    ValueError where the batch cannot be divided over the ranks, Infeasible where a plan of oneCCL
+    finds no Intel MPI.
     """
     versions = {p.name: p.version for p in facts.packages if p.version}
     way = carried(workload, plan, versions)
@@ -75,7 +76,7 @@ def become(command: RankCommand) -> NoReturn:
         os.sched_setaffinity(0, command["cpus"])
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would keep that
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, exec keeps that
     os.execvpe(command["argv"][0], command["argv"], command["env"])
 
 
@@ -92,7 +93,7 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
         while running:
             told = signal.sigwaitinfo(_WAITED_FOR)
             if told.si_signo != signal.SIGCHLD:
-                # SI_KERNEL (above 0) is the terminal, which has told all of the group.
+                # SI_KERNEL (above 0): the terminal has sent the signal, to the whole process group.
                 if told.si_code <= 0:
                     _pass_on(told.si_signo)
                 continue
@@ -124,7 +125,7 @@ def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
 
 
 def _pass_on(number: int) -> None:
-    """To everything below: Intel MPI's ``mpirun`` is a shell script that passes nothing on."""
+    """Pass a signal on to every process below: Intel MPI's ``mpirun`` is a script that does not."""
     for process in below(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)

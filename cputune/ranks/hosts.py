@@ -1,8 +1,8 @@
 """The hosts of one study, in the order in which its plans count their nodes.
 
-They are looked over before the first trial. What would make every trial fail on one of them is said
-at once, with the host and what differs: no such Python, other versions, another script or data, no
-network that carries what ranks send.
+They are checked before the first trial. Whatever would make every trial fail is reported at once,
+with the host and what differs: a missing Python, other versions, another script or other data, no
+network between them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cputune.steps import HostLost, Infeasible
 from cputune.workload import Workload
 
 SAME_VERSIONS = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
-"""What the ranks of one job must have in the same version on all hosts."""
+"""Packages that the ranks of one job must have in the same version on all hosts."""
 
 LEAST_MEMORY_SHARE = 0.5
-"""A host with less free memory than this share of the first one's is named."""
+"""A host whose free memory is less than this share of the first one's is reported."""
 
 MOST_IMPORTS = 200
 
@@ -53,25 +53,26 @@ class RankHosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of those that are left."""
+        """The names of the hosts that are left."""
         return tuple(host.name for host in self.hosts)
 
     @property
     def facts(self) -> tuple[tuple[str, HostFacts], ...]:
-        """Each by its name."""
+        """The facts of each host, by its name."""
         return tuple((host.name, host.facts) for host in self.hosts)
 
     @property
     def in_pods(self) -> bool:
-        """Whether they are pods that a trial brings: what is typed runs in this one.
+        """Whether the hosts are pods that each trial starts anew.
 
-        Two plans never share their CPUs, so that they take no turns.
+        What runs as found runs in this pod. Two plans never share CPUs then, so they are not
+        measured in turn.
         """
         return self.reach.name == PODS
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where they are reached: by their names, where those are known here, else on a link."""
+        """The addresses of the hosts: names where these are known here, else those of a link."""
         if self.in_pods:
             return (os.environ.get("KUBERNETES_SERVICE_HOST", ""),)
         links = (
@@ -83,7 +84,7 @@ class RankHosts:
         return (*self.names, *links)
 
     def of(self, plan: Plan) -> tuple[KnownHost, ...]:
-        """Those that a plan runs on.
+        """The hosts that a plan runs on.
 
         Raises HostLost where one is gone, Infeasible where there are too few.
         """
@@ -95,14 +96,14 @@ class RankHosts:
         return tuple(self.hosts[: plan.nodes])
 
     def interface(self, plan: Plan) -> str | None:
-        """The interface that the ranks of a plan are told."""
+        """The network interface that the ranks of a plan are told to use."""
         asked = interface_of(plan)
         return asked if asked in self.interfaces else next(iter(self.interfaces), None)
 
     def neighbours(self) -> tuple[str, ...]:
-        """Who computes on them beside us just now, in words; nothing of ours may be running.
+        """Who else computes on the hosts just now, in words; only called when nothing of ours runs.
 
-        Nobody is named of a host that does not answer: the next trial will show it.
+        A host that gives no answer is left out: the next trial will show what is wrong.
         """
         nodes = [] if self.in_pods else [host.node for host in self.hosts]
         with contextlib.suppress(CputuneError):
@@ -116,14 +117,14 @@ class RankHosts:
         return ()
 
     def only(self, name: str) -> RankHosts:
-        """One of them alone."""
+        """The same for one of the hosts alone."""
         return replace(self, hosts=[h for h in self.hosts if h.name == name], lost={})
 
     def leave_out(self, name: str) -> None:
         """Go on without a host.
 
-        Those behind it move up where they have the same cores: plans name CPUs. Else only
-        those before it are left.
+        The hosts behind it move up where they have the same cores, because plans name CPUs.
+        Otherwise only the hosts before it are left.
         """
         place = self.names.index(name)
         gone, *behind = self.hosts[place:]
@@ -160,14 +161,14 @@ def open_hosts(
 def open_named(
     hosts: str | Sequence[str], workload: Workload
 ) -> contextlib.AbstractContextManager[RankHosts]:
-    """The same for hosts that are given by name, reached as ``cputune tune --hosts`` does."""
+    """Look over hosts that are given by name, reached as ``cputune tune --hosts`` does."""
     named = hosts if isinstance(hosts, str) else ",".join(hosts)
     reach = find_reach(None, ssh=None, allocated=False, mpi=None)
     return open_hosts(parse_distinct_hosts(named), reach, workload)
 
 
 def needed_paths(workload: Workload) -> Iterator[str]:
-    """What a trial needs to find alike on every host: the script, what it imports, its data."""
+    """Paths that a trial needs unchanged on every host: the script, its imports, its data."""
     yield os.getcwd()
     script = script_file(workload.argv) if workload.recipe is None else None
     if script is not None:
@@ -205,7 +206,7 @@ def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
 
 
 def _differences(hosts: Sequence[Probed], paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What stands against it, each with a hint."""
+    """What keeps these hosts from being one job, each with a hint."""
     first = hosts[0]
     for one in hosts:
         if one.python != training_python():

@@ -39,34 +39,36 @@ from cputune.steps import (
 )
 
 LAST_WORDS_SECONDS = 1.0
-"""When one rank has failed, the others soon fail too, because it is gone. The job is heard so
-much longer before it is judged, so that the rank that failed first is among those heard."""
+"""When one rank has failed, the others soon fail too, because it is gone. The job is listened to
+for so much longer, so that the rank that failed first is among those that were heard."""
 
 TRACEBACK_SECONDS = 10.0
-"""A rank that has raised still writes its traceback and ends; on a busy machine that takes time."""
+"""A rank that has raised an exception still writes its traceback and ends. On a busy machine that
+takes time."""
 
 MOST_WORDS = 2000
-"""Characters of what a script says as it fails."""
+"""How many characters of a failing script's output are kept."""
 
 LOOK_SECONDS = 1.0
-"""So often a launch over hosts looks whether it has time left: the search may be ended."""
+"""How often a launch over hosts looks whether it has time left; the search may have ended."""
 
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
-"""What those that run on have leave for, beside the step that they are at: steps of so much."""
+"""Ranks that run on may take several steps without asking: as many as fill these seconds, and at
+most so many."""
 
 TWICE = "each was started as a job of its own, or the launcher numbers them alike"
 
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
-"""A step may take so many times as long as the slowest one before it; one busy neighbour
-alone makes it 9 times as long."""
+"""The patience with a step, over the slowest one before it. One busy process beside it can make a
+step 9 times as long."""
 
 
 class Job:
     """The processes of one launch, on one machine or on several.
 
-    Of one over hosts the processes here are those by which it begins. What its ranks use and who
+    Of a launch over hosts, only the first commands run here. What its ranks use and who
     ends them there is not seen from here, and they stand still by waiting for their turn.
 
     Attributes:
@@ -92,7 +94,7 @@ class Job:
         hosts: Sequence[str] = (),
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``hosts`` are the others on which the ranks run, in their order; none: this machine."""
+        """``hosts`` are the other hosts on which the ranks run, in order; none: this machine."""
         self._supervisor = supervisor
         self._hosts = tuple(hosts)
         self._post = post
@@ -127,7 +129,7 @@ class Job:
         """The process of each rank that is heard now."""
 
     def launch(self, engine: Engine, launch: Launch) -> None:
-        """Start it by its engine, which is then asked what it waits for and why it has ended."""
+        """Start the plan by its engine, which later says what it waits for and why it has ended."""
         self._engine = engine, launch
         self.start(engine.start(launch))
 
@@ -143,19 +145,19 @@ class Job:
         self._supervisor.start(commands, mark=mark)
 
     def turn(self, steps: int, *, profiled: int = 0) -> None:
-        """Of a job in turns: so many steps are about to be read, then it is let take none.
+        """Let a job take so many steps, which are about to be read, and then wait.
 
-        The start-up and the first step need no leave. ``profiled``: of so many each rank tells
-        where their time went, those after the first of the turn.
+        The start-up and the first step need no leave. ``profiled``: in so many of the steps after
+        the first one of the turn, each rank reports where the time goes.
         """
         self._wanted, self._to_profile = steps, profiled
 
     def run_on(self) -> None:
-        """Of a job in turns: it may take one step after the other, until it ``comes_to_rest``."""
+        """Let a job take one step after the other, until ``comes_to_rest`` is called."""
         self._runs_on = True
 
     def comes_to_rest(self, seconds: float) -> bool:
-        """Let it take the steps that it has leave for, which nobody reads, and no other.
+        """Let a job take the steps that it has leave for, unread, and no further one.
 
         False where it has failed, has come to its end, or takes longer than that.
         """
@@ -182,14 +184,14 @@ class Job:
         self._supervisor.continue_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
-        """Wait for ``seconds`` at most until somebody speaks; the steps of the job that came of it.
+        """Wait for ``seconds`` at most until somebody speaks; the job's steps now complete.
 
         Raises Crashed where a supervisor has died, or a rank talks nonsense, and HostLost.
         """
         return self._take(self._post.wait(max(0.0, seconds)))
 
     def hear_out(self, seconds: float) -> list[Step]:
-        """Listen for ``seconds`` at most until every process has ended, then to what is left."""
+        """Listen for ``seconds`` at most until every process has ended, then read what is left."""
         deadline = time.monotonic() + seconds
         steps: list[Step] = []
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
@@ -215,7 +217,7 @@ class Job:
         Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
         of the time: once there are steps, for another one that is no slower.
         """
-        # Of other hosts it is not known: as if they computed all the time.
+        # The CPU time on other hosts is not known: they are taken to compute all the time.
         used = time.monotonic if self._hosts else self._supervisor.cpu_seconds
         idle = IdleWatch(used, patience.idle)
         waited_since = time.monotonic()
@@ -224,7 +226,8 @@ class Job:
         while True:
             silent = self._hosts and len(self._speaking) < self._world
             if silent and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
-                now = self._waits_for() or ""  # of a rank that has called, the connection tells
+                # Once a rank has connected, the connection shows whether its host is there.
+                now = self._waits_for() or ""
                 if now not in ("", told):
                     self._on_note(f"it waits for {now}")
                 looked, told = time.monotonic(), now
@@ -262,11 +265,12 @@ class Job:
                 raise self._over(script)
 
     def _allow_what_is_wanted(self) -> None:
-        """Let the ranks take what is wanted of this turn, once they have taken all they may.
+        """Let the ranks take the steps of this turn, once they have taken all they may.
 
-        A step that the job passes over (a short last batch) is made up for. Those that run on
-        have leave for another step before they come to it, or they would wait for us after each;
-        of a long step that is nothing, and it would be computed in vain.
+        A step that the job does not count (a short last batch) is replaced by another one. Ranks
+        that run on get leave for the next steps before they come to them, or they would wait for us
+        after each step. Where steps are long this waiting is negligible, and a step ahead would be
+        computed in vain.
         """
         done = self._gather.count
         if not self._in_turns or done == 0:
@@ -281,11 +285,11 @@ class Job:
 
     @property
     def observed(self) -> tuple[RankState, ...]:
-        """What the ranks saw, in their order."""
+        """What each rank has reported, in their order."""
         return tuple(self.states[rank] for rank in sorted(self.states))
 
     def training(self) -> Training | None:
-        """What all ranks train together, by what they told of their first steps."""
+        """What all ranks train together, by what they reported of their first steps."""
         states = self.observed
         if len(self.trained) < self._world or len(states) < self._world:
             return None
@@ -299,7 +303,7 @@ class Job:
         )
 
     def end(self) -> dict[str, str]:
-        """End every process and all that they started; the tail of what each wrote."""
+        """End every process and all that they started; returns the tail of what each wrote."""
         if self._ended:
             return {}
         self._ended = True
@@ -331,7 +335,7 @@ class Job:
 
     def _hear_supervisor(self, supervisor: Supervisor, message: object) -> None:
         if supervisor is not self._supervisor:
-            return  # it is kept for another plan
+            return  # the supervisor is kept for another plan
         if message is None:
             raise supervisor.died()
         answer = cast(Exit, message)
@@ -339,7 +343,7 @@ class Job:
             self.exits.append({**answer, "tail": self._cleaned(answer["tail"])})
 
     def _cleaned(self, text: str) -> str:
-        """What a script wrote, without secrets; cut only then, or half of one would stay."""
+        """What a script wrote, without secrets; it is cut last, or half of one would stay."""
         return self.clean(text)[-TAIL_BYTES // 2 :]
 
     def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
@@ -352,7 +356,7 @@ class Job:
             return self._gather.add(rank, int(message["number"]), step)
         if message["event"] == "hello":
             first = self._speaking.setdefault(rank, message["pid"])
-            if self._hosts and first != message["pid"]:  # on one host it is a child of the script
+            if self._hosts and first != message["pid"]:  # on one host: a child
                 self.refusals[rank] = f"two processes say that they are rank {rank}: {TWICE}"
         elif message["event"] == "state":
             message["local_rank"] = rank
@@ -423,7 +427,7 @@ class Job:
 
 
 def steps_ahead(step_seconds: float) -> int:
-    """How many steps a job that runs on has leave for beside the one that it is at."""
+    """How many further steps a job that runs on may take beside its present one."""
     if not step_seconds <= LONG_STEP_SECONDS:
         return 0
     return math.ceil(AHEAD_SECONDS / max(step_seconds, AHEAD_SECONDS / MOST_AHEAD))
@@ -444,7 +448,7 @@ class Gather:
         self.count = 0
 
     def add(self, rank: int, number: int, step: Step) -> Step | None:
-        """One rank's step; the job's, where this was the last rank that it lacked."""
+        """Add one rank's step. Returns the job's step where this was the last rank missing."""
         told = self._open.setdefault(number, {})
         told[rank] = step
         if len(told) < self._ranks:
@@ -487,8 +491,8 @@ def _whole(steps: Iterable[Step]) -> Step:
 
 LOOK_EVERY_SECONDS = 20.0
 IDLE_SHARE = 0.002
-"""A process that uses less than this share of one CPU waits for nothing to come; a download
-of half a megabyte per second uses several times as much."""
+"""A process that uses less than this share of one CPU is not about to start: even a download of
+half a megabyte per second uses several times as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -517,7 +521,7 @@ class IdleWatch:
         self._looked = self._busy_until = time.monotonic()
 
     def hangs(self) -> bool:
-        """Whether nothing was computed for so long, as far as the last looks could tell."""
+        """Whether nothing was computed for so long, as far as the last looks showed."""
         now = time.monotonic()
         if now - self._looked >= self._each:
             seconds = self._cpu_seconds()

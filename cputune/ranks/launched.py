@@ -62,7 +62,8 @@ class Launched:
 
 
 Begin = Sequence[Command] | Callable[[Mapping[str, str]], Sequence[RankCommand]]
-"""The commands of a launch; or what makes them, of the variables by which ranks report."""
+"""The commands of a launch; or a function that makes them, given the variables by which ranks
+report."""
 
 
 def observe(
@@ -78,12 +79,12 @@ def observe(
 ) -> Launched:
     """Start the commands together and listen until every rank has made its steps.
 
-    ``ranks`` are awaited in all; a launch that starts fewer is listened to until it ends
-    by itself, or until the time is up. ``logs`` are further files that hold its output,
-    ``show`` the names of variables that the ranks shall show beside those that they always do.
-    ``host``: an address of this machine at which ranks of other hosts reach it. ``scratch``: a
-    folder for what the script would have written; without it one that goes with the launch.
-    Raises TrialError where it cannot be watched over.
+    ``ranks`` is how many are waited for. A launch that starts fewer is listened to until it ends by
+    itself, or the time is up. ``logs`` are further files with its output. ``show`` names variables
+    that the ranks report beside the usual ones. ``host`` is an address of this machine at which
+    ranks of other hosts reach it. ``scratch`` is a folder for the files that the script would have
+    written; without it they go to a temporary one. Raises TrialError where the launch cannot be
+    watched.
     """
     with (
         WorkFolder() as work,

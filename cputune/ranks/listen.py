@@ -1,4 +1,4 @@
-"""The other end of the line: gathers messages of many ranks, and blocks while it waits."""
+"""The tuner's end of the connection to the ranks: collects messages, sleeps while it waits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Post:
         return heard
 
     def _accept(self, server: socket.socket) -> None:
-        """Take a rank in; from the network only one that begins with the token."""
+        """Accept a connection; one from the network has to begin with the token."""
         with contextlib.suppress(OSError):
             connection, _ = server.accept()
             connection.setblocking(False)
@@ -91,7 +91,7 @@ class Post:
             self._selector.register(connection, selectors.EVENT_READ, line)
 
     def tell_ranks(self, message: TurnMessage) -> None:
-        """Say something to every rank that has spoken; one that is gone does not hear it."""
+        """Send a message to every rank that has spoken; one that is gone does not get it."""
         line = json.dumps(message).encode() + b"\n"
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Line) and isinstance(key.data.source, int):
@@ -99,7 +99,7 @@ class Post:
                     key.fileobj.sendall(line)  # type: ignore[union-attr]
 
     def drop_ranks(self) -> None:
-        """Forget every rank, those in the queue too: the next trial starts with a clean line."""
+        """Forget every rank, queued connections too, so that the next trial starts with none."""
         self.lost.clear()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Line) and key.data.is_rank:
@@ -128,9 +128,9 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 class _Line:
-    """One connection: what was read and is not yet a whole line, and who speaks.
+    """One connection: who speaks, and what was read that is not a whole line yet.
 
-    Where a token is wanted, the first line is that, or the other end is nobody of ours.
+    Where a token is wanted, the first line has to be the token; else the connection is closed.
     """
 
     def __init__(self, source: object, token: str | None = None) -> None:
@@ -142,7 +142,7 @@ class _Line:
         self._messages: list[dict[str, Any]] = []
 
     def read(self, connection: socket.socket) -> bool:
-        """Read what is there. True where the other end has closed, or talks nonsense."""
+        """Read what is there. True where the other end has closed, or sends what cannot be read."""
         try:
             data = connection.recv(1 << 16)
         except BlockingIOError:

@@ -68,7 +68,7 @@ class End(TypedDict):
 
 
 class Fork(TypedDict):
-    """Become two: the other one speaks on the descriptor that comes with this (SCM_RIGHTS)."""
+    """Make a copy of the supervisor, which speaks on the descriptor sent with this (SCM_RIGHTS)."""
 
     do: Literal["fork"]
 
@@ -83,7 +83,7 @@ Request = Start | End | Fork | Goodbye
 
 
 class Ready(TypedDict):
-    """The modules are imported; ``threads`` are the names of its threads beside the main one."""
+    """The modules are imported; ``threads`` names the supervisor's threads beside the main one."""
 
     event: Literal["ready"]
     pid: int

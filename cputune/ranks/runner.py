@@ -45,7 +45,8 @@ SETTLED = 5
 PROFILED_STEPS = 4
 
 GRACE_SECONDS = 0.5
-"""Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
+"""Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
+once."""
 
 
 Own = TypeVar("Own", bound="OneByOne")
@@ -94,12 +95,12 @@ class OneByOne:
         self._unseen: set[str] = set()
         self._offline = offline
         self.lives: list[LivingPlan] = []
-        """What has processes, which end with this runner at the latest."""
+        """What holds processes; the runner closes it at the latest when it is closed itself."""
         self._running: LivingPlan | None = None
         self._observed: tuple[RankState, ...] = ()
 
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
-        """End the steps by TimeUp where no time is left: imports and start-up take of it too."""
+        """End the steps by TimeUp where no time is left; imports and start-up use time, too."""
         self.seconds_left = seconds_left
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -119,10 +120,9 @@ class OneByOne:
                 self._end_what_runs()
 
     def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
-        """Where some steps of a plan spend their time: what each rank tells of it.
+        """Run a plan for some steps; returns where each rank says that its time went.
 
-        The plan runs for these steps alone; empty where a rank has not told. Raises TrialError and
-        TimeUp.
+        Empty where a rank has not reported it. Raises TrialError and TimeUp.
         """
         with contextlib.closing(LivingPlan(self, plan)) as living:
             living.begin()
@@ -139,7 +139,7 @@ class OneByOne:
 
     @property
     def today(self) -> Plan:
-        """The launch as typed, as its ranks were seen to run where it has run here."""
+        """The launch as typed; once it has run here, with what its ranks have shown."""
         ran = (as_seen(plan, job.observed) for plan, job in self._shown if plan.as_found)
         return next(ran, baseline_plan(self.facts, ranks=self.workload.launch_ranks))
 
@@ -178,7 +178,7 @@ class OneByOne:
             self._running = None
 
     def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
-        """Raise Infeasible where the ranks do not run as the plan says; else they are believed."""
+        """Raise Infeasible where the ranks do not run as the plan says."""
         compare.refuse_impossible(self.workload, states)
         in_pods = self.hosts is not None and self.hosts.in_pods
         different = list(compare.differences(plan, states, by_number=not in_pods))
@@ -186,7 +186,7 @@ class OneByOne:
         wanted = self.workload.global_batch_size
         per_rank = self.workload.batch_per_rank is not None
         if wanted and not per_rank and not plan.as_found and samples != wanted:
-            different.append(f"samples of a step: {samples}, all plans are compared at {wanted}")
+            different.append(f"a step takes {samples} samples, and plans are compared at {wanted}")
         if different:
             raise Infeasible("; ".join(different))
         for text in compare.unseen(plan, states):
@@ -197,7 +197,7 @@ class OneByOne:
             self._shown.append((plan, job))
 
     def hub_offline(self) -> bool:
-        """Whether the model hub is out of reach, and would be asked; found out once."""
+        """Whether the model hub is needed but out of reach; looked up once."""
         if self._offline is None:
             wanted = self.workload.recipe is None or self.workload.recipe.hub_id is not None
             self._offline = wanted and not environment.hub_reachable(os.environ)
@@ -207,13 +207,13 @@ class OneByOne:
 
 
 class ProcessRunner(OneByOne):
-    """Its plans take turns on the same CPUs, or run each on a host of its own.
+    """A runner whose plans take turns on the same CPUs, or run each on a host of its own.
 
-    Pods of their own share no CPUs: there it is ``OneByOne``.
+    Pods that each trial starts anew share no CPUs: there it behaves as ``OneByOne``.
     """
 
     def keep(self) -> LivingPlan | None:
-        """The plan whose steps are being read, which now stands still and is ended by nobody else.
+        """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
 
         None where its steps have come to their end meanwhile, or its ranks are on other hosts.
         """
@@ -224,13 +224,13 @@ class ProcessRunner(OneByOne):
         return running
 
     def living(self, plan: Plan) -> LivingPlan:
-        """The plan in processes of its own, which stand still between their turns."""
+        """The plan in processes of its own, which are stopped between their turns."""
         living = LivingPlan(self, plan)
         living.begin()
         return living
 
     def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
-        """Plans of one node on this host, whatever runs on the others (``SpreadingRunner``)."""
+        """A runner for plans of one node on this host, beside the others (``SpreadingRunner``)."""
         assert self.hosts is not None, "it has several hosts"
         there = self.hosts.only(node)
         return ProcessRunner(
@@ -252,16 +252,16 @@ def _script_text(workload: Workload) -> str:
 
 
 LONGEST_REST_SECONDS = 10.0
-"""What the steps that a plan has leave for may take, once it is to stand still."""
+"""How long the steps may take that a plan still has leave for when it is to be stopped."""
 
 
 class LivingPlan:
     """The processes of one plan, which run on, or take steps in turn with those of others.
 
-    ``observed`` is what each of its ranks saw; empty before its first step.
+    ``observed`` is what each of its ranks reported; empty before its first step.
 
-    Between two turns they stand still. Whatever the machine does hits all plans alike that take
-    turns, and a ratio within one round of turns says what of it is the plans'. A stopped process
+    Between two turns the processes are stopped. Whatever the machine does hits all plans alike that
+    take turns, so what differs between them within a round is due to the plans. A stopped process
     costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not poll.
     """
 
@@ -281,9 +281,9 @@ class LivingPlan:
         runner.lives.append(self)
 
     def begin(self) -> None:
-        """Start it, and do not wait for it.
+        """Start the plan, and do not wait for it.
 
-        What fails here is tried again, and told, when its steps are read.
+        A failure here is not raised: the start is repeated when steps are read, and fails there.
         """
         try:
             self._start()
@@ -329,7 +329,7 @@ class LivingPlan:
 
         It has taken steps before. Raises TrialError and TimeUp.
         """
-        # One that settles is before them; once the step after them is heard, so is what was told.
+        # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
         told = tuple(map(dict, self._job.profiles.values() if self._job else ()))
         return told if len(told) == self._plan.world_size else ()
@@ -359,7 +359,7 @@ class LivingPlan:
                 if number < LOOKED_AT:
                     self._compare_training(job)
                 yield step
-        except TrialError as error:  # a script may print its arguments as it fails
+        except TrialError as error:  # a failing script may print its arguments, secrets among them
             if isinstance(error, HostLost) and runner.hosts is not None:
                 runner.hosts.lost[error.name] = error
             error.cleaned(lambda text: runner.workload.hide(text, os.environ))
@@ -474,7 +474,7 @@ class LivingPlan:
         return self._supervisor
 
     def _question(self) -> Force | None:
-        """Today's launch, once: whether its padding may be cut."""
+        """Today's launch is asked once whether its padding may be cut."""
         asked = self._plan.as_found and self._runner.workload.padding is None
         return Force(torch={"padding": "ask"}) if asked else None
 
@@ -490,7 +490,7 @@ class LivingPlan:
         typed = workload.training
         if typed and not self._plan.as_found and workload.keeps(typed):
             if seen is None:
-                raise Infeasible("its ranks do not tell what they train, as typed they do")
+                raise Infeasible("its ranks do not report what they train, as today's do")
             exact = keeps_mathematics(self._runner.today, self._plan)
             verdict = equivalent(typed, seen, exact=exact)
             if not verdict.same:

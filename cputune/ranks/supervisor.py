@@ -1,6 +1,6 @@
-"""The process that starts ranks, seen from here: held, kept for other plans, and ended.
+"""Starts the process that starts ranks, keeps it for further plans, and ends it.
 
-What runs over there is ``cputune.ranks.supervisor_main``.
+What runs in that process is ``cputune.ranks.supervisor_main``.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, Tria
 from cputune.workload import Workload
 
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Threads that know what a fork is: jemalloc stops and restarts its own around it."""
+"""Threads that survive a fork unharmed: jemalloc stops and restarts its own around it."""
 
 READY_SECONDS = 600.0
-"""A cold import of torch and transformers from a network disk takes minutes."""
+"""How long an import may take: a cold one of torch and transformers from a network disk takes
+minutes."""
 
 GONE_SECONDS = 30.0
 
 GOODBYE_SECONDS = 10.0
 
 LOOKS = 5
-"""So often is looked for processes that were started while others were being stopped."""
+"""How often to look for processes that were started while others were being stopped."""
 
 SAID_LETTERS = 4096
 
 MOST = 6
-"""So many are kept on each machine, those used last; one that has imported torch takes about
-300 MB."""
+"""The most supervisors that are kept on a machine, those used last; one that has imported torch
+takes about 300 MB."""
 
 
 class Supervisor:
-    """A process of ours that starts ranks, in a session of its own.
+    """A process of cputune that starts ranks, in a session of its own.
 
     ``fork`` is whether its ranks can be forks of it.
     """
@@ -66,7 +67,7 @@ class Supervisor:
         *,
         origin: Supervisor | None = None,
     ) -> None:
-        """A new process; or a fork of ``origin``, which has the same environment and modules."""
+        """Start a new process; or fork ``origin``, which has the same environment and modules."""
         self.post: Post | None = None
         self.modules = tuple(modules)
         self.fork = False
@@ -84,7 +85,7 @@ class Supervisor:
         doomed = [str(folder) for folder in work.doomed]
         code = bootstrap("cputune.ranks.supervisor_main", "main()")
         argv = [training_python(), "-c", code, str(theirs.fileno()), json.dumps(doomed), *modules]
-        # What loads OpenBLAS before it forks must not start threads.
+        # A process that forks may not start threads, as OpenBLAS would when it is loaded.
         own = {**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment)
         with theirs, self._log.open("wb") as written:
             self._process = psutil.Popen(
@@ -170,7 +171,7 @@ class Supervisor:
         return False
 
     def kill(self) -> None:
-        """The last resort, where it does not answer: end it, and what is below it."""
+        """Kill it and what is below it: the last resort, where it does not answer."""
         ranks = self._below()
         if self._process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -259,7 +260,7 @@ def bootstrap(module: str, call: str) -> str:
 def tail_of(path: Path, clean: Callable[[str], str]) -> str:
     """The end of what was written to a file, without secrets; empty where there is none.
 
-    Cleaned before it is cut: what is cut off with its beginning is known by no shape.
+    Secrets are removed before it is cut: a secret whose beginning is cut off has no known shape.
     """
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -325,7 +326,7 @@ class Supervisors:
         key = frozenset({*environment.items(), ("modules", *modules)})
         supervisor = self._kept.pop(key, None)
         if supervisor is not None and supervisor.alive:
-            self._kept[key] = supervisor  # it is the last to go now
+            self._kept[key] = supervisor  # the most recently used
             return supervisor
         if supervisor is not None:
             supervisor.close()
@@ -340,7 +341,7 @@ class Supervisors:
                 self._on_note(f"importing {names_of(modules)}")
             supervisor.join(self._post, most_seconds)
         except BaseException:
-            supervisor.kill()  # it would not listen before all is imported
+            supervisor.kill()  # it does not listen before everything is imported
             supervisor.close()
             raise
         if modules and supervisor.unsafe_threads:

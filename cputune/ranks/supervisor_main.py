@@ -38,9 +38,10 @@ from typing import IO, NoReturn
 from cputune.ranks.messages import Answer, RankCommand, Request
 
 TAIL_BYTES = 32 << 10
-"""Half of it is kept, once secrets are taken out: one that was cut in two is in the other half."""
+"""The most bytes of a tail. Secrets are removed first, then half of it is kept: a secret that was
+cut in two is in the other half."""
 HELD_SECONDS = 5.0
-"""So long what is held on another host has to end, before the way to it is ended."""
+"""How long a launch that is held on another host may take to end before the way to it is ended."""
 
 MOST_INPUT_BYTES = 1 << 20
 """What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written."""
@@ -102,7 +103,7 @@ class Children:
             pause=self._wait,
         )
         self._reap()
-        # A killed process with many threads may be reaped later: nobody waits for it now.
+        # A killed process with many threads may be reaped later; no wait for it here.
         self._numbers.clear()
         for pipe in list(self._pipes):
             while self._drain(pipe):
@@ -186,10 +187,10 @@ class Children:
 
     def _attend(self, descriptor: int) -> None:
         if descriptor == self._wake:
-            with contextlib.suppress(BlockingIOError):  # heard while the ranks were ended
+            with contextlib.suppress(BlockingIOError):  # came while ranks ended
                 os.read(self._wake, 4096)
             self._reap()
-        elif descriptor in self._pipes:  # else it was read to its end when its rank was reaped
+        elif descriptor in self._pipes:  # else _reap has read it to its end
             self._drain(descriptor)
 
     def _drain(self, pipe: int) -> bool:
@@ -218,7 +219,7 @@ class Children:
                 if pid == 0:
                     return
                 number = self._numbers.pop(pid, None)
-                if number is not None:  # else an orphan of a rank, left to us
+                if number is not None:  # else an orphan of a rank, adopted here
                     self._say_exit(number, os.waitstatus_to_exitcode(status))
 
     def _say_exit(self, number: int, status: int) -> None:
@@ -242,7 +243,7 @@ def main() -> None:
     work: list[str] = json.loads(sys.argv[2])
     with ended_with_the_tuner(control, work):
         for name in sys.argv[3:]:
-            with contextlib.suppress(Exception):  # a broken package is the ranks' to complain about
+            with contextlib.suppress(Exception):  # the ranks report a broken package
                 importlib.import_module(name)
     supervise(control, work)
 
@@ -264,7 +265,7 @@ def supervise(control: socket.socket, work: list[str]) -> NoReturn:
     except ConnectionError:
         killed = is_gone(control)
     except Exception:
-        traceback.print_exc()  # the tuner, which lives, tells it as the reason
+        traceback.print_exc()  # the tuner lives, and reports it as the reason
     finally:
         children.end(0)
         sys.stderr.flush()
@@ -316,7 +317,7 @@ def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
         os.set_blocking(child.stdin.fileno(), False)
         with contextlib.suppress(BrokenPipeError):  # it has ended
             child.stdin.write(command["input"].encode())
-    child.returncode = 0  # reaped by us, not by subprocess
+    child.returncode = 0  # this process reaps it, not subprocess
     return child.pid, child.stdin
 
 
@@ -367,9 +368,9 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> None:
 
 @contextlib.contextmanager
 def ended_with_the_tuner(control: socket.socket, work: Sequence[str]) -> Iterator[None]:
-    """While modules are imported, SIGIO ends this process where the tuner goes away.
+    """Let SIGIO end this process if the tuner goes away while modules are imported.
 
-    No thread waits for that: ranks can only be forked without threads.
+    No thread watches for that: ranks can only be forked without threads.
     """
 
     def look(*_: object) -> None:

@@ -1,12 +1,13 @@
-"""Trials that are TrainJobs: the engine of a cluster of Kubernetes, and the process of one trial.
+"""Trials that are TrainJobs: the engine of a Kubernetes cluster, and the process of one trial.
 
 The tuner runs in a pod of the shape that trains (``--format tunejob --nodes N``). A trial is the
-TrainJob that ``emit`` writes for its plan, from the image of this pod. Only its name, its owner
-(this pod: with it goes what it has left) and the variables by which ranks report are ours. Who is
-in charge of one is a process below the supervisor (``main``): it creates the TrainJob, tells how it
-ended, and deletes it when its standard input ends.
+TrainJob that ``emit`` writes for its plan, with the image of this pod. Three things are added: a
+name, an owner (this pod, so that nothing outlives it) and the variables by which ranks report. A
+process below the supervisor (``main``) is in charge of it. This process creates the TrainJob,
+reports how it ended, and deletes it when its standard input ends.
 
-What the service account may do: create, get and delete TrainJobs, list pods, read their logs.
+The service account has to be allowed to create, get and delete TrainJobs, to list pods, and to read
+their logs.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ OF_JOB = "jobset.sigs.k8s.io/jobset-name"
 """The label of the pods of a TrainJob (kubeflow/trainer ``docs/proposals/2170``)."""
 
 POD_NAME, POD_UID = "POD_NAME", "POD_UID"
-"""Of this pod, by the downward API: who owns the TrainJobs."""
+"""Variables with the name and uid of this pod, from the downward API: it owns the TrainJobs."""
 
 SCRATCH = "/tmp/cputune"
-"""In the pods of a trial: what the script would have written."""
+"""In the pods of a trial: the folder for files that the script would have written."""
 
 LOOK_SECONDS = 1.0
 TAIL_LINES = 60
 REFUSED = 75
-"""With which the process in charge ends where the API takes no such job."""
+"""Exit status of the process in charge where the API refuses such a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class ByTrainJob(Engine):
             jobs, core = _api()
             job = jobs.get_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, name)
             found = core.list_namespaced_pod(namespace, label_selector=f"{OF_JOB}={name}").items
-        except Exception as error:  # whatever the client raises, it is what we wait for
+        except Exception as error:  # whatever the client raises is the reason for waiting
             return f"Kubernetes: {_reason(error)}"
         for pod in found:
             waits = [c.message for c in pod.status.conditions or () if c.status == "False"]
@@ -109,12 +110,12 @@ class ByTrainJob(Engine):
         return None if found else f"its pods: {(*filter(None, told), 'none is created')[-1]}"
 
     def end(self, launch: Launch) -> None:
-        """Delete it once more: who was in charge may have been killed."""
+        """Delete the TrainJob once more: the process in charge may have been killed."""
         name, namespace = _named(launch)
         _delete(name, namespace)
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """What the API says where it takes no such job; it takes none of another plan, either."""
+        """What the API says where it refuses such a job; it would refuse that of any plan."""
         for one in exits:
             if one["status"] == REFUSED:
                 said = one["tail"].strip().splitlines()[-1:] or ["it does not say why"]
@@ -185,7 +186,7 @@ def _delete(name: str, namespace: str) -> None:
 
 def main() -> None:
     """Be in charge of the TrainJob that standard input tells, until that ends."""
-    with open(0, "rb", 0, closefd=False) as given:  # unbuffered: what follows is the end
+    with open(0, "rb", 0, closefd=False) as given:  # unbuffered
         document = json.loads(given.readline())
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     jobs, core = _api()

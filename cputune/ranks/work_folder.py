@@ -1,4 +1,4 @@
-"""The folder for temporary files of one run: gone when the run is, however that ends."""
+"""The folder for temporary files of one run; it is removed however the run ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cputune.host.files import FOR_NOW
 
 PREFIX = "cputune-"
 OF_THIS_HOST = f"{PREFIX}{socket.gethostname()}-"
-"""A folder that begins so is locked (flock(2)) while its run lives; the kernel unlocks it when that
-dies. Who runs on another host, where files of ours lie too, does not take it for his."""
+"""A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
+the run dies. A run on another host that sees the folder on a shared disk does not remove it."""
 
 _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
 """What tempfile.mkdtemp makes of the prefix."""
@@ -74,7 +74,7 @@ class WorkFolder:
         remove_orphans(where)
         for _ in range(_MOST_TRIES):
             folder = Path(tempfile.mkdtemp(prefix=OF_THIS_HOST, dir=where))
-            # Another run may take it for one that was left, until it is locked; it is empty yet.
+            # Until it is locked another run may remove it as left behind; it is still empty.
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
                 self._locks += _lock(folder)
                 if folder.exists():
@@ -112,7 +112,7 @@ def _lock(folder: Path) -> list[int]:
     except BlockingIOError:
         os.close(descriptor)
         raise
-    except OSError:  # a file system of the network
+    except OSError:  # a network file system that cannot lock
         os.close(descriptor)
         return []
     return [descriptor]

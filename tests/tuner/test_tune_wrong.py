@@ -155,7 +155,7 @@ def shared(runner: Busy) -> tuple[Result, str]:
 @pytest.mark.parametrize("in_trials", [True, False])
 def test_a_busy_machine_bounds_the_gain_where_both_plans_suffer_alike(in_trials: bool) -> None:
     result, said = shared(Busy(lambda plan: 0.5, in_trials=in_trials))
-    least = float(said.partition("on a quiet machine it is at least ")[2].split()[0])
+    least = float(said.partition("on a quiet machine the plan is at least ")[2].split()[0])
     fastest = min(SMALL.seconds(trial.plan) for trial in result.trials)
     assert 1.0 < least <= TODAY / fastest
     assert "95 % interval" in said
