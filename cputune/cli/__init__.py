@@ -122,7 +122,7 @@ class _LazyGroup(click.Group):
 
 
 def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
-    """Before any other option is read: what files say of them."""
+    """Read the settings files, before any other option."""
     if ctx.resilient_parsing:  # completion
         return
     ctx.obj = read_settings(config, _SUBCOMMANDS)
@@ -213,7 +213,7 @@ def main(stopping: Collection[int] = ()) -> NoReturn:
     with interrupted_by(stopping):
         try:
             code = _run()
-        except KeyboardInterrupt:  # before a command began, or while an error was printed
+        except KeyboardInterrupt:  # before a command, or while an error was printed
             code = report_error(Interrupted("interrupted"))
     sys.exit(code)
 
@@ -239,19 +239,19 @@ def _run() -> int:
 
 
 def _typed_words() -> list[str]:
-    """What was typed, without the script and its arguments."""
+    """What was typed, without the script and its arguments: it says which command failed."""
     words = sys.argv[1:]
     return words[: words.index("--")] if "--" in words else words
 
 
 def _of_ours(error: BaseException) -> CputuneError:
-    """An error of click's or of the system as one of ours; what else arrives is an interrupt."""
+    """An error of click's or of the system as one of ours; anything else is an interrupt."""
     if isinstance(error, CputuneError):
         return error
     if isinstance(error, OSError):
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return CannotError(
-            f"the system refuses: {place}{error.strerror or error}",
+            f"the system reports an error: {place}{error.strerror or error}",
             hint="`cputune -vv` and the same words show where",
         )
     if not isinstance(error, click.ClickException):

@@ -1,6 +1,6 @@
-"""``cputune doctor``: what is wrong with this machine for training, and how to mend it.
+"""``cputune doctor``: what is wrong with this machine for training, and how to cure it.
 
-``cputune`` alone tells it in two lines, and the next step for this machine and folder.
+``cputune`` alone says it in two lines, with the next step for this machine and folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 
 
 _EXCLUDES = {
-    # an option: those that make no sense beside it
+    # an option: the options that make no sense with it
     "json": ("markdown", "print_fix", "record"),
     "markdown": ("print_fix", "record"),
     "print_fix": ("record", "hosts", "hostfile"),
@@ -63,7 +63,7 @@ _EXCLUDES = {
     "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
 _ONE_MACHINE = ("print_fix", "all", "root", "record", "stack", "check_file", "launch_words")
-"""With these this machine is meant, also inside an allocation of several."""
+"""With these options, look at this machine alone, also inside an allocation of several."""
 
 
 @click.command(name="doctor", cls=ConfiguredCommand)
@@ -176,7 +176,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             choose_python(asked["python"])
             if launch is not None and asked["python"] is None:
                 choose_python(typed_launch.python_of(launch, LiveHost()))
-            host = LiveHost()  # of the Python that was chosen
+            host = LiveHost()  # the chosen Python decides which packages it shows
         if asked["record"] is not None:
             record(host, asked["record"])
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
@@ -199,7 +199,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
 
 
 MOST_CHARACTERS = 16 << 20
-"""Of what is piped into ``--check-file -``; a file may have as many bytes."""
+"""The most bytes that are read by ``--check-file -``; a file may have as many."""
 
 
 def text_of(path: str) -> str:
@@ -213,7 +213,7 @@ def text_of(path: str) -> str:
 
 
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
-    """The words of options that may be given several times, and hold lists with commas."""
+    """The words of options that may be repeated, and may hold lists with commas."""
     words = [word.strip() for option in options for word in option.split(",") if word.strip()]
     for word in words:
         _known(word, choices)
@@ -257,10 +257,10 @@ def _look_at(
 def _show(
     diagnosis: Diagnosis | HostsDiagnosis, asked: dict[str, Any], host: Host, *, machine: bool
 ) -> None:
-    """As ``json``, ``markdown`` or ``text``, on stdout or in a file.
+    """Show the diagnosis as ``json``, ``markdown`` or ``text``, on stdout or in a file.
 
-    What may leave the machine names neither it nor its users; cures stay as they are run. What
-    was seen of several hosts names those, since that is what it is for.
+    What may be shared names neither the machine nor its users; remedies stay complete, since they
+    are run. What was seen of several hosts names the hosts: that is what it is for.
     """
     from cputune.probing.scrub import Scrubber
     from cputune.report.diagnosis import blocks, document
@@ -318,13 +318,13 @@ def _known(word: str, words: tuple[str, ...]) -> None:
 
 
 MOST_LOOKED_AT = 50
-"""Python files of a folder; a larger folder is no training project."""
+"""How many Python files of a folder are looked at; a larger folder is no training project."""
 
 _TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
 
 
 def look() -> None:
-    """Say what is seen and what to do next; whatever is wrong is no error of this command."""
+    """Say what is seen and what to do next; a fault of the machine is no error of this command."""
     from cputune.doctor import diagnose
     from cputune.facts import HostFacts
     from cputune.report.diagnosis import verdict
@@ -350,7 +350,7 @@ def look() -> None:
 
 
 def next_step(folder: Path) -> tuple[str, str]:
-    """(why, command): what brings somebody on who stands in this folder."""
+    """(why, command): the next step for a user who stands in this folder."""
     if (folder / DEFAULT_RESULT).is_file():
         return "a result lies here, so look at it", "cputune show"
     stack = not has_module("torch")

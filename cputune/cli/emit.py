@@ -1,4 +1,4 @@
-"""``cputune emit``: parsing, where files go, what is said beside them; ``migrate``."""
+"""``cputune emit``: its options, where files go, what is printed beside them; ``migrate``."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     networks = {} if options["doctor"] is None else networks_seen(options["doctor"])
-    # Without named hosts: those that the doctor reached.
+    # Where no hosts are named, the hosts that the doctor reached are meant.
     named = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     hosts = named or tuple(Node(name=name) for name in networks)
     batch = options["batch_per_rank"], options["global_batch_size"]
@@ -173,7 +173,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 @click.command(name="migrate", cls=ConfiguredCommand)
 @click.argument("file")
-@option("--stack", metavar="torch=2.13.0,…", help="The versions to migrate to, where not ours.")
+@option("--stack", metavar="torch=2.13.0,…", help="The versions to migrate to, else the installed.")
 @json_option
 @output_option("Write there; - is stdout.")
 @force_option
@@ -222,7 +222,7 @@ def migrate(ctx: click.Context, /, file: str, **asked: Any) -> None:
 def _write(
     files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool
 ) -> tuple[Path, ...]:
-    """All files or none: every target is looked at before the first is written."""
+    """Write all files or none: every target is checked before the first is written."""
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
@@ -245,9 +245,9 @@ def _write(
 def _targets(
     files: Sequence[EmittedFile], output: str | None, *, several: bool
 ) -> list[tuple[Path, EmittedFile]]:
-    """Where each file goes: a name with a suffix is the main file's, where there is only one.
+    """Where each file goes. A name with a suffix is that of the only file; else it is a folder.
 
-    A suffix has two letters or more: of ``launch-0.28`` and ``v1.x`` it is a part of the name.
+    A suffix has two letters or more: in ``launch-0.28`` and ``v1.x`` it is a part of the name.
     """
     place = Path(output) if output else DEFAULT_DIRECTORY
     suffix = re.fullmatch(r"\.[A-Za-z][A-Za-z0-9_]+", place.suffix)

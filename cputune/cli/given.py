@@ -48,15 +48,17 @@ if TYPE_CHECKING:
 
 DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
-"""In the place of names: the hosts of our Slurm allocation; no others than this machine."""
+"""The word that stands for hosts: those of the Slurm allocation; none where this machine is the
+only one."""
 
 TASKS = "SLURM_STEP_NUM_TASKS"
-"""Set inside of a step: one of several is a rank of it, which asks for no other hosts."""
+"""A variable that Slurm sets inside a step. A command there is one rank of several, and asks for no
+other hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """The hosts that are meant, the way to them, and how long each may take, in seconds."""
+    """Which hosts are meant, the way to them, and the seconds that each may take."""
 
     nodes: tuple[Node, ...]
     reach: Reach
@@ -66,7 +68,7 @@ class Hosts:
 NAMES_MACHINES = "it names machines that a launch starts processes on"
 host_options = all_of(
     option(
-        "--hosts", metavar="A,B", help="Other machines; slurm: those of our allocation.",
+        "--hosts", metavar="A,B", help="Other machines; slurm: those of the Slurm allocation.",
         why_not=NAMES_MACHINES,
     ),
     option(
@@ -119,12 +121,11 @@ def facts_of(root: str | None = None) -> HostFacts:
 
 
 def chosen_hosts(typed: Mapping[str, Any], *, allocation: bool = True) -> Hosts | None:
-    """What the options say; None where this machine alone is meant.
+    """The hosts that the options name; None where this machine alone is meant.
 
-    Without names those of the Slurm allocation that we are in, unless this machine is the only
-    one of it, or ``allocation`` is false.
-
-    Raises UsageError, and CannotError where no way leads to other hosts.
+    Where none are named, the hosts of the Slurm allocation are meant, unless this machine is the
+    only one of it, or ``allocation`` is false. Raises UsageError, and CannotError where no way
+    leads to other hosts.
     """
     hosts, through, ssh = typed["hosts"], typed["through"], typed["ssh"]
     named = hosts is not None or typed["hostfile"] is not None
@@ -193,7 +194,7 @@ def networks_seen(path: Path) -> dict[str, Network]:
 
 
 def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
-    """Be in the allocation that ``--salloc`` asks Slurm for, until the command ends.
+    """Get the allocation that ``--salloc`` asks for; it is given back when the command ends.
 
     Raises UsageError, and CannotError where Slurm gives none.
     """
@@ -234,7 +235,7 @@ def _of_our_job() -> tuple[Node, ...]:
 
 
 MOST_HOSTS_BYTES = 256 << 20
-"""Of such a document: one host of 1,024 CPUs has about 100 KiB."""
+"""The most bytes of such a document; one host of 1,024 CPUs takes about 100 KiB."""
 
 python_option = option(
     "--python",
@@ -250,7 +251,7 @@ _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 def complete_result(
     ctx: click.Context, parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """Ids of the history that begin so; files where none does."""
+    """Completes ids of the history; files where no id begins so."""
     from cputune.history import kept_results
 
     ids = [kept.id for kept in kept_results() if kept.id.startswith(typed)] if typed else []
@@ -258,10 +259,11 @@ def complete_result(
 
 
 def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
-    """Let the Python train that is meant. Raises UsageError for one that is none.
+    """Choose the Python that trains. Raises UsageError for one that is none.
 
-    As typed with --python, else before the script, else in the first line of its launcher, else,
-    where ours has no torch (pipx, uv tool), that of the active environment or the first on PATH.
+    The first of these that is given: --python, the word before the script, the first line of its
+    launcher. Without any, and where our own Python has no torch (pipx, uv tool): that of the active
+    environment, or the first on PATH.
     """
     train_with(None)
     meant = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
@@ -276,7 +278,7 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
-    """Pythons or their environments, and who says so. ``first`` is the word before the script."""
+    """Candidates for the Python that trains, and who names each. ``first``: the script's Python."""
     yield typed, "--python"
     if first and (alone or "/" in first) and not first.endswith(".py"):
         program = shutil.which(first)
@@ -292,7 +294,7 @@ def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str 
 
 
 def opened(word: str | None) -> tuple[Result, str]:
-    """A result, and the word by which commands name it. Raises CputuneError."""
+    """A result, and the word by which commands refer to it. Raises CputuneError."""
     from cputune.history import result_path
     from cputune.result import Result
 
@@ -307,7 +309,7 @@ def opened(word: str | None) -> tuple[Result, str]:
 
 
 def facts_or_none(root: str | None) -> HostFacts | None:
-    """The machine to draw plans on; None where this one cannot be read: a result needs none."""
+    """The machine to draw plans on; None where it cannot be read, which a result does not need."""
     try:
         return facts_of(root)
     except CputuneError:
@@ -355,9 +357,9 @@ def launched(
 ) -> Workload:
     """What is launched: the words after ``--``, else what was tuned, else a recipe.
 
-    Of a script that was tuned it is known what the trials have shown, whatever its arguments.
-    In a loop of the script's own no batch can be set; on several nodes the user says what it
-    has there. Raises UsageError.
+    For a script that was tuned, what the trials have shown is known, whatever its arguments. A loop
+    of the script's own has a batch that cannot be set; on several nodes the user has to say what it
+    is there. Raises UsageError.
     """
     from cputune.script import read_typed, require_trainable
     from cputune.workload import DEFAULT_RECIPE, Workload
@@ -370,7 +372,7 @@ def launched(
         for note in read_typed(script).notes:
             say(note)
         workload = Workload.script(script)
-        if os.path.exists(workload.argv[0]):  # the script may be on another machine
+        if os.path.exists(workload.argv[0]):  # the script may not be on this machine
             require_trainable(workload.argv)
         known = result.workload if result is not None else None
         if known is not None and known.program == workload.program:
@@ -399,9 +401,9 @@ def launched(
 
 
 def _refuse_other_batch(known: Workload, typed: Workload) -> None:
-    """Raise UsageError where the words that are launched ask for another batch than was tuned.
+    """Raise UsageError where the words to launch ask for another batch than was tuned.
 
-    The launch would keep the tuned global batch, whatever they say.
+    The launch would keep the tuned global batch all the same.
     """
     for flag in (
         "--per_device_train_batch_size",

@@ -1,7 +1,7 @@
 """Where text leaves the program: products on stdout, all else on stderr, colour by stream.
 
-A product that cannot be written is an error. What is said beside it (progress, notes) is
-not worth the end of a study: where stderr is lost, it is silent.
+Where a product cannot be written, that is an error. Progress and notes are not worth ending a
+study: where stderr is lost, they are lost silently.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def set_verbosity(level: int) -> None:
     _verbosity = level
     if level <= 0 and _handler is None:
         return
-    import logging  # takes a while
+    import logging  # imported here, because it takes a while
 
     from cputune.log import log
 
@@ -92,7 +92,7 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
     from rich.console import Console
 
     class ShownConsole(Console):
-        """One that never hides the cursor: whatever ends this process, it is there."""
+        """A console that never hides the cursor, so that it is there however this process ends."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -114,7 +114,7 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
 
 
 class _Unpadded:
-    """A pipe or a file: a table's last column is not filled up with blanks there."""
+    """Output for a pipe or a file: a table's last column is not padded with blanks."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -127,7 +127,7 @@ class _Unpadded:
 
 
 def tell(text: str) -> None:
-    """A line on stderr, whatever is in its text; none with -q."""
+    """Print a line on stderr, whatever is in its text; nothing with -q."""
     if _verbosity >= 0:
         sys.stderr.write(visible(text) + "\n")
 
@@ -141,7 +141,7 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
-    """A product: on stdout where ``output`` is ``-``, else in a file, whole or not at all."""
+    """Write a product: to stdout where ``output`` is ``-``, else to a file, whole or not at all."""
     if output == "-":
         sys.stdout.write(text)
         return
@@ -157,7 +157,7 @@ def print_json(document: object) -> None:
 
 
 def print_json_line(document: object) -> None:
-    """One document in one line of stdout, there at once for whoever reads along."""
+    """Print a document as one line of stdout, and flush it for programs that read along."""
     import json
 
     sys.stdout.write(json.dumps(document) + "\n")
@@ -169,7 +169,7 @@ def json_text(document: object, *, encoding: str | None = "utf-8") -> str:
 
     Variables that are no UTF-8 reach us as lone surrogates, which no encoding carries.
     """
-    import json  # `cputune --help` does without
+    import json  # imported here: `cputune --help` does not need it
 
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
@@ -185,7 +185,7 @@ def print_traceback(error: BaseException) -> None:
 
     for part in traceback.format_exception(error):
         for line in part.rstrip("\n").split("\n"):
-            tell("  " + line)  # indented: no quoted line looks like a message of ours
+            tell("  " + line)  # so that no quoted line looks like cputune's
 
 
 def report_error(error: CputuneError) -> int:
@@ -221,9 +221,9 @@ class OutputError(CannotError):
 
 
 class _Guarded(io.TextIOWrapper):
-    """What the system refuses to take is an OutputError, which click and rich let through.
+    """Turns a failed write into an OutputError, which click and rich let through.
 
-    Of stderr, which is not worth the end of a study, it is left unsaid.
+    For stderr the failure is ignored: it is not worth the end of a study.
     """
 
     def write(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""What ``tune`` says while it runs: alive on a terminal, a line for each trial elsewhere."""
+"""What ``tune`` says while it runs: a live view on a terminal, else a line for each trial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from cputune.tuner.events import Event
 
 _REFRESH_PER_SECOND = 1
-"""Beside one for each event. A redraw takes a millisecond or two of what is measured."""
+"""Seconds between redraws, beside one for each event. A redraw takes a millisecond or two of the
+time that is measured."""
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -74,7 +75,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take an event, and say what is worth saying of it."""
+        """Take an event, and print what users should know of it."""
         if not isinstance(event, StudyEnded):
             stop_if_interrupted()
         now = self._clock()

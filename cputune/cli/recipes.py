@@ -74,7 +74,7 @@ def _print_list(as_json: bool) -> None:
 
 
 def _shown(name: str, as_json: bool) -> str:
-    """The recipe's file as it stands, with its size as comments; or its values as JSON."""
+    """The recipe's file as it is, with its size as comments; or its values as JSON."""
     from cputune.facts import Unknown
     from cputune.host import read_document
     from cputune.memory import needed_bytes, parameters
@@ -95,7 +95,7 @@ ADDRESS = "https://json-schema.org/draft/2020-12/schema"
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The schema of what stands in the file: the name is the file's own."""
+    """The schema of a recipe file; the recipe's name is the name of the file."""
     import msgspec
 
     _, parts = msgspec.json.schema_components([Recipe], ref_template="#/$defs/{name}")

@@ -1,4 +1,4 @@
-"""Results that are there: ``show``, ``compare``, ``history`` and ``report``."""
+"""Shows results: ``show``, ``compare``, ``history`` and ``report``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _format_option = option(
 
 
 def _print(command: str, blocks: Iterable[Block], format: str) -> None:
-    """What there is to show, for a terminal or for an issue."""
+    """Print blocks, for a terminal or for an issue."""
     from cputune.report.writing import markdown, print_blocks
 
     if format == "markdown":
@@ -177,14 +177,14 @@ def report(result: str | None, output: str, force: bool) -> None:
     cputune report
     cputune report cputune.json -o report.html
     """
-    if output != "-":  # said before the work, not after
+    if output != "-":  # refused before the work, not after it
         refuse_existing(Path(output), force=force)
     found, name = opened(result)
 
     from cputune.report.page import page
 
     text = page(found, name)
-    mode = 0o600 if found.workload.argv else 0o644  # as the result itself
+    mode = 0o600 if found.workload.argv else 0o644  # the page is as private as the result itself
     put(text, output, force=force, mode=mode)
     if output != "-":
         tell(f"it is one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")

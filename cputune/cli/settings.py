@@ -49,7 +49,7 @@ class Setting(click.Option):
 
     @property
     def key(self) -> str:
-        """Its name in a file: as it is typed, without the dashes."""
+        """The option's name in a file: as it is typed, without the dashes."""
         return (self.name or "").replace("_", "-")
 
 
@@ -59,7 +59,7 @@ def option(*words: str, **said: Any) -> Callable[[Decorated], Decorated]:
 
 
 def wants_json(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
-    """Callback: errors are a document, too, where one is asked for; eager, so known before them."""
+    """Callback of --json: errors become documents, too. Eager, so it is known before any error."""
     if not ctx.resilient_parsing and value in (True, "json"):
         set_json(True)
     return value
@@ -78,7 +78,7 @@ force_option = option(
 
 
 def output_option(help: str, default: str | None = "-") -> Callable[[Decorated], Decorated]:
-    """Where a product goes; ``-`` is stdout."""
+    """The option for where a product goes; ``-`` is stdout."""
     return option(
         "-o",
         "--output",
@@ -141,7 +141,7 @@ def given(record: Callable[..., Record], options: Mapping[str, object]) -> Recor
 
 
 def common_options() -> list[click.Parameter]:
-    """-v and -q; they act by themselves, and are no arguments of a command's function."""
+    """The options -v and -q; they act by themselves, and are not passed to the command."""
 
     def more(ctx: click.Context, parameter: click.Parameter, count: int) -> None:
         if count and not ctx.resilient_parsing:
@@ -181,7 +181,7 @@ class ConfiguredCommand(click.Command):
         left = super().parse_args(ctx, args)
         for file in () if ctx.resilient_parsing else ctx.find_root().obj or ():
             for key, value in file.tables.get(ctx.info_name, {}).items():
-                if not file.trusted:  # it may be somebody else's
+                if not file.trusted:  # the folder may be somebody else's
                     tell(f"note: {file.path} sets {key} = {value!r}")
         return left
 
@@ -217,7 +217,7 @@ def refuse_unknown_variables(command: click.Command, name: str) -> None:
 
 
 def variable_behind(error: click.BadParameter) -> str | None:
-    """The variable whose value an option refuses; None where the value was typed."""
+    """The variable that gave the value which an option refuses; None where it was typed."""
     if error.ctx is None or not isinstance(error.param, Setting):
         return None
     source = error.ctx.get_parameter_source(error.param.name or "")
@@ -238,7 +238,7 @@ class SettingsFile:
 
 
 Files = tuple[SettingsFile, ...]
-"""Those that were read, the nearest last."""
+"""The files that were read, the nearest last."""
 
 
 def defaults(files: Files, command: click.Command, name: str) -> dict[str, object]:
@@ -276,7 +276,7 @@ _KINDS = {
 
 
 def _require_type(option: Setting, value: object, place: str) -> None:
-    """Raise UsageError for a value that is not of the option's type: none is guessed."""
+    """Raise UsageError for a value that is not of the option's type; none is converted."""
     if option.multiple and not isinstance(value, list):
         raise UsageError(f"{place} is a list, not {value!r}", hint=f"{option.key} = [{value!r}]")
     name = option.type.name.removesuffix(" range")
@@ -296,7 +296,7 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 
 MOST_BYTES = 1 << 20
-"""Of a configuration file; a pyproject.toml of a large project has 50 KiB."""
+"""The most bytes of a configuration file; the pyproject.toml of a large project has 50 KiB."""
 
 NO_FILE = "none"
 PROJECT_FILES = ("cputune.toml", "pyproject.toml")
@@ -353,14 +353,14 @@ def user_file() -> Path | None:
 
 
 def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
-    """The values of a TOML file, of a pyproject.toml those of ``[tool.cputune]``.
+    """The values of a TOML file; of a pyproject.toml, those of ``[tool.cputune]``.
 
-    None where there is none. What else is wrong with a pyproject.toml that nobody has named is not
-    for us to complain of.
+    None where there is none. Other faults of a pyproject.toml are ignored where nobody has named
+    the file.
     """
     if not os.path.lexists(path):
         return None
-    from cputune.documents import toml  # `cputune --help` does without both
+    from cputune.documents import toml  # imported here: `cputune --help` needs neither
     from cputune.host import read_document
 
     hint = f"mend it; --config {NO_FILE} does without"
@@ -440,7 +440,7 @@ def _rows(root: click.Context, name: str) -> Iterator[dict[str, Any]]:
             told = "file"
             place = [file.path for file in root.obj if one.key in file.tables.get(name, {})][-1]
         raw = raw if told == "default" else one.type_cast_value(context, raw)
-        if isinstance(raw, (str, int, float)):  # not click's stand-in for a missing default
+        if isinstance(raw, (str, int, float)):  # else click's mark: no default
             value = raw
         elif isinstance(raw, (Path, tuple)):
             value = str(raw) if isinstance(raw, Path) else list(map(str, raw))

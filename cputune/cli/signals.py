@@ -12,17 +12,18 @@ from types import FrameType
 from cputune.errors import Interrupted
 
 _AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
-"""The keys. Schedulers and terminals send theirs several times, and mean the same."""
+"""The signals of keys: a second one ends at once. Schedulers and terminals send other signals
+several times, and mean the same by each."""
 
 _came = False
 
 
 class Stopped(KeyboardInterrupt):
-    """One of these signals came.
+    """Raised when one of these signals came.
 
-    Not KeyboardInterrupt itself: where that is raised while Python runs the text of a
-    program (SQLAlchemy makes some of its functions so), Python notes it, and ends by SIGINT
-    in the end, whatever exit code it is given (``run_eval_code_obj`` in Python/pythonrun.c).
+    It is no KeyboardInterrupt: where that is raised while Python runs the text of a program
+    (SQLAlchemy makes some of its functions so), Python remembers it and in the end dies of SIGINT,
+    whatever exit code it is given (``run_eval_code_obj`` in Python/pythonrun.c).
     """
 
 
@@ -30,9 +31,9 @@ class Stopped(KeyboardInterrupt):
 def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     """While the block runs, the first of these signals raises Stopped.
 
-    What it has begun shall come to its end, so those that follow are passed over, but for keys:
-    a second Ctrl-C (or QUIT) ends all that was started, and then this process with 130. After a
-    signal they stay ignored when the block is over: the process ends, with its own exit code.
+    What the block does to stop shall be finished, so later signals are ignored, except those of
+    keys: a second Ctrl-C (or QUIT) ends all that was started, and then this process with 130. After
+    a signal they stay ignored when the block is over, and the process ends with its own exit code.
     """
     global _came
     _came = False
@@ -59,7 +60,7 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
 
 
 def stop_if_interrupted() -> None:
-    """Raise Stopped again, for a signal that came while nothing could be raised.
+    """Raise Stopped again, for a signal that came where it could not be raised.
 
     Python drops what is raised in a finalizer (``sys.unraisablehook``), and goes on.
     """
@@ -81,7 +82,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_a_lost_terminal() -> None:
-    """Where SIGHUP means that the terminal is gone, write to nowhere instead of failing."""
+    """Where SIGHUP means that the terminal is gone, write to /dev/null instead of failing."""
     for stream in (1, 2):
         try:
             os.write(stream, b"")

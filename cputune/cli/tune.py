@@ -186,7 +186,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
 
 
 def remember(result: Result, destination: Path | None) -> None:
-    """Keep a result in the history. Never fails: what tune found does not hang on it."""
+    """Keep a result in the history. Never raises: the result is also in its file."""
     from cputune.emitters.header import machine
     from cputune.history import keep
 
@@ -195,7 +195,7 @@ def remember(result: Result, destination: Path | None) -> None:
 
 
 def _pods(text: str) -> RankHosts:
-    """The pods of a tunejob's TrainJobs, like this one. Raises UsageError, CannotError."""
+    """Pods of a tunejob's TrainJobs, each like this one. Raises UsageError, CannotError."""
     from cputune.documents import parse, record_of
     from cputune.options import Cluster
     from cputune.probing import probe
@@ -213,7 +213,7 @@ def _pods(text: str) -> RankHosts:
 def _refuse_overwriting(
     destination: Path | None, study: Path, *, force: bool, resume: bool
 ) -> None:
-    """What would end hours of work at their end is said before. Raises CputuneError."""
+    """Raise at once for an output that could not be written hours later. Raises CputuneError."""
     written = [study] if destination is None else [destination, study]
     for folder in {path.parent for path in written}:
         if not folder.is_dir():
@@ -269,7 +269,7 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
 
 
 def _require_packages(job: Workload) -> None:
-    """A script may do without transformers; what it lacks it says itself."""
+    """Raise MissingPackageError for what every trial needs; a script reports its own needs."""
     lora = job.recipe is not None and job.recipe.lora is not None
     needed = ("torch", *(_NEEDED_BY_RECIPES if job.recipe else ()), *(("peft",) if lora else ()))
     missing = [name for name in needed if not has_module(name)]
@@ -322,7 +322,7 @@ def _first_command(space: SearchSpace) -> str:
 def _again(job: Workload, script: Sequence[str], how: str = "--resume") -> str:
     """The command that was typed, with --resume or --force, its secrets as variables.
 
-    What a file or a variable has set is set again without a word.
+    What a file or a variable has set is not repeated: it is set again by itself.
     """
     from cputune.report.show import for_shell
 

@@ -108,10 +108,10 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
 
     choose_python(asked["python"])
     if asked["python"] is not None:
-        os.environ["PYTHON"] = training_python()  # whom emitted scripts ask first
+        os.environ["PYTHON"] = training_python()  # emitted scripts ask this variable first
     lost_share, report, result = asked["fail_if_slower"], asked["report"], asked["result"]
     share = None if lost_share is None else slower_by(lost_share)
-    if report is not None:  # said before minutes of work, not after
+    if report is not None:  # refused before minutes of work, not after them
         refuse_existing(Path(report), force=asked["force"])
     quiet = asked["json"] or verbosity() < 0 or not sys.stderr.isatty()
     verdicts = verify(

@@ -1,8 +1,8 @@
-"""Two results beside each other: may they be compared, and what is the ratio of their speeds?
+"""Compares two results: whether they may be compared, and the ratio of their speeds.
 
-They were measured at different times, each in its own interval, so the interval of a ratio holds
-both. It does not hold what a machine does from one day to the next: only plans that ran side by
-side, in one study, are free of that.
+They were measured at different times, each speed with its own interval; the interval of a ratio
+combines both. It does not contain what a machine changes by from one day to the next. Only plans
+that ran side by side, in one study, are free of that.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from cputune.workload import Workload
 NO_DIFFERENCE = "no difference can be told"
 
 SLOWER = "5%"
-"""What may be lost where nobody says how much: less may be the machine's day."""
+"""The share of speed that may be lost where the user names none: a smaller loss may be due to the
+day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRatio:
-    """How many times as fast as the reference, with its 95 % interval."""
+    """How many times as fast as the reference, with the 95 % interval."""
 
     ratio: float
     low: float
@@ -46,7 +47,7 @@ class SpeedRatio:
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower``, or that no difference can be told: the interval holds 1."""
+        """``faster`` or ``slower``, or that no difference can be told: the interval contains 1."""
         if self.low > 1:
             return "faster"
         return "slower" if self.high < 1 else NO_DIFFERENCE
@@ -57,14 +58,14 @@ class Compared:
     """A result beside the reference.
 
     Attributes:
-        name: of the result, as its user names it.
-        today: the ratio of the two launches of today; None where none is to be said.
-        best: the same of the two best plans.
-        refused: why no ratio is said at all; None where they may be compared.
-        other_machine: in what their machines differ; None where nothing says that they do.
-        same_machine: None where a fact that would tell is not known of one of them.
-        warnings: in what they differ that the ratio hangs on.
-        notes: in what else they differ: versions, and which plan is the best.
+        name: how the user names the result.
+        today: the ratio of today's launches; None where there is none.
+        best: the ratio of the best plans; None where there is none.
+        refused: why the two cannot be compared; None where they can.
+        other_machine: how their machines differ; None where nothing shows that they do.
+        same_machine: None where a fact that would show it is not known of one of them.
+        warnings: differences that the ratio depends on.
+        notes: other differences: versions, and which plan is the best.
     """
 
     name: str
@@ -113,7 +114,7 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
 
 
 def _bearing(result: Result) -> dict[str, str]:
-    """What the ratio hangs on; limits may change while the machine stays the same."""
+    """What the ratio depends on; limits may change while the machine stays the same."""
     job = result.workload
     batch = "not known"
     if job.batch_per_rank is not None:
@@ -132,7 +133,7 @@ def _bearing(result: Result) -> dict[str, str]:
 
 
 def _beside(result: Result) -> dict[str, str]:
-    """What else may differ: software, and which plans they are."""
+    """Other things that may differ: software, and which plans they are."""
     return {
         "kernel": result.kernel or "not known",
         "microcode": result.microcode or "not known",
@@ -150,7 +151,7 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterato
 
 
 def why_not(a: Result, b: Result) -> str | None:
-    """Why samples per second of the two are not of one kind; None where they are."""
+    """Why the samples per second of the two cannot be compared; None where they can."""
     if _job(a.workload) != _job(b.workload):
         first, second = _named(a.workload), _named(b.workload)
         if first == second:
@@ -165,7 +166,7 @@ def why_not(a: Result, b: Result) -> str | None:
 
 
 def _job(workload: Workload) -> object:
-    """What is trained, without what is only said of it."""
+    """What is trained, without fields that only describe it."""
     recipe = workload.recipe
     if recipe is None:
         return workload.program
@@ -195,10 +196,10 @@ def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> SpeedRatio | 
 
 
 def _halves(rate: Throughput, *, confirmed: bool) -> tuple[float, float]:
-    """The interval below and above the median, as logs.
+    """The distances from the median to the ends of the interval, as logs.
 
-    The interval of a single trial is that of its steps alone; what two runs differ by comes on
-    top. A confirmation's holds it already.
+    The interval of a single trial is that of its steps alone, so what two runs differ by is added.
+    The interval of a confirmation contains it already.
     """
     runs = 0.0 if confirmed else Z95 * RUN_NOISE
     below, above = math.log(rate.median / rate.low), math.log(rate.high / rate.median)
@@ -206,7 +207,7 @@ def _halves(rate: Throughput, *, confirmed: bool) -> tuple[float, float]:
 
 
 def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verdict:
-    """What stands first: of the one that lost most beyond doubt, else of the fastest."""
+    """The verdict, which stands first: the result that surely lost most, else the fastest."""
     known = [(one.best, one) for one in compared if one.best is not None]
     if not known:
         return Verdict(means="No speeds were compared.", do=NOTHING_TO_DO, sure="not at all")
@@ -229,8 +230,7 @@ def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verd
 
 SCHEMA = "cputune.comparison/1"
 DIFFERENT_TIMES = (
-    "They were measured at different times; what a machine does from one day to the next is in no "
-    "interval."
+    "Measured at different times; what a machine does from one day to the next is in no interval."
 )
 
 
@@ -243,7 +243,7 @@ def blocks(first: str, reference: Result, compared: Sequence[Compared]) -> Itera
 
 
 def _sentences(first: str, one: Compared) -> Iterator[str]:
-    """Of the best plans first, that is what a tuned machine runs."""
+    """A sentence for each ratio. The best plans come first: that is what a tuned machine runs."""
     if one.refused is not None:
         yield f"{one.name} is not compared: {one.refused}."
         return
@@ -264,7 +264,7 @@ def _in_words(ratio: SpeedRatio | None) -> str:
 
 
 def slower(compared: Sequence[Compared], share: float) -> tuple[str, ...]:
-    """Whose best plan is beyond doubt slower by more than this share, in words."""
+    """The results whose best plan is surely slower by more than this share, each in words."""
     return tuple(
         f"{one.name}: its best plan is {_in_words(one.best)}; {TUNE_AGAIN}"
         for one in compared

@@ -1,4 +1,4 @@
-"""A diagnosis, of one machine or of several: as blocks for people, as a document."""
+"""Shows a diagnosis, of one machine or of several: as blocks for people, as a document."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 
 def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
-    """The ``cputune.doctor/1`` document, of several hosts ``cputune.hosts/1``.
+    """The ``cputune.doctor/1`` document; for several hosts, ``cputune.hosts/1``.
 
-    ``checks`` where all of them are asked for. Of a host that was not reached ``host`` is null.
+    ``checks`` is part of it where all checks are asked for. ``host`` is null for a host that was
+    not reached.
     """
     if not isinstance(diagnosis, Diagnosis):
         return {
@@ -59,10 +60,10 @@ def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
 def blocks(
     diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True, unfold: bool = False
 ) -> Iterator[Block]:
-    """What it means, what is wrong, then what is worth doing; the hosts first, the machine last.
+    """The verdict, the faults, then the advice; the hosts first, the machine last.
 
-    Without ``machine`` the findings alone, for those that are not about the machine. With
-    ``unfold`` each finding tells symptom, cause and source, and each unknown fact its reason.
+    Without ``machine``, the findings alone: they are not about this machine. With ``unfold`` each
+    finding has its symptom, cause and source, and each unknown fact its reason.
     """
     from cputune.doctor.registry import all_checks
 
@@ -94,14 +95,14 @@ def blocks(
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
-    """What is not known: a row for each fact with its reason, or one row for all of them."""
+    """The unknown facts: a row for each with its reason, or one row for all of them."""
     if unfold or len(facts.unknown) < 2:
         return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
 _STATES = {
-    # of a check: its sign, and what came of it; the gravest first
+    # the states of a check: its sign and its words, the most severe first
     "found": ("!", "found"),
     "unknown": ("–", "not known"),
     "fine": ("✓", "fine"),
@@ -131,11 +132,11 @@ _MEANS = {
     Severity.WARNING: "Training runs here, slower than it could",
     Severity.ADVICE: "Nothing is wrong, and there is more to gain",
 }
-"""By the gravest finding."""
+"""What a diagnosis means, by its most severe finding."""
 
 
 def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
-    """What the findings mean together, what to do first, and what it rests on."""
+    """What the findings mean together, what to do first, and what that rests on."""
     found = diagnosis.findings
     gravest = next((s for s in Severity if any(one.severity is s for one in found)), None)
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
@@ -143,7 +144,7 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
     do = "cputune tune"
     if not isinstance(diagnosis, Diagnosis):
         do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
-    if first is not None and gravest is not Severity.ADVICE:  # tune measures what advice brings
+    if first is not None and gravest is not Severity.ADVICE:  # tune measures the advice
         lines = (first.command or "").splitlines()
         do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
     if not isinstance(diagnosis, Diagnosis):
@@ -259,7 +260,7 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
 
 
 def _clock(offset_seconds: float | None) -> str:
-    """How far a clock is from ours; tenths of a second are enough for anybody."""
+    """How far a host's clock is from ours, to tenths of a second."""
     if offset_seconds is None:
         return "?"
     return "ours" if abs(offset_seconds) < 0.05 else f"{offset_seconds:+.1f} s"

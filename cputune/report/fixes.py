@@ -1,8 +1,8 @@
-"""The cures of a diagnosis as one shell script that can be sourced or read.
+"""The remedies of a diagnosis as one shell script that can be sourced or read.
 
-Only what changes nothing but the shell, or installs a package, stands uncommented;
-everything else is a comment to be run by hand. What the script's own variables bring up
-is diagnosed and cured too, so that a script made after it sets nothing more.
+Only commands that change nothing but the shell, or install a package, are active; all others are
+comments, to be run by hand. The variables that the script sets may lead to further findings. These
+are cured in the same script, so that a second one has nothing to add.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def fix_script(
 ) -> str:
     """A bash script of every remedy, the most severe first; it passes ``bash -n``.
 
-    ``chosen`` says which findings are cured among those that the script's own variables
-    would bring up.
+    ``chosen`` says which of the findings to cure that the script's own variables would cause.
     """
     facts, findings, lines = diagnosis.facts, diagnosis.findings, [_HEAD]
     for number in range(_MOST_ROUNDS):
@@ -54,13 +53,13 @@ def fix_script(
 
 @dataclass(slots=True)
 class _Cures:
-    """What earlier commands did: the variables they set (None: unset), and other things."""
+    """What earlier commands of the script do: variables that they set (None: unset), the rest."""
 
     variables: dict[str, str | None] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
 
     def take(self, command: str) -> bool:
-        """Note what a command does; False where an earlier, worse finding did it otherwise."""
+        """Note what a command does; False where an earlier, worse finding needs the opposite."""
         if "pip install" in command and "--no-deps" not in command:
             command = "pip install"
         wanted = _variables(command)
@@ -79,7 +78,7 @@ def _section(finding: Finding, cures: _Cures) -> str:
         if not _harmless(command):
             lines.append(f"# by hand: {command}")
         elif not cures.take(command):
-            lines.append(f"# in place of what stands above: {command}")
+            lines.append(f"# instead of the above: {command}")
         else:
             lines.append(command)
     return "\n".join(lines)
@@ -88,7 +87,7 @@ def _section(finding: Finding, cures: _Cures) -> str:
 def _epilogue(
     diagnosis: Diagnosis, facts: HostFacts, chosen: Callable[[Finding], bool]
 ) -> Iterator[str]:
-    """What is still wrong when the script has been sourced."""
+    """The lines at the end: what is still wrong when the script has been sourced."""
     if not diagnosis.findings:
         yield "# Nothing to mend.\n"
     elif any("pip install" in (finding.command or "") for finding in diagnosis.findings):
@@ -114,7 +113,7 @@ def _is_whole(line: str) -> bool:
 
 
 def _changes(finding: Finding, facts: HostFacts) -> bool:
-    """Whether a cure of this finding sets a variable to what it is not yet."""
+    """Whether a remedy of this finding sets a variable to a new value."""
     wanted = {
         name: value
         for command in _commands(finding)
@@ -125,9 +124,9 @@ def _changes(finding: Finding, facts: HostFacts) -> bool:
 
 
 def _variables(command: str) -> dict[str, str | None]:
-    """What ``export A=1 B=2`` and ``unset A B`` do to variables; nothing for other commands.
+    """What ``export A=1 B=2`` and ``unset A B`` do to variables; empty for other commands.
 
-    Nor for what only a shell can expand, such as PATH=…:"$PATH".
+    Also empty for what only a shell can expand, such as PATH=…:"$PATH".
     """
     words = shlex.split(command)
     if words[0] == "unset":

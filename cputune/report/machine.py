@@ -126,7 +126,7 @@ def _many(count: int, word: str) -> str:
 
 
 def _told(*pairs: tuple[str, object]) -> str:
-    """Each value in its words, where it is known."""
+    """Each value in its words; values that are not known are left out."""
     return ", ".join(words.format(value) for words, value in pairs if value is not None)
 
 
@@ -213,7 +213,8 @@ def gib(size_bytes: int) -> str:
 
 
 _NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
-"""Hundreds of lines for some packages; the machine's name stays with us."""
+"""Left out of a document: files of packages, some of which have hundreds of lines, and the name of
+the machine, which is private."""
 
 _CPU_LISTS = frozenset(("cpus", "cpuset"))
 
@@ -223,12 +224,15 @@ _WHERE_TOLD = frozenset(
         *("distances", "tier", "read_mb_per_second", "read_latency_ns", "nearest"),
     )
 )
-"""Facts that only some kernels, firmwares and installers tell: left out where they do not."""
+"""Facts that only some kernels, firmwares and installers tell; people see them only where they are
+known."""
 
 
 def host_document(facts: HostFacts) -> dict[str, object]:
-    """Plain JSON values. What is null is not known, and ``unknown`` says why, or is a limit
-    that does not exist, and stands in ``limits.unlimited``.
+    """The machine as plain JSON values; null where a fact is not known.
+
+    ``unknown`` gives the reason. A limit that does not exist is null as well, and is listed in
+    ``limits.unlimited``.
     """
     document = _record(facts)
     unknown = document.pop("unknown")
@@ -259,7 +263,7 @@ def _json(value: object) -> JSON:
 
 
 def _launcher(launcher: Launcher) -> dict[str, JSON]:
-    """The dialect and version of MPI launchers; of others nobody asks for them."""
+    """The dialect and version of an MPI launcher; other launchers have neither."""
     shown = _record(launcher)
     if launcher.name not in MPI_PROGRAMS:
         del shown["dialect"], shown["version"]
@@ -305,7 +309,7 @@ def _list(cpus: tuple[int, ...] | None) -> str | None:
 GROUP = 8
 LABELS = string.digits + string.ascii_lowercase + string.ascii_uppercase
 MOST_CORES_DRAWN = 1024
-"""Above that the picture names CPU ranges only."""
+"""With more CPUs than this the picture names CPU ranges only."""
 
 FREE, SLOW, PARTLY, CLOSED, SHARED, EDGE = "■□◧·+│"
 _MEANINGS = {
@@ -317,7 +321,7 @@ _MEANINGS = {
 }
 
 Labels = Mapping[str, tuple[str, frozenset[int]]]
-"""Whoever is bound, his sign and his CPUs."""
+"""Each party that is bound, with its sign in the picture and its CPUs."""
 
 
 def picture(
@@ -325,8 +329,9 @@ def picture(
 ) -> list[str]:
     """Draw the topology as lines of at most ``width`` columns.
 
-    ``bound`` maps whoever is bound ("rank 0") to logical CPUs; a core on which somebody
-    is bound carries the sign that the legend gives him. Beyond 62 parties they share the last.
+    ``bound`` maps each party that is bound ("rank 0") to its logical CPUs. A core to which a party
+    is bound shows the party's sign, which the legend explains. Beyond 62 parties all others share
+    the last sign.
     """
     labels = {
         name: (LABELS[min(number, len(LABELS) - 1)], frozenset(cpus))
@@ -368,7 +373,7 @@ def _heading(
 
 
 def _short(cpus: list[int], room: int) -> str:
-    """A CPU list that fits; one with a constant step as ``0,2…78``, as cut as need be else."""
+    """A CPU list in so many columns; one with a constant step as ``0,2…78``, else it is cut."""
     text = cpulist.render(cpus)
     if len(text) <= room:
         return text
@@ -390,7 +395,7 @@ def _cell(topology: Topology, core: Core, labels: Labels) -> str:
 
 
 def _rows(cores: list[Core], cells: Mapping[tuple[int, ...], str], width: int) -> list[str]:
-    """Cores in groups of eight, at most eight in a line; an edge where another L3 begins."""
+    """Cores in groups of eight, at most eight groups in a line; an edge where another L3 begins."""
     rows: list[str] = []
     groups = 0
     for number, (_, sharing) in enumerate(groupby(cores, key=lambda core: core.l3)):

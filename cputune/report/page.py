@@ -1,9 +1,9 @@
 """``cputune report``: a result as one page of HTML that needs no network.
 
-Here stands what the page says and how long its bars are, as plain values; how it looks stands in
-``page.html.j2``. Three pictures show what no table does: which intervals overlap, who runs on which
-core, and how the times of steps went on. They are elements of the page, with their numbers in words
-beside them, and need no script.
+This module says what the page shows and how long its bars are, as plain values; ``page.html.j2``
+says how it looks. Three pictures show what no table does: which intervals overlap, who runs on
+which core, and the times of the steps in their order. They are elements of the page that need no
+script, with their numbers in words beside them.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from cputune.text import figure, visible
 
 MOST_ROWS = 30
 MOST_LETTERS = 300
-"""Of a reason; the result file holds the whole."""
+"""How long the reason of a failure may be on the page; the result file has all of it."""
 MOST_FINDINGS = 100
 PHONE_COLUMNS = 40
 MOST_PARTIES = 64
 MOST_POINTS = 240
-"""Of a line; a phone has as many pixels."""
+"""How many points a line has at most; a phone has as many pixels."""
 LINE_ROOM = 1.5
-"""The scale of steps, over the slowest median: what was delayed for longer is cut off."""
+"""Where the scale of steps ends, as a multiple of the slowest median: a step that was delayed for
+longer is cut off."""
 LEAST_SHARE = 0.005
 
 _BRINGS_IN = ("--knobs", "apt-get", "pip install")
@@ -79,7 +80,7 @@ def page(result: Result, file: str = "cputune.json") -> str:
 
 
 def story(result: Result, file: str) -> dict[str, Any]:
-    """What the page says, part by part, as plain values."""
+    """What the page shows, part by part, as plain values."""
     shown = ResultToShow(result=result, file=file)
     told: dict[str, Any] = {
         "result": result,
@@ -111,13 +112,13 @@ def story(result: Result, file: str) -> dict[str, Any]:
 
 
 def _missing(result: Result, told: dict[str, Any]) -> list[str]:
-    """What the page has no part of, and why."""
+    """The parts that the page lacks, and why."""
     unasked = "nobody asked the doctor; cputune doctor asks now"
     reasons = (
         (not told["changes"].rows, "what to change: nothing, keep the launch that you have"),
         (not told["times"].rows, "where the time of a step goes: no steps were profiled"),
         (not told["machine"]["drawn"], "the cores: the result does not say which the machine has"),
-        (not told["lines"], "steps side by side: the result holds none, its speeds are of trials"),
+        (not told["lines"], "steps side by side: the result has none, only those of trials"),
         (result.findings is None, f"what the doctor found: {unasked}"),
         (result.findings == (), "what the doctor found: nothing"),
     )
@@ -161,7 +162,7 @@ def _time(seconds: float) -> str:
 
 
 def _machine(result: Result) -> dict[str, Any]:
-    """The picture of the terminal, as wide as a phone, and who of the best plan has which CPUs."""
+    """The picture of the terminal, as wide as a phone, with the CPUs of the best plan's ranks."""
     parties = [
         (who, cpulist.render(cpus) or "none") for who, cpus in places(result.best.plan).items()
     ]
@@ -177,13 +178,13 @@ def _machine(result: Result) -> dict[str, Any]:
 
 
 def _left_out(result: Result) -> list[tuple[str, str]]:
-    """What was left out and why, what a command would bring in first."""
+    """What was left out and why; first what a command would add to the search."""
     said = dict.fromkeys((out.what, out.why) for out in result.left_out)
     return sorted(said, key=lambda one: not any(word in one[1] for word in _BRINGS_IN))
 
 
 def side_by_side(result: Result) -> dict[Plan, Throughput]:
-    """What the confirmation said of each plan that had a part in it, the last block first."""
+    """What the confirmation measured of each plan that took part in it, the last block first."""
     runs = [(run.plan, run.samples_per_second) for run in result.confirmation]
     found = {plan: rate for plan, rate in runs if rate is not None}
     if found:
@@ -222,7 +223,7 @@ def _plans(result: Result) -> Iterator[Bar]:
 
 
 def _bar(rate: Throughput, most: float) -> Bar:
-    """A speed as a bar with its interval: where each ends, in hundredths of the width."""
+    """A speed as a bar with its interval: the ends of both, in hundredths of the width."""
     width, low, high = (
         round(100 * value / most, 2) if most > 0 else 0.0
         for value in (rate.median, rate.low, rate.high)
@@ -252,7 +253,7 @@ def _lines(result: Result) -> list[dict[str, Any]]:
     most = LINE_ROOM * max(usual.values(), default=0.0)
 
     def height(seconds: float) -> float:
-        """From 0 at the foot to ``most`` at the top, as all of them."""
+        """The height of a value: 0 at the foot, ``most`` at the top."""
         return round(max(0.0, 100 - 100 * seconds / most), 1)
 
     def points(steps: list[tuple[float, bool]]) -> str:
@@ -283,7 +284,7 @@ def _kind(plan: Plan, result: Result) -> str:
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """So many of them at most, evenly chosen, the first and the last among them."""
+    """At most so many of the values, evenly chosen, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]

@@ -1,4 +1,4 @@
-"""A result for people and for programs, and the list of those that were kept."""
+"""Shows a result to people and to programs, and lists the results that were kept."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
 class ChangeMade:
     """One thing to change on the way from today's launch to the best plan.
 
-    Several knobs stand together, with commas, where they were measured together. ``keeps`` is what
-    of the training stays the same, in words. ``worth`` is
-    how many times as fast this change makes the plan before it; None where nobody knows: it was
-    not measured by itself, or others disturbed the machine.
+    Knobs that were measured together are one change, separated by commas. ``keeps`` says what of
+    the training stays the same. ``worth`` is how many times as fast this change makes the plan
+    before it. It is None where the change was not measured by itself, or the machine was disturbed.
     """
 
     knob: str
@@ -82,14 +81,14 @@ def _change(
 
 
 def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(knob, (today's value, the best plan's)) of each that differs; the layout first."""
+    """Each knob that differs, with (today's value, the best plan's); the layout comes first."""
     if shape(today) != shape(best):
         words = layout_words(today), layout_words(best)
         if words[0] == words[1]:
             words = _on_cpus(today), _on_cpus(best)
         yield LAYOUT, words
     between = ("backend", "ccl_workers") if min(today.world_size, best.world_size) > 1 else ()
-    for name in (*between, *separate_knobs()):  # a single rank has nobody to agree with
+    for name in (*between, *separate_knobs()):  # a single rank exchanges nothing
         values = today.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (value_words(values[0]), value_words(values[1]))
@@ -100,14 +99,14 @@ def _on_cpus(plan: Plan) -> str:
 
 
 def places(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Who of a plan runs on which CPUs: each rank, and the oneCCL workers of each."""
+    """Which parties of a plan run on which CPUs: each rank, and the oneCCL workers of each."""
     found = {f"rank {number}": cpus for number, cpus in enumerate(plan.cpus)}
     workers = {f"workers of rank {n}": cpus for n, cpus in enumerate(plan.ccl_cpus) if cpus}
     return {**found, **workers}
 
 
 def worth_words(change: ChangeMade) -> str:
-    """``×2.10 (2.02–2.18)``, and whether that is sure."""
+    """``×2.10 (2.02–2.18)``, and whether the change is surely faster."""
     if change.worth is None:
         return "not known"
     sure = change.worth.significant or change.worth.high < 1
@@ -178,13 +177,13 @@ def for_shell(workload: Workload, words: Sequence[str]) -> str:
 
 
 LEAST_SHARE = 0.005
-"""A kind that takes less is not worth a word."""
+"""A kind of work with a smaller share of the time is not shown."""
 
 WORTH_A_HINT = 0.05
 
 
 def profile_lines(result: Result) -> Iterator[str]:
-    """What its time is spent on, how far its products are from the limit, and what would help."""
+    """Where its time goes, how far its products are from the limit, and what would help."""
     profile = result.profile
     if profile is None:
         return
@@ -209,15 +208,15 @@ def profile_lines(result: Result) -> Iterator[str]:
 SCHEMA = "cputune.summary/1"
 
 MOST_PLANS = 15
-"""Of the table of plans, the fastest, where not all are asked for."""
+"""How many of the fastest plans the table has, where not all are asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToShow:
     """A result that is to be shown.
 
-    ``file`` is the word by which commands name it. ``facts`` are those of the machine that is
-    looked at; None where nothing is known of it.
+    ``file`` is the word by which commands name it. ``facts`` are those of the machine that it is
+    shown on; None where nothing is known of that.
     """
 
     result: Result
@@ -226,21 +225,21 @@ class ResultToShow:
 
     @property
     def elsewhere(self) -> str | None:
-        """In what the machine that it was measured on differs from the one looked at."""
+        """How the machine that it was measured on differs from the one that it is shown on."""
         if self.facts is None:
             return None
         return machine_difference(self.result.host, self.facts)
 
     @property
     def topology(self) -> Topology | None:
-        """Of the machine that was measured: as the result has it, or as it is looked at."""
+        """The topology of the measured machine: from the result, else from this machine."""
         if self.result.places:
             return topology_of(self.result.places, allowed_cpus(self.result))
         known = self.facts is not None and not self.elsewhere and self.facts.topology.cores
         return self.facts.topology if self.facts is not None and known else None
 
     def notes(self) -> tuple[str, ...]:
-        """Those of the result, and whether it is of another machine."""
+        """The notes of the result, and a note where it is of another machine."""
         difference = self.elsewhere
         other = (f"This was measured on another machine: {difference}.",) if difference else ()
         changes = () if self.facts is None or difference else changed_since(self.result, self.facts)
@@ -248,7 +247,7 @@ class ResultToShow:
         return (*other, *again, *self.result.notes)
 
     def verdict(self) -> Verdict:
-        """What it means, what to do now, and how sure it is."""
+        """What the result means, what to do now, and how sure it is."""
         return verdict_of(self.result, launch_commands(self.file, self.result.best.plan.nodes)[0])
 
     def launch(self) -> dict[str, str]:
@@ -258,7 +257,7 @@ class ResultToShow:
         told = {"train": now, "launch files": files, "tune again": tune_command(result)}
         try:
             way = carried(result.workload, plan, result.versions)
-        except ValueError as error:  # a batch that was changed by hand
+        except ValueError as error:  # the batch was changed by hand
             return {**told, "impossible": str(error)}
         if way.variables:
             words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
@@ -305,10 +304,10 @@ def change_rows(result: Result) -> Rows:
 
 
 def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> Iterator[Block]:
-    """The verdict first, then what to change, the launch, the plans, and what they rest on.
+    """The verdict, then what to change, the launch, the plans, and what they rest on.
 
-    ``every`` plan, not the fastest alone. ``brief``: at the end of a study, without the launch,
-    the doctor's findings and the machine.
+    ``every``: all plans, not only the fastest. ``brief``: at the end of a study, without the
+    launch, the doctor's findings and the machine.
     """
     result = shown.result
     yield shown.verdict()
@@ -346,7 +345,7 @@ def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> 
 
 
 Told = Mapping[str, str]
-"""By its label; what is not known has none."""
+"""The facts about the measured machine, by label; one that is not known is left out."""
 
 
 def _told(rows: Mapping[str, object]) -> Told:

@@ -46,7 +46,8 @@ LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
 
 
 LONG_START_SECONDS = 10.0
-"""A start that takes longer is said: all that a script does before its first step."""
+"""A start that takes longer than this is reported. It contains all that a script does before its
+first step."""
 
 
 def line_of(event: Event) -> str | None:
@@ -96,7 +97,7 @@ def waiting_line(owner: str) -> str:
 
 
 def style_of(event: Event) -> str | None:
-    """How the line of an event looks where there is colour; None for no way of its own."""
+    """The style of an event's line where there is colour; None for no style of its own."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
     return "yellow" if isinstance(event, (Waiting, Disturbed, TrialRepeated)) else None
@@ -120,11 +121,11 @@ def outcome(trial: Trial) -> str:
 
 
 BEST = "best"
-"""What stands beside the plan that is recommended."""
+"""The mark beside the plan that is recommended."""
 
 
 def plans(result: Result, most: int | None = None) -> Rows:
-    """The trials, the fastest first and the failed last; or ``most`` of them, from the first."""
+    """The trials, the fastest first, the failed last; or ``most`` of them, from the first."""
     ordered = sorted(result.trials, key=fastest_first)[:most]
     best = [number for number, one in enumerate(ordered) if one.plan == result.best.plan]
     return Rows(
@@ -147,7 +148,7 @@ def plans(result: Result, most: int | None = None) -> Rows:
 
 
 def _mark(trial: Trial, *, best: bool) -> str:
-    """What is to be said of a trial beside its numbers."""
+    """The mark of a trial, beside its numbers."""
     if best:
         return BEST
     if trial.state == PRUNED:
@@ -171,7 +172,7 @@ def _known(trial: Trial) -> str:
 
 
 OF_HOSTS = ("nodes", "interface")
-"""Knobs of which nothing is said where there is nothing to choose: one machine."""
+"""Knobs that are not listed where there is nothing to choose: on one machine."""
 
 
 def value_words(value: object) -> str:
@@ -183,15 +184,15 @@ def value_words(value: object) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """Where a study stands: what its events have told so far.
+    """The present state of a study, from its events so far.
 
-    ``started`` is when the command began, by the clock of whoever calls ``take``; ``trials``
-    are those that can be run at most, None before the space is known; ``number`` is the one that
-    runs, or ran last, from 0, and ``done`` how many have ended. ``doing`` is what goes
-    on now, and ``detail`` more of it. ``searching_since`` is when the first trial after
-    today's launch began: what comes before (imports, downloads) says nothing of the rest.
-    ``ends_at`` is when all is expected to be over, once the search is. ``most_seconds`` is the
-    time that was given.
+    ``started`` is when the command began, by the clock that ``take`` is given. ``trials`` is the
+    largest number of trials; None before the space is known. ``number`` is the trial that runs, or
+    ran last, from 0. ``done`` is how many trials have ended. ``doing`` says what goes on now,
+    ``detail`` says more of it. ``searching_since`` is when the first trial after today's launch
+    began: what comes before (imports, downloads) says nothing of the rest. ``ends_at`` is when the
+    study is expected to be over, once the search is. ``most_seconds`` is the time that the user
+    gave.
     """
 
     started: float
@@ -265,7 +266,7 @@ class Standing:
         return f"{self.number + 1} of {self.trials}"
 
     def gain(self) -> str | None:
-        """The best so far beside today's launch: single trials, so that it is only about."""
+        """The best trial so far, compared with today's launch: single trials, so roughly."""
         if self.best is None:
             return None
         rate = f"{figure(_rate(self.best))} samples/s"
@@ -274,9 +275,9 @@ class Standing:
         return f"{rate}, about {_rate(self.best) / _rate(self.today):.1f} × today"
 
     def left_seconds(self, now: float) -> float | None:
-        """What is left of the study at the pace so far; None where none is known.
+        """What is left of the study at the pace so far; None where that is not known.
 
-        The rest of the search, and the confirmation at its usual length.
+        It is the rest of the search, and the confirmation at its usual length.
         """
         used = now - self.started
         if self.ends_at is not None:
@@ -296,7 +297,7 @@ class Standing:
         return elapsed(now - self.started) + end
 
     def tail(self, now: float) -> str:
-        """The same in few words, for the end of a trial's line in a log."""
+        """The same in few words, for the end of a line in a log."""
         of = "" if self.trials is None else f"{self.done} of {self.trials}, "
         gain = "" if self.best is None or self.best is self.today else f", best {self.gain()}"
         return f"[{of}{elapsed(now - self.started)}{gain}]"
@@ -306,8 +307,9 @@ BAR_COLUMNS = 36
 
 
 def race(standing: Standing) -> list[tuple[str, str]]:
-    """(bar, interval) of today's launch and of the best so far: whole to where the speed surely
-    lies, broken through its interval. None before there are two.
+    """(bar, interval) of today's launch and of the best so far; None before there are two.
+
+    A bar is whole up to the speed that is sure, and broken through its interval.
     """
     sides = (standing.today, standing.best)
     rates = [one.samples_per_second for one in sides if one and one.samples_per_second]

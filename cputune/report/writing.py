@@ -1,7 +1,7 @@
-"""What is shown of a record, as blocks, and how a terminal and Markdown show them.
+"""What is shown of a record, as blocks, and how a terminal and Markdown show blocks.
 
-A record is told once; ``print_blocks`` and ``markdown`` show the same blocks. Their words may come
-from outside, so each is cleaned where it is written.
+A record is put into blocks once; ``print_blocks`` and ``markdown`` show the same ones. Words may
+come from outside, so each is cleaned where it is written.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STYLES = {
     "error": "bold red", "warning": "bold yellow", "advice": "bold cyan", "note": "yellow",
     "done": "green",
 }  # fmt: skip
-"""How a label looks: severities, and what else stands before a line."""
+"""The style of a label: of severities, and of other labels that begin a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the next block is called."""
+    """The name of the next block."""
 
     words: str
 
@@ -95,14 +95,14 @@ class FindingRows:
 Block = Verdict | Heading | Rows | Labelled | Lines | Drawn | FindingRows
 
 LEAST_COLUMNS = 60
-"""Of a terminal; with fewer a table of ours breaks words."""
+"""The fewest columns of a terminal for a table; with fewer its words would be broken."""
 
 ROOMY = 100
 """Columns of a terminal that has room for every column of a table."""
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Show them in a terminal, an empty line between them."""
+    """Show blocks in a terminal, with an empty line between them."""
     before: Block | None = None
     for block in blocks:
         if block == Lines(()) or (isinstance(block, Drawn) and console.is_dumb_terminal):
@@ -181,10 +181,10 @@ def _print_finding(finding: Finding, console: Console, story: str | None) -> Non
 
 
 def rich_table(table: Rows) -> Table:
-    """For a terminal, without lines; headings are bold, and rows that are ``strong``.
+    """A table for a terminal, without lines; headings are bold, and rows that are ``strong``.
 
-    What does not fit is broken, never cut. On a narrow terminal, and where TERM=dumb asks for
-    plain text (screen readers), each row is a block of lines: heading and cell.
+    What does not fit is broken, never cut. On a narrow terminal, and where TERM=dumb asks for plain
+    text (screen readers), each row is a block of lines, each with heading and cell.
     """
     from rich.padding import Padding
     from rich.table import Table
@@ -274,7 +274,7 @@ def markdown_text(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code, whatever fences the text has itself."""
+    """A block of code, with a fence longer than any in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

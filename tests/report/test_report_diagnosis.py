@@ -79,7 +79,7 @@ def test_one_way_out_is_taken_and_no_command_comes_twice(facts: HostFacts) -> No
         facts, "pip install torch==2.8.0", "pip install torch==2.13.0", "unset A", "unset A"
     )
     assert runnable(text) == ["pip install torch==2.8.0", "unset A"]
-    assert "# in place of what stands above: pip install torch==2.13.0" in text
+    assert "# instead of the above: pip install torch==2.13.0" in text
 
 
 def test_a_variable_is_set_once_by_the_worst_finding(facts: HostFacts) -> None:
