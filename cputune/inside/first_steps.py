@@ -1,8 +1,8 @@
-"""What this rank trains in its first steps: what no plan may change.
+"""Records what this rank trains in its first steps, which no plan may change.
 
-Of each: the learning rates with which the optimizer steps, and which samples it takes. Of the first
-also its gradient, before it is clipped, with dropout off, and whether anything else drew random
-numbers. ``cputune.equivalence`` compares what two launches tell.
+Of each step: the learning rates with which the optimizer steps, and the samples that it takes. Of
+the first step also the gradient before it is clipped, with dropout off, and whether anything else
+drew random numbers. ``cputune.equivalence`` compares what two launches report.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class FirstSteps:
         ]
 
     def batch(self, batch: object) -> None:
-        """A batch begins to be trained on."""
+        """Note that a batch begins to be trained on."""
         if self._steps == 0:
             self._content += _content(batch)
             self._random = _randomness()
 
     def trained(self) -> None:
-        """A batch went forward and backward."""
+        """Note that a batch went forward and backward."""
         if self._steps >= LOOKED_AT:
             return
         self._samples.append(self._fetched.popleft() if self._fetched else None)
@@ -76,12 +76,12 @@ class FirstSteps:
             self._drawn = self._drawn or _randomness() != self._random
 
     def begin(self) -> None:
-        """What was fetched so far was not trained on."""
+        """Forget what was fetched so far: it was not trained on."""
         if self._steps == 0:
             self._fetched.clear()
 
     def step(self, optimizer: object) -> Trained | None:
-        """What is told of this step; None once enough was told."""
+        """What to report of this step; None once enough was reported."""
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
@@ -99,7 +99,7 @@ class FirstSteps:
         return told
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimizer is about to step; all gradients are there, but for those of a closure."""
+        """Called before an optimizer steps; all gradients are there, except those of a closure."""
         closure = any(map(callable, (*args, *kwargs.values())))
         if closure or self._steps >= LOOKED_AT or self._rates is not None:
             return
@@ -129,12 +129,12 @@ class FirstSteps:
 
     @property
     def _rests(self) -> bool:
-        """Whether dropout does nothing just now: not where a plan draws its masks otherwise."""
+        """Whether dropout is off just now; never where a plan draws the masks in another way."""
         masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
         return self._steps == 0 and not (masks is not None and masks.drawing)
 
     def _let_dropout_rest(self, module: ModuleType) -> None:
-        """Until the first step is over; what torch.compile compiles is left as it is."""
+        """Switch dropout off until the first step is over; not in what torch.compile compiles."""
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
 
         for name in _DROPOUTS:
@@ -160,7 +160,7 @@ class FirstSteps:
             return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     def _watch_loaders(self, module: ModuleType) -> None:
-        """Which samples each batch holds, in the order in which batches come."""
+        """Note which samples each batch holds, in the order in which batches come."""
         cls = module._BaseDataLoaderIter
 
         @around(cls, "_next_index")
@@ -180,7 +180,7 @@ class FirstSteps:
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
-    """The norm of all gradients together, in fp64; None where there is none."""
+    """The norm of all gradients together, in fp64; None where there are none."""
     torch = sys.modules["torch"]
     squares = []
     for one in parameters:
@@ -231,7 +231,7 @@ def _mixed(number: int) -> int:
 
 
 def _content(batch: object) -> float:
-    """The sum of what a batch holds, padding and ignored labels (-100) left out."""
+    """The sum of the numbers in a batch, without padding and ignored labels (-100)."""
     torch = sys.modules.get("torch")
     if torch is None:
         return 0.0
@@ -251,7 +251,7 @@ def _content(batch: object) -> float:
 
 
 def _randomness() -> int:
-    """Changes where anything draws random numbers."""
+    """A value that changes where anything draws random numbers."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     state: list[object] = [random.getstate()]
     if torch is not None:

@@ -1,6 +1,6 @@
-"""Hooks that wait for the training frameworks to be imported, and then set themselves.
+"""Sets hooks in the training frameworks as soon as the script imports them.
 
-A module that is already there (a forked rank) is hooked at once.
+A module that is already imported (in a forked rank) is hooked at once.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def install() -> Meter:
 
 
 def _watch_arguments(meter: Meter) -> None:
-    """Note what the script reads from its command line, and lead its output folder elsewhere."""
+    """Note what the script reads from its command line, and replace its output folder."""
     import argparse
 
     @around(argparse.ArgumentParser, "parse_known_args")
@@ -134,7 +134,7 @@ def _watch_arguments(meter: Meter) -> None:
 
 
 def _led_elsewhere(meter: Meter) -> list[tuple[str, Patch]]:
-    """What to do with the libraries that write of themselves, once they are loaded."""
+    """What to do with libraries that write files by themselves, once they are loaded."""
 
     def hydra(module: ModuleType) -> None:
         for name, key in (("run", "hydra.run.dir"), ("multirun", "hydra.sweep.dir")):
@@ -159,7 +159,7 @@ def _led_elsewhere(meter: Meter) -> list[tuple[str, Patch]]:
             return original(*args, **{**kwargs, "mode": "disabled"})
 
     def datasets(module: ModuleType) -> None:
-        """Beside data of the user's (``load_from_disk``); trials share what one has prepared."""
+        """Keep prepared data beside the user's (``load_from_disk``), where trials share it."""
 
         @around(module.Dataset, "_get_cache_file_path")
         def path_of(original: Any, data: Any, fingerprint: str) -> str:
@@ -182,7 +182,7 @@ def _led_elsewhere(meter: Meter) -> list[tuple[str, Patch]]:
 
 
 def _note_length(namespace: object, meter: Meter) -> None:
-    """How long a loop of the script's own trains, where its arguments have usual names."""
+    """Note how long a loop of the script's own trains, if its arguments have the usual names."""
     for name, key in LENGTH.items():
         value = getattr(namespace, name, None)
         if isinstance(value, (int, float)) and value > 0:
@@ -203,7 +203,7 @@ def _refuse_lightning(module: ModuleType, meter: Meter) -> None:
 
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:
-    """How long the script waits for each batch, whoever iterates the loader, and for whom."""
+    """Note how long the script waits for each batch, whoever iterates the loader."""
 
     @around(module._BaseDataLoaderIter, "__next__")
     def following(original: Original, self: Any) -> object:
@@ -216,7 +216,7 @@ def _time_loading(module: ModuleType, meter: Meter) -> None:
 
 
 def _time_compiling(module: ModuleType, meter: Meter) -> None:
-    """How long torch.compile compiles, forward and backward, the whole of it counted once."""
+    """Note how long torch.compile compiles, forward and backward; nested calls count once."""
     began: list[float] = []
 
     def end(*_: object) -> None:
@@ -234,9 +234,9 @@ def _note_ipex(module: ModuleType, meter: Meter) -> None:
 
 
 def tell_what_is_raised(meter: Meter) -> None:
-    """In a process that others run: say the exception that ends it, once torch is there.
+    """In a process that a launcher started: report the exception that ends it, if torch is loaded.
 
-    A launcher has none in it; it ends because its rank did.
+    The launcher itself has no torch, and it ends because its rank did.
     """
     original = sys.excepthook
 
@@ -253,7 +253,7 @@ def _tell_error(meter: Meter, kind: str, text: str) -> None:
 
 
 def watch_children() -> None:
-    """Let every Python below this process know that it is a child of a rank, should it train."""
+    """Let every Python below this process know that a rank has started it, in case it trains."""
     others = os.environ.get("PYTHONPATH")
     site = str(site_directory())
     os.environ["PYTHONPATH"] = f"{site}:{others}" if others else site
@@ -281,11 +281,11 @@ def run_script(argv: list[str]) -> int:
             return status
     except KeyboardInterrupt:
         return 130
-    except BaseException as error:  # told, then shown: it is the script's own
+    except BaseException as error:  # reported, then raised as the script's own
         _tell_error(meter, type(error).__name__, str(error))
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals.get("__name__") != "__main__":
-            trace = trace.tb_next  # it begins in the script, without us and runpy before it
+            trace = trace.tb_next  # without frames of cputune and runpy
         traceback.print_exception(type(error), error, trace)
         return 1
     meter.end()

@@ -1,8 +1,8 @@
 """Hooks on training loops that scripts write themselves, over an Accelerator or torch alone.
 
-A batch is what a loader gives, a step is one of the first optimizer that steps. What cannot be
-measured so ends at its first step, before it has cost the user anything: it would train to its
-end, and write its checkpoints where it always does.
+A batch is what a loader gives. A step is one of the optimizer that steps first. A script that
+cannot be measured so is ended at its first step: otherwise it would train to its end, and write its
+checkpoints to their usual place.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Loop:
         self._watching: RemovableHandle | None = None
 
     def trains_by(self, framework: Framework) -> bool:
-        """Whether a loop over this framework is what would train here; not beside a Trainer."""
+        """Whether a loop over this framework is what trains here; false beside a Trainer."""
         own = "accelerate" if "Accelerator" in self.meter.seen else "pytorch"
         return framework == own and self.meter.framework != "trainer"
 
     def over(
         self, loader: object, framework: Framework, iterate: Callable[[], Iterator[object]]
     ) -> Iterator[object]:
-        """The batches of a loader; those of the loader that is trained on, without end.
+        """The batches of a loader; those of the loader that is trained on never end.
 
-        A script evaluates and saves when its training loader is exhausted. A loader that
-        is iterated inside another one's loop is an evaluation: its time does not count.
+        A script evaluates and saves when its training loader is exhausted. A loader that is
+        iterated inside another one's loop is an evaluation: its time does not count.
         """
         meter, nested = self.meter, self._running > 0
         since, trained = time.perf_counter(), meter.backwards
@@ -102,19 +102,19 @@ class Loop:
                 meter.resume(since)
 
     def _called(self, model: Module, *args: object) -> None:
-        """The first model that is called to train shows the precision: before its layers.
+        """Let the first model that is called to train report its precision, before its layers run.
 
-        No other call is looked at then, for what is compiled would be compiled with it.
+        Later calls are not looked at: what is compiled would be compiled with the hook.
         """
         trains = model.training and sys.modules["torch"].is_grad_enabled()
         if trains and self.meter.watch(model) and self._watching is not None:
             self._watching.remove()
 
     def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
-        """A loss went backward; a batch with several losses is one batch.
+        """Note that a loss went backward; a batch with several losses is one batch.
 
-        The loader whose batch goes backward first is the one that is trained on. The batches of
-        the first step are counted: a script that accumulates by hand tells nobody how many it
+        The loader whose batch goes backward first is the one that is trained on. The batches of the
+        first step are counted, since a script that accumulates by hand does not say how many it
         takes.
         """
         meter = self.meter
@@ -129,7 +129,7 @@ class Loop:
         self._samples = 0
 
     def _see_prepared(self, accelerator: Accelerator) -> None:
-        """The loader that is trained on, and what the training does beside and until its end."""
+        """Note the loader that is trained on, and what the training does beside its steps."""
         loaders = [one for one, _ in self.prepared]
         if self._loader not in loaders:
             return
@@ -150,12 +150,12 @@ class Loop:
         first["cadence"] = meter.cadence
         others = {at: getattr(one, "dataset", None) for at, (_, one) in enumerate(self.prepared)}
         del others[place]
-        if others:  # such loops evaluate after each pass where no argument says otherwise
+        if others:  # without an argument, such loops evaluate after each pass
             meter.cadence = {"evaluation": "epoch", **meter.cadence}
         meter.see_beside(steps, epochs, samples_of(others))
 
     def about_to_step(self) -> None:
-        """An optimizer is about to step: what is not measured so far never is."""
+        """Called before an optimizer steps: what cannot be measured by now ends here."""
         meter = self.meter
         if meter.framework is not None and (
             meter.framework == "trainer" or self.trains_by(meter.framework)
@@ -175,7 +175,7 @@ class Loop:
         )
 
     def stepped(self, optimizer: object) -> None:
-        """An optimizer has stepped; the first one that ever did is the clock."""
+        """Note that an optimizer has stepped; the first one that ever did is the clock."""
         if self.meter.framework == "trainer":
             return
         if self._clock is None:
@@ -238,7 +238,7 @@ def _patch_optimizers(module: ModuleType, loop: Loop) -> None:
 
 
 def _let_schedules_end(module: ModuleType) -> None:
-    """A trial trains without end, and OneCycleLR raises a ValueError after its last step."""
+    """Let OneCycleLR go on after its last step, where it would raise: trials have no end."""
 
     @around(module.OneCycleLR, "step")
     def step(original: Original, self: LRScheduler, *args: object, **kwargs: object) -> None:
@@ -247,7 +247,7 @@ def _let_schedules_end(module: ModuleType) -> None:
 
 
 def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
-    """Once training has begun, files are not saved: checkpoints of a trial are nobody's."""
+    """Save no files once training has begun: nobody needs the checkpoints of a trial."""
 
     @around(module, "save")
     def save(original: Original, obj: object, f: object, *args: object, **kwargs: object) -> None:

@@ -48,7 +48,7 @@ def gigabytes_per_second(torch: Any) -> float:
 
 
 def _best(work: Callable[[], object]) -> float:
-    """The shortest of its times in seconds; the first try warms up."""
+    """The shortest of several times in seconds; a first, uncounted try warms up."""
     work()
     times: list[float] = []
     while len(times) < TRIES or sum(times) < SECONDS:

@@ -1,8 +1,8 @@
-"""What a rank says to whoever listens: JSON objects, one a line, told apart by ``event``.
+"""What a rank reports: JSON objects, one in a line, told apart by ``event``.
 
-The other way goes one thing alone, a ``TurnMessage``, to ranks that take turns with others. Both
-ends use these types: the rank that speaks (``Speaker``, over a socket that is opened when first
-needed) and the process that hears it (``cputune.ranks``).
+The other way there is one message alone, ``TurnMessage``, to ranks that take turns with others.
+Both ends use these types: the rank that reports (``Speaker``, over a socket that is opened when it
+is first needed) and the process that listens (``cputune.ranks``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Framework = Literal["trainer", "accelerate", "pytorch"]
 
 
 class Hello(TypedDict):
-    """Who speaks: the first line of every rank."""
+    """Who reports: the first line of every rank."""
 
     event: Literal["hello"]
     rank: int
@@ -135,18 +135,19 @@ class RankState(TypedDict, total=False):
 
 
 class StateMessage(RankState):
-    """The state of a rank, before its first step is told."""
+    """The state of a rank, sent before its first step."""
 
     event: Literal["state"]
 
 
 class Trained(TypedDict, total=False):
-    """What a rank trains in a step; see ``first_steps``. From ``gradient`` on of the first alone.
+    """What a rank trains in a step (see ``first_steps``); fields from ``gradient`` on: first step.
 
-    ``rates``: learning rates by group. ``samples``: a digest; None where they have no numbers.
-    ``steps``: to the end, ``epoch_steps``: of a pass over the data. ``cadence``: when it evaluates
-    and saves, as a word or in steps, or as a share of all. ``shuffled``: the plan takes the samples
-    in an order of its own. ``dropout``: whether layers would have dropped anything.
+    ``rates``: learning rates by group. ``samples``: a digest; None where samples have no numbers.
+    ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data. ``cadence``:
+    when it evaluates and saves, as a word, in steps, or as a share of all steps. ``shuffled``: the
+    plan takes the samples in an order of its own. ``dropout``: whether layers would have dropped
+    anything.
     """
 
     rates: list[float]
@@ -167,10 +168,10 @@ class Trained(TypedDict, total=False):
 class StepMessage(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
-    ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
-    other processes, ``waited`` those that the script waited for a batch, ``compiled`` those
-    in which torch.compile compiled; ``size``: how many numbers its batches held as they were
-    trained on, in all their tensors; ``trained``: of the first steps.
+    ``delayed`` is how many seconds its most delayed thread waited for a CPU because of other
+    processes. ``waited`` is how long the script waited for a batch, ``compiled`` how long
+    torch.compile compiled. ``size`` is how many numbers its batches held when they were trained on,
+    in all their tensors. ``trained`` is there in the first steps.
     """
 
     event: Literal["step"]
@@ -222,7 +223,7 @@ OF_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
 
 
 class Ended(TypedDict):
-    """The script came to its own end; ``seen`` holds "Trainer" and "Accelerator"."""
+    """The script came to its end; ``seen`` holds "Trainer" and "Accelerator" if it used them."""
 
     event: Literal["end"]
     seen: list[str]
@@ -235,7 +236,7 @@ RankMessage = Hello | Note | StateMessage | StepMessage | Profiled | Refused | R
 class TurnMessage(TypedDict, total=False):
     """To a rank that takes turns: how many steps it may take before it waits again.
 
-    ``profile``: so many of them are profiled, once the first is over.
+    ``profile``: how many of these steps are profiled, after the first one.
     """
 
     steps: int
@@ -265,9 +266,9 @@ SILENT_SECONDS = 20
 
 
 def number_from(names: tuple[str, ...]) -> int:
-    """The first of these variables that holds a number, 0 where none does.
+    """The number in the first of these variables that holds one; 0 where none does.
 
-    The order is accelerate's: a RANK in the environment beats what MPI says.
+    The order is accelerate's: a RANK in the environment comes before what MPI says.
     """
     for name in names:
         value = os.environ.get(name, "")
@@ -277,7 +278,7 @@ def number_from(names: tuple[str, ...]) -> int:
 
 
 class Speaker:
-    """Says what happens in this rank to whoever listens; to nobody where nobody does."""
+    """Sends messages about this rank to whoever listens; does nothing where nobody listens."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path if path is not None else os.environ.get(SOCKET_VARIABLE, "")
@@ -289,7 +290,7 @@ class Speaker:
         self.to_profile = 0
 
     def say(self, message: RankMessage) -> None:
-        """Send one message. A listener that went away ends this process: it is not wanted."""
+        """Send one message. Where the listener has gone away, this process ends."""
         if not self.path:
             return
         try:
@@ -322,7 +323,7 @@ class Speaker:
         self._steps_left -= 1
 
     def close(self) -> None:
-        """Hang up; the next message opens the line again."""
+        """Close the connection; the next message opens it again."""
         if self._socket is not None and self._heard is not None:
             self._heard.close()
             self._socket.close()
@@ -372,7 +373,7 @@ def leave() -> NoReturn:
     folder = Path(os.environ.get(SCRATCH_VARIABLE, "")).parent
     if (folder / PLACED).exists():
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another launch is in it
+        with contextlib.suppress(OSError):  # files of another launch are in the folder
             while (folder := folder.parent).name.startswith("cputune-"):
                 folder.rmdir()
     os._exit(75)

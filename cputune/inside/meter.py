@@ -1,14 +1,14 @@
-"""Times optimizer steps, counts their samples, and tells both to whoever listens.
+"""Times optimizer steps, counts their samples, and reports both.
 
-The kernel counts for each thread how long it was runnable without running: the second field
-of ``/proc/PID/task/TID/schedstat``, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-A thread may wait so for other processes, or for another thread of its own process: where a
-rank has one core, the threads of gloo or oneCCL and the computing thread wait for each other,
-a tenth of each step. The first is the machine's fault, the second is the plan's.
+The kernel counts for each thread how long it was runnable without running: the second field of
+``/proc/PID/task/TID/schedstat``, in nanoseconds (Documentation/scheduler/sched-stats.rst). A thread
+may wait for other processes, or for another thread of its own process. Where a rank has one core,
+the threads of gloo or oneCCL and the computing thread wait for each other, a tenth of each step. A
+wait for other processes is the machine's fault, a wait for own threads the plan's.
 
-So a wait counts at most as much as the CPU time that other processes took on the CPUs of this
-one: what ``/proc/stat`` counts for these CPUs minus our own. To that comes the time that a
-hypervisor took away (``steal``), of which threads see nothing.
+So a wait counts at most as much as the CPU time that other processes took on the CPUs of this one:
+what ``/proc/stat`` counts for these CPUs, less our own. The time that a hypervisor took away
+(``steal``) is added, since threads do not see it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Meter:
         self._look: StepProfiler | None = None
 
     def begin(self, framework: Framework) -> None:
-        """Training starts now. Called again before the first step, the clock starts again."""
+        """Start the clock, as training starts; before the first step it may be started again."""
         if self.steps == 0:
             if self._delay is None:
                 self._delay = Delay()
@@ -80,11 +80,11 @@ class Meter:
             self._start_lap()
 
     def watch(self, model: Module) -> bool:
-        """Find out in which precision products really run; whether a layer of this model tells."""
+        """Find out in which precision products really run, if a layer of this model shows it."""
         return self.steps == 0 and self._dtype.attach(model)
 
     def see_batch(self, batch: object) -> int:
-        """How many samples a batch holds; of the first one also how long they are."""
+        """Count the samples of a batch; of the first batch also note how long they are."""
         if self.steps == 0:
             if (length := length_in(batch)) is not None:
                 self.facts["sequence_length"] = length
@@ -96,7 +96,7 @@ class Meter:
         return samples_in(batch)
 
     def micro_step(self, samples: int, loss: object) -> None:
-        """A batch went forward and backward; ``loss`` is a number or a tensor of one."""
+        """Note that a batch went forward and backward; ``loss`` is a number or a tensor of one."""
         if self.backwards == 0:
             self.refuse_a_child()
         self.backwards += 1
@@ -110,11 +110,11 @@ class Meter:
             self._losses.append(loss)
 
     def resume(self, since: float) -> None:
-        """What began then is over and no part of a training step: its time is taken out."""
+        """Take the time since ``began`` out of the step: what happened is no part of training."""
         self._paused += time.perf_counter() - since
 
     def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
-        """The optimizer has stepped. ``mean_loss``: average its batches' losses, else add."""
+        """Report a step of the optimizer. ``mean_loss``: average its batches' losses, else add."""
         seconds = time.perf_counter() - self._mark - self._paused
         if self._delay is None:
             return
@@ -178,9 +178,10 @@ class Meter:
     def see_beside(
         self, steps: int | None, epochs: float | None, samples: int | None, more: int = 0
     ) -> None:
-        """What the training does beside its steps, to its end, by its ``cadence``.
+        """Note what the training does beside its steps, to its end, by its ``cadence``.
 
-        Each evaluation takes so many samples, and there are so many ``more`` of them at its end.
+        Each evaluation takes so many samples; at the end of the training there are ``more`` of
+        them.
         """
         evaluations = times(self.cadence.get("evaluation", "no"), steps, epochs)
         if evaluations is not None and samples is not None:
@@ -197,7 +198,7 @@ class Meter:
             self.facts["checkpoint_seconds"] = round(seconds, 4)
 
     def see_loader(self, loader: object) -> None:
-        """The loader that is trained on: its data set, and the batch where it says it."""
+        """Note the loader that is trained on: its data set, and its batch if it shows it."""
         data = getattr(loader, "dataset", None)
         self.facts["dataset"] = type(data).__name__
         self.facts["dataset_samples"] = samples_of(data)
@@ -206,9 +207,9 @@ class Meter:
             self.facts["batch"] = batch
 
     def refuse(self, reason: str, *, hopeless: bool = False) -> NoReturn:
-        """The script cannot be run as the plan asks: say why, and end this process.
+        """Report why the script cannot be run as the plan asks, and end this process.
 
-        ``hopeless``: nor as any other plan asks.
+        ``hopeless``: it cannot be run with any plan.
         """
         self.speaker.say({"event": "refused", "reason": reason, "hopeless": hopeless})
         self.leave(3)
@@ -216,7 +217,7 @@ class Meter:
     def refuse_a_child(self) -> None:
         """End a process that trains, and that the script has started itself.
 
-        What a launch sets is set in the script; its children would train without it.
+        What a plan sets is set in the script; its children would train without it.
         """
         if self._is_child:
             words = " ".join(getattr(sys, "orig_argv", sys.argv))[:160]
@@ -231,11 +232,11 @@ class Meter:
         )
 
     def end(self) -> None:
-        """The script, or its training, is over."""
+        """Report that the script, or its training, is over."""
         self.speaker.say({"event": "end", "seen": sorted(self.seen), "steps": self.steps})
 
     def leave(self, status: int) -> NoReturn:
-        """End this process now: nothing that a script does after its training is wanted."""
+        """End this process now: what a script does after its training is not needed."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -275,7 +276,7 @@ def length_in(batch: object) -> int | None:
 
 
 def samples_of(data: Any) -> int | None:
-    """How many samples a data set has, several under names together; None where it does not say."""
+    """How many samples a data set has, also one of several by name; None where it is not known."""
     if isinstance(data, Mapping):
         each = [samples_of(one) for one in data.values()]
         return None if None in each else sum(each)  # type: ignore[arg-type]
@@ -286,7 +287,10 @@ def samples_of(data: Any) -> int | None:
 
 
 def times(when: str | float, steps: int | None, epochs: float | None) -> int | None:
-    """How often that is which comes every so many steps, share of all, or epoch; None: unknown."""
+    """How often something happens that comes every ``when`` steps; None where it is not known.
+
+    ``when`` may also be a share of all steps, or "epoch".
+    """
     if isinstance(when, str):
         known = {"no": 0, "epoch": None if epochs is None else math.ceil(epochs)}
         return known.get(when)
@@ -312,7 +316,7 @@ keeps its CPU for 3 ms at least (the kernel's base slice)."""
 
 
 class Delay:
-    """Lap by lap, how long the most delayed thread waited because of others."""
+    """Measures, lap by lap, how long the most delayed thread waited because of other processes."""
 
     def __init__(self) -> None:
         cpus = set(os.sched_getaffinity(0))

@@ -1,8 +1,8 @@
-"""What this rank really runs with, as opposed to what it was asked to.
+"""What this rank really runs with, as opposed to what the plan asks for.
 
-oneCCL starts each of its workers bound to exactly one CPU and gives it no name, so that it
-bears the name of the thread that started it (oneapi-src/oneCCL, ``ccl_base_thread::start`` in
-src/exec/thread/base_thread.cpp). By that a worker is told from the other threads.
+oneCCL starts each of its workers bound to exactly one CPU and gives it no name, so it has the name
+of the thread that started it (oneapi-src/oneCCL, ``ccl_base_thread::start`` in
+src/exec/thread/base_thread.cpp). These two signs tell a worker from other threads.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def mapped_blocks() -> int | None:
 
 
 def huge_pages_bytes() -> int | None:
-    """Bytes of this process that lie in transparent huge pages; None where it is not told."""
+    """Bytes of this process that lie in transparent huge pages; None where it is not known."""
     with (
         contextlib.suppress(OSError, ValueError),
         open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file,
@@ -130,21 +130,21 @@ def huge_pages_bytes() -> int | None:
 
 
 def products(torch: ModuleType) -> str:
-    """In what oneDNN may multiply fp32 matrices: ``bf16`` where it was allowed, else ``fp32``."""
+    """How oneDNN may multiply fp32 matrices: ``bf16`` where that is allowed, else ``fp32``."""
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     asked = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later
     return "bf16" if asked == "bf16" else "fp32"
 
 
 def products_rounded(torch: ModuleType) -> bool:
-    """Whether a product of fp32 matrices really loses what bf16 cannot hold: tried on one."""
+    """Whether a product of fp32 matrices really loses what bf16 cannot hold; one is computed."""
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
 
 
 def digest(data: bytes) -> str:
-    """Enough of a SHA-256 to tell one text from another."""
+    """The first part of a SHA-256: enough to tell one text from another."""
     import hashlib  # torch has loaded it
 
     return hashlib.sha256(data).hexdigest()[:16]
@@ -181,9 +181,9 @@ MOST_WRITTEN = 16 << 20
 
 
 def checkpoint_seconds(optimizer: object, folder: str) -> float | None:
-    """What the weights that train and the optimizer's state take to be written as a checkpoint.
+    """Seconds to write a checkpoint: the weights that train, and the optimizer's state.
 
-    A part of them is written, and the rest taken to be as slow; None where that cannot be.
+    A part of them is written, and the rest is taken to be as slow. None where that cannot be done.
     """
     torch = sys.modules["torch"]
     path = os.path.join(folder, f"checkpoint-{os.getpid()}")
@@ -201,7 +201,7 @@ def checkpoint_seconds(optimizer: object, folder: str) -> float | None:
             torch.save(part, file)
         seconds = time.perf_counter() - began
         return float(seconds * sum(one.nbytes for one in tensors) / max(1, MOST_WRITTEN - left))
-    except Exception:  # a full disk, an optimizer of another make: no reason to end a trial
+    except Exception:  # a full disk or an unknown optimizer is no reason to end a trial
         return None
     finally:
         with contextlib.suppress(OSError):
@@ -209,7 +209,7 @@ def checkpoint_seconds(optimizer: object, folder: str) -> float | None:
 
 
 def _file_of(name: str, mapped: list[str]) -> str:
-    """The file of a library that is preloaded by its name alone, which the linker has looked up."""
+    """The file of a library that is preloaded by name alone, found as the linker finds it."""
     found = (path for path in mapped if "/" not in name and f"/{name}" in path)
     return next(found, name)
 
@@ -233,16 +233,17 @@ class DtypeProbe:
         self.dtype: str | None = None
 
     def attach(self, model: Module) -> bool:
-        """Hook the first such layer of the model, once; whether one is hooked."""
+        """Hook the first layer that multiplies matrices, once; returns whether one is hooked."""
         if self._hook is None:
             module = next(filter(_multiplies, model.modules()), None)
             self._hook = None if module is None else module.register_forward_hook(self._seen)
         return self._hook is not None
 
     def detach(self, *, keep: bool = False) -> str | None:
-        """Take the hook away; the dtype ("float32", "bfloat16") or None if it saw nothing.
+        """Remove the hook; the dtype ("float32", "bfloat16"), or None if the hook saw none.
 
-        ``keep``: it is part of what was compiled, and without it all would be compiled again.
+        ``keep``: leave the hook in place, because it is part of what was compiled: without it
+        everything would be compiled again.
         """
         if self._hook is not None and not keep:
             self._hook.remove()

@@ -53,7 +53,7 @@ def _patch_arguments(module: ModuleType, meter: Meter) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TypedArguments:
-    """What a script says in its TrainingArguments, before a trial lets it do nothing of that.
+    """What a script says in its TrainingArguments, before a trial changes them.
 
     Attributes:
         parsed: whether they come from the command line: every parser that makes flags of them
@@ -68,12 +68,12 @@ class TypedArguments:
 
 
 def asked_by(args: object) -> TypedArguments:
-    """Of arguments that were not made here (unpickled), nothing is known."""
+    """The script's arguments behind these; nothing is known of unpickled ones."""
     return getattr(args, "_cputune_asked", None) or TypedArguments()
 
 
 def _cadence(args: TrainingArguments) -> dict[str, str | float]:
-    """When a script evaluates and saves, before a trial lets it do neither."""
+    """When a script evaluates and saves, before a trial switches both off."""
     found: dict[str, str | float] = {}
     for what, own in (("evaluation", "eval"), ("saving", "save")):
         strategy = getattr(args, f"{own}_strategy", getattr(args, "evaluation_strategy", "no"))
@@ -84,7 +84,7 @@ def _cadence(args: TrainingArguments) -> dict[str, str | float]:
 
 
 def _quiet(args: TrainingArguments, output: str) -> None:
-    """No evaluation, saving, logging or hub; and training that does not end by itself."""
+    """Switch off evaluation, saving, logging and the hub, and let training not end by itself."""
     _set(args, eval_strategy="no", do_eval=False, do_predict=False, eval_on_start=False)
     if hasattr(args, "evaluation_strategy"):
         # The older name; from 4.41 to 4.45 beside the new one, as a warning.
@@ -96,12 +96,12 @@ def _quiet(args: TrainingArguments, output: str) -> None:
         "reduce_lr_on_plateau",
         "greedy",
     ):
-        args.lr_scheduler_type = "constant"  # those two insist on an evaluation
+        args.lr_scheduler_type = "constant"  # these two settings require an evaluation
     _set(args, output_dir=output, logging_dir=output)
 
 
 def _set(args: object, **values: object) -> None:
-    """Set those that this version of transformers has."""
+    """Set those fields that this version of transformers has."""
     for name, value in values.items():
         if hasattr(args, name):
             setattr(args, name, value)
@@ -144,10 +144,11 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
 
 def _see(trainer: Trainer, meter: Meter) -> None:
-    """What this trainer trains, whatever other arguments were made, and what it does beside.
+    """Note what this trainer trains, and what the training does beside its steps.
 
-    One more evaluation ends a script that was given --do_eval. One that writes text takes as long
-    as the texts are, which nobody has seen.
+    Other arguments may have been made since. One more evaluation ends a script that was given
+    --do_eval. How long an evaluation takes that writes text depends on the texts, which are not
+    known.
     """
     args, facts, data = trainer.args, meter.facts, trainer.train_dataset
     asked, steps, there = asked_by(args), _asked_steps(trainer), samples_of(data)
@@ -192,7 +193,7 @@ def _watch_training_step(trainer: Trainer, meter: Meter) -> None:
 
 
 def _asked_steps(trainer: Trainer) -> int | None:
-    """The steps that the script would train for, so that its learning rates stay its own."""
+    """The steps that the script would train for: its learning rates depend on them."""
     asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
     if asked.steps > 0 or samples is None:
         return asked.steps if asked.steps > 0 else None
@@ -204,7 +205,7 @@ def _samples_per_step(args: TrainingArguments) -> int:
 
 
 def _drop_early_stopping(trainer: Trainer) -> None:
-    """It insists on an evaluation (``on_train_begin`` of EarlyStoppingCallback)."""
+    """Remove early stopping: EarlyStoppingCallback requires an evaluation (``on_train_begin``)."""
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__name__ == "EarlyStoppingCallback":
             trainer.remove_callback(callback)

@@ -1,7 +1,7 @@
 """Where the time of a training step goes: a few steps under torch's profiler, sorted by kind.
 
-Of each operation its own time counts, without that of what it calls, so that nothing is counted
-twice; an operation belongs to the kind of what called it where that has one (a product inside of
+Of each operation its own time counts, without that of the operations that it calls, so nothing is
+counted twice. An operation belongs to the kind of its caller if that has one (a product inside of
 attention is attention). What no operation covers is the rest: Python, and waiting.
 """
 
@@ -29,7 +29,7 @@ _CALLERS = (
     ("aten::native_dropout", MASKS),
     ("aten::scaled_dot_product", ATTENTION),
     ("aten::_scaled_dot_product", ATTENTION),
-    ("aten::embedding", "embeddings"),  # its gradient is as large as it, and filled with zeros
+    ("aten::embedding", "embeddings"),  # its gradient has the same size, filled with zeros
     ("aten::convolution", "convolutions"),
     ("aten::native_layer_norm", NORMS),
     ("aten::_fused_rms_norm", NORMS),
@@ -116,7 +116,7 @@ class StepProfiler:
 
 
 def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
-    """Those of matrix products, over the whole time; None where some are not counted."""
+    """GFLOP/s of matrix products, over the whole time; None where some are not counted."""
     if any(map(_is_of_ipex, events)):
         return None
     return sum(one.flops or 0 for one in events if one.name in _PRODUCTS) / seconds / 1e9
@@ -171,7 +171,7 @@ def kind_of(event: Any) -> str | None:
 
 
 def _spans(events: Iterable[Any]) -> list[Span]:
-    """Beginnings and ends in microseconds, those that overlap joined."""
+    """Beginnings and ends in microseconds; spans that overlap are joined."""
     joined: list[Span] = []
     for start, end in sorted((e.time_range.start, e.time_range.end) for e in events):
         if joined and start <= joined[-1][1]:

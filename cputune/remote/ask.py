@@ -1,8 +1,9 @@
-"""Other hosts are asked: a script goes over standard input, one line of JSON comes back.
+"""Asks other hosts: a script goes over standard input, one line of JSON comes back.
 
 The way to a host (``cputune.remote.reach``) starts a Python there. It reads the script, answers and
-ends; nothing listens or stays on the host. Many are asked side by side, with a limit of time for
-each: what has not answered by then is ended with its way, and over there by an alarm (alarm(2)).
+ends; nothing listens or stays on the host. Many hosts are asked at once, with a limit of time for
+each. For a host that has not answered by then, the way to it is ended here, and an alarm (alarm(2))
+ends the script there.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from cputune.remote.reach import NO_PYTHON, OLDEST_PYTHON, TOO_OLD, Reach
 _LOG = log.getChild("remote")
 
 AT_ONCE = 64
-"""So many hosts at a time; each is a process of ours (ssh) and a thread."""
+"""How many hosts are asked at a time; each is a process of ours (ssh) and a thread."""
 
 ANSWER_SECONDS = 30.0
 LATER_SECONDS = 2
-"""Over there the alarm rings so much after we have given up."""
+"""How many seconds after our own limit the alarm ends the script over there."""
 
 _RUN = (
     "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
@@ -45,9 +46,9 @@ _RUN = (
     "s,q=[d(base64.b85decode(f.readline()[:-1]))for _ in 'ab'];"
     "sys.argv[1:]=[q];exec(s)"
 )
-"""Reads two lines, byte by byte: what follows them is the script's. No file of the folder in which
-a login begins is taken for a module. There is no sign in it that a shell takes for its own between
-double quotes (csh: ``!``)."""
+"""The bootstrap: reads two lines, byte by byte; what follows them is for the script. No file of the
+folder in which a login begins is taken for a module. It has no character that a shell interprets
+between double quotes (csh: ``!``)."""
 
 _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
 _SOURCED = '. "$0" >/dev/null && exec "$@"'
@@ -55,9 +56,9 @@ _SOURCED = '. "$0" >/dev/null && exec "$@"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of one host: what it told, or why it told nothing.
+    """The answer of one host, or why there is none.
 
-    ``seconds`` is how long that took. ``began`` and ``ended`` are our clock (since 1970).
+    ``began`` and ``ended`` are times of our clock (since 1970).
     """
 
     node: Node
@@ -68,7 +69,7 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """How long the host took."""
         return self.ended - self.began
 
 
@@ -98,7 +99,8 @@ def sent_lines(script: str, question: object) -> bytes:
 
 
 LONG_BYTES = 32_000
-"""Packed by zlib, which every Python has; what is longer goes by bz2, a sixth shorter."""
+"""Lines up to this length are packed by zlib, which every Python has; longer ones by bz2, a sixth
+shorter."""
 
 
 def _packed(text: bytes) -> bytes:
@@ -166,7 +168,7 @@ def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, second
         reason, hint = reach.explain(node, process.returncode, words)
         if process.returncode == 0:
             noise = out.decode(errors="replace")[:60]
-            reason = "it says what is no answer" + (f": {noise!r}" if noise.strip() else "")
+            reason = "its answer is not readable" + (f": {noise!r}" if noise.strip() else "")
             hint = f"{reach.name} {node.name} true should print nothing"
     _LOG.info("%s gave no answer: %s", node.name, reason)
     error = Unreachable(node.name, reason, hint=hint)
@@ -183,7 +185,7 @@ def start(
             argv,
             stdin=subprocess.PIPE,
             env={**os.environ, **reach.variables},
-            start_new_session=True,  # Ctrl-C is ours to hear; nobody asks for a password
+            start_new_session=True,  # no Ctrl-C, no password prompt
             **streams,
         )
     except OSError as error:
@@ -192,7 +194,7 @@ def start(
 
 
 def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """End the way to a host and what it has started here; what it has said."""
+    """End the way to a host and what it has started here; returns what it has written."""
     end(lambda: in_session(process.pid), grace_seconds=0)
     with contextlib.suppress(ValueError, OSError):
         return process.communicate(timeout=1)

@@ -48,7 +48,7 @@ _GROUP = re.compile(r"@[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 _RANGE = re.compile(rf"\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
 _BETWEEN = re.compile(r",(?![^\[\]]*\])")
-"""A comma that stands in no bracket."""
+"""A comma outside of brackets."""
 
 MOST_HOSTS = 1 << 16
 LONGEST_NAME = 253
@@ -116,7 +116,7 @@ def _listed(text: str, where: str) -> list[Node]:
 
 
 def _named(word: str, place: str) -> list[Node]:
-    """The hosts that one word names."""
+    """The hosts that one word stands for."""
     if _GROUP.fullmatch(word):
         return [_host(name, place) for name in _of_group(word)]
     words = list(islice(_expanded(word), MOST_HOSTS + 1))
@@ -179,18 +179,19 @@ def allocated_nodes(host: Host) -> tuple[Node, ...]:
 
 
 _HELD = "import json,os,sys;print(json.dumps(dict(os.environ)),flush=True);sys.stdin.read()"
-"""What runs in an allocation that is asked for: it tells its variables, and lives as long as we."""
+"""What runs in an allocation that is asked for: it prints its variables, and lives as long as this
+process."""
 
 _JOB = re.compile(r"job allocation ([0-9]+)")
 LOOK_SECONDS = 2.0
 QUEUE_SECONDS = 600.0
-"""How long is waited for nodes where nobody says it."""
+"""How long to wait for nodes where the user gives no time."""
 
 _NEVER = re.compile(
     r"Partition(Node|Time)Limit|BadConstraints|\w*Max\w+PerJob\w*|Invalid(Account|QOS)"
     r"|(Account|QOS)NotAllowed"
 )
-"""Reasons for which a job stays pending whoever else ends (squeue(1), "job reason codes")."""
+"""Reasons why a job stays pending even when all others end (squeue(1), "job reason codes")."""
 
 PR_SET_PDEATHSIG = 1
 RELEASE_SECONDS = 10.0
@@ -228,7 +229,7 @@ def allocation(
             stderr=said,
             env={**os.environ, "LC_ALL": "C"},
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to hear
+            start_new_session=True,  # own session: Ctrl-C reaches this process alone
             preexec_fn=_end_with_us,
         ) as process,
     ):

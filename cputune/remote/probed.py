@@ -1,7 +1,7 @@
-"""Another machine behind the ``Host`` door: what a probe script told of it, replayed here.
+"""Another machine as a ``Host``: what a probe script reported of it, replayed here.
 
-The script (``sent/probe.py``) prints a recording; the same code judges it as judges a recorded
-machine. What every probe reads is asked for in one question.
+The script (``sent/probe.py``) prints a recording, which is judged by the same code as a recorded
+machine. One question asks for everything that the probes read.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ LISTED = (
     f"{_NODE}/node[0-9]*/access[01]/initiators", "/sys/devices/virtual/memory_tiering",
     "/sys/bus/cxl/devices", "/sys/bus/cxl/devices/dax_region*",
 )  # fmt: skip
-"""Directories that tell what is not there either."""
+"""Directories whose listing also shows what is not there."""
 
 PATHS = (
     "/.dockerenv", "/run/.containerenv", "/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd",
     "/dev/dxg", "/sys/devices/cpu_core",
 )  # fmt: skip
-"""What a probe asks for only whether it is there."""
+"""Paths of which a probe asks only whether they exist."""
 
 SHORTEST_LOOK_SECONDS = 0.2
 
 
 class FarHost(RecordedHost):
-    """A machine as it has just told of itself; nothing of it changes any more."""
+    """A machine as it has just reported itself; nothing of it changes any more."""
 
     live = True
     __slots__ = ()
@@ -97,11 +97,11 @@ class FarHost(RecordedHost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """A host that has told of itself.
+    """A host that was probed.
 
     ``clock_offset_seconds`` is how far its clock is ahead of ours, give or take
     ``clock_uncertainty_seconds``. ``machine`` tells whether two names lead to one machine.
-    ``content`` holds of each path that was asked for what lies there: size and digest of a file,
+    ``content`` says for each path that was asked for what lies there: size and digest of a file,
     ``folder``, or None for nothing.
     """
 
@@ -177,7 +177,7 @@ def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str
 _NO_SENSE = (
     HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError,
 )  # fmt: skip
-"""What is raised by an answer of another form."""
+"""What an answer of another form raises when it is read."""
 
 
 def _probed(answer: Answer) -> Probed | Answer:
@@ -227,7 +227,7 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """Metadata of packages as a host told it."""
+    """The metadata of packages as a host reported them."""
 
     listed: Mapping[str, Sequence[str]]
     heads: Mapping[str, list[str]]

@@ -22,18 +22,19 @@ OLDEST_PYTHON = (3, 7)
 NO_PYTHON = "there is no python3"
 
 TOO_OLD = "cputune needs Python 3.7 here, and this is"
-"""How a script that is sent complains of its Python."""
+"""The message of a script that is sent, where the Python there is too old."""
 
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
-"""ssh gives a line up that has been dead for their product; the agent over there does the same."""
+"""ssh gives up a connection that was dead for the product of the two; the agent over there does the
+same."""
 
 NO_INPUT = "openmpi5"
-"""The dialect whose mpirun gives a rank on another host no standard input, and waits for ever
-(open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too): it cannot bring the agent there."""
+"""The dialect of mpirun that gives a rank on another host no standard input, and waits for ever
+(open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too). So it cannot start the agent there."""
 
 PODS = "kubernetes"
-"""The name of the way to pods, on which nothing is started but by their job."""
+"""The name of the way to pods. Only a job starts anything on those."""
 
 Manner = Literal["ssh", "srun", "mpirun"]
 Explained = tuple[str, str | None]
@@ -45,17 +46,17 @@ class Reach(Protocol):
 
     @property
     def name(self) -> str:
-        """What carries it: ``ssh``."""
+        """What carries the connection: ``ssh``."""
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What is set beside our environment for the command."""
+        """Variables that the command needs beside our environment."""
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         """The command that starts ``program`` on that node."""
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        """Why it ended with this exit status after writing this to stderr."""
+        """Why it ended with this exit status and this stderr, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class Ssh:
         return (*self.words, "-T", *set_, there, shlex.join(program))
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        told = said.strip() or f"exit {code}"  # it says nothing of a server that fell silent
+        told = said.strip() or f"exit {code}"  # ssh writes nothing about a server that fell silent
         return _first(_SSH_SAYS, node, told) or _common(node, code, said)
 
 
@@ -92,7 +93,7 @@ INHERITED = (
     "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_THREADS_PER_CORE", "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",
 )  # fmt: skip
-"""What salloc or an outer step was asked for, and srun would ask for again: a node cut to a CPU."""
+"""Variables of salloc or an outer step that srun would obey again, and so cut a node to one CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,7 @@ def _first(says: Said, node: Node, said: str) -> Explained | None:
 
 
 def _common(node: Node, code: int | None, said: str) -> Explained:
-    """What may be wrong whatever carries the line."""
+    """Causes that every way to a host may have."""
     old = re.search(re.escape(TOO_OLD) + r" ([\d.]+)", said)
     least = ".".join(map(str, OLDEST_PYTHON))
     if old:
@@ -244,7 +245,7 @@ def _common(node: Node, code: int | None, said: str) -> Explained:
     if re.search(r"No usable temporary directory", said):
         return "no folder there can be written", f"make room in /tmp on {node.name}, or set TMPDIR"
     if code == 0:
-        return "what answered there has ended", None
+        return "the program that was started there has ended", None
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     ended = "it ended" if code is None else f"it ended with {code}"
     return f"{ended}: {lines[-1][:200]}" if lines else ended, None

@@ -133,8 +133,8 @@ def test_noise_of_a_login_shell_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ("", "it says what is no answer"),
-        ("x" * 99, f"it says what is no answer: '{'x' * 60}'"),
+        ("", "its answer is not readable"),
+        ("x" * 99, f"its answer is not readable: '{'x' * 60}'"),
         ("{}", "what it answers makes no sense (KeyError: 'metadata')"),
         ('{"metadata": 5, "record": []}', "what it answers makes no sense (TypeError"),
         ('{"metadata": {"names": 5}, "record": {}}', "what it answers makes no sense (KeyError"),

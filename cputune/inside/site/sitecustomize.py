@@ -20,4 +20,4 @@ if os.environ.get("CPUTUNE_TRIAL_SOCKET"):
 _ours = sys.modules.pop(__name__)
 with contextlib.suppress(ImportError):
     importlib.import_module("sitecustomize")
-sys.modules.setdefault(__name__, _ours)  # who imports one looks for it here
+sys.modules.setdefault(__name__, _ours)  # an import of sitecustomize looks here
