@@ -17,6 +17,7 @@ import psutil
 import pytest
 from in_process import Run
 from machines import TODAY, Model, machine, simulated
+from tuner.fakes import PLANS
 
 from cputune import cpulist
 from cputune.cli import main
@@ -193,7 +194,7 @@ class TestDryRun:
     ) -> None:
         ended = cputune("tune", "--dry-run")
         assert ended.code == 0
-        assert "6 plans" in ended.out
+        assert f"{len(PLANS)} plans" in ended.out
         assert "precision  fp32, bf16" in ended.out
         assert "precision=fp16: accelerate skips" in ended.out
         assert "plan     1 × 2 threads, fp32, as found" in ended.out
@@ -204,7 +205,7 @@ class TestDryRun:
     def test_as_json(self, cputune: Run) -> None:
         document = json.loads(cputune("tune", "--dry-run", "--json").out)
         assert document["schema"] == "cputune.space/1"
-        assert len(document["plans"]) == 6
+        assert len(document["plans"]) == len(PLANS)
         assert document["knobs"]["ranks"] == [1, 2]
 
 

@@ -34,7 +34,7 @@ Script = Callable[[Plan, int], Iterable[Step]]
 """The steps of a plan, given how often it was run before."""
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
-"""Two cores, bf16: six plans."""
+"""Two cores, bf16: a handful of plans."""
 
 PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
 
