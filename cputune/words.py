@@ -23,8 +23,8 @@ TERMS = {
     "samples/s": "Training samples that all ranks together take through one optimizer step, per "
     "second.",
     "trial": "One plan, started once and measured for some steps.",
-    "side by side": "The fastest plans and today's launch once more, in turns on the same machine, "
-    "so that what the machine does meets all of them.",
+    "side by side": "The fastest plans and today's launch, measured once more on the same machine: "
+    "each takes a few steps in turn, so that what the machine does meets all of them.",
     "95 % interval": "Where the true value lies in 95 of 100 such measurements. Where a ratio's "
     "interval holds 1, no difference can be told.",
     "worth": "How many times as fast a single change makes the plan before it.",

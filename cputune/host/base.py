@@ -1,4 +1,4 @@
-"""What a machine can be asked, and the records of question and answer."""
+"""What a machine can be asked, and the records of questions and answers."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class Stray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a launch finds around it.
+    """What a launch finds around it, outside of its own command.
 
-    ``prefix`` is that of the Python that is examined; ``names_nothing`` are variables whose host,
-    proxy or locale is not there, and launchers whose Python is gone; ``ports_taken`` variables
-    whose port another process listens on.
+    ``prefix`` is that of the Python that is examined. ``names_nothing`` are variables whose host,
+    proxy or locale does not exist, and launchers whose Python is gone. ``ports_taken`` are
+    variables whose port another process listens on.
     """
 
     prefix: str = ""
@@ -106,7 +106,7 @@ class Surroundings:
 
 
 class Host:
-    """A machine to look at. This base class knows nothing of its own, and says so.
+    """A machine to look at. This base class answers that nothing is known.
 
     Reading raises OSError, as the file system does; ``ValueError`` where a file is no text.
     """

@@ -1,4 +1,4 @@
-"""Ending processes: whatever was started, and whatever that started in turn."""
+"""Ends processes: those that were started, and those that they started in turn."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def end(
 
 
 ALONE_SECONDS = 6.0
-"""So long children may take to end by themselves, those held on other hosts among them."""
+"""How long children may take to end by themselves, those held on other hosts included."""
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, after all that it has started is gone with all that it keeps.
+    """End this process at once, after all that it has started has ended and removed its files.
 
-    It closes its descriptors first, as the kernel would: those who start ranks then end them
-    (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
+    Its descriptors are closed first, as the kernel would do. The processes that start ranks then
+    end them (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
     """
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         until = time.monotonic() + ALONE_SECONDS
-        with contextlib.suppress(ChildProcessError):  # there is none
+        with contextlib.suppress(ChildProcessError):  # no such descriptor
             while time.monotonic() < until:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     time.sleep(LOOK_SECONDS)
@@ -121,7 +121,7 @@ def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def tell(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send a signal to each; one that is gone, or not ours, does not get it."""
+    """Send a signal to each process, except those that are gone or belong to another user."""
     import psutil
 
     for process in processes:

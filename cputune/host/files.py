@@ -1,4 +1,4 @@
-"""Reading files whole, writing them whole or not at all, and the folder of the user's state."""
+"""Reads files whole, writes them whole or not at all, and finds the user's state folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ process ends at once, ``remove_for_now`` does."""
 
 
 def remove_for_now() -> None:
-    """Remove whatever this process keeps for as long as it lives, since it ends now."""
+    """Remove the temporary files of this process, which ends now."""
     for path in list(FOR_NOW):
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_
     """
     try:
         text = _content(path, most_bytes + 1)
-    except ValueError as error:  # a NUL in the path
+    except ValueError as error:  # the path contains a NUL
         raise FileNotFoundError(errno.ENOENT, "there is no such file", path) from error
     if len(text) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", path)
@@ -80,9 +80,9 @@ def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_
 
 
 def _content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """The beginning of a regular file. What is none is not opened.
+    """The beginning of a regular file; anything else is not opened.
 
-    A fifo would wait for a writer forever, and to open a device may do something.
+    A fifo would wait for a writer forever, and to open a device may have effects.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -118,13 +118,13 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         ) from error
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):  # it has its name already
+            with contextlib.suppress(OSError):  # the file has its name already
                 os.unlink(temporary)
             FOR_NOW.discard(Path(temporary))
 
 
 def _remove_left(path: Path) -> None:
-    """Remove what writers of this file have left that were killed before it had its name."""
+    """Remove the unfinished files of writers that were killed before this file had its name."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
             told = left.lstat()
@@ -133,7 +133,7 @@ def _remove_left(path: Path) -> None:
 
 
 def _umask() -> int:
-    """What the user takes away from the modes of new files; it can only be read by setting it."""
+    """The bits that the user takes away from the modes of new files; reading means setting them."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -193,9 +193,9 @@ def make_private(folder: Path) -> None:
 
 
 def sizes(folder: Path, suffix: str) -> dict[str, int]:
-    """The files of a folder that end so: name to bytes, sorted by name; none where it is not there.
+    """The files of a folder with such an ending: name to bytes, sorted; empty without a folder.
 
-    Links and whatever is no regular file are passed over.
+    Links and everything else that is no regular file are left out.
     """
     found: dict[str, int] = {}
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which Python trains, and where it finds a module or a script; nothing of either is run."""
+"""Finds the Python that trains, and its modules and scripts, without running any of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Interpreter:
 
 
 def this_interpreter() -> Interpreter:
-    """The one that runs us."""
+    """The Python that runs cputune."""
     version = ".".join(map(str, sys.version_info[:3]))
     # cputune/start.py may have taken some of them last.
     first = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
@@ -57,12 +57,12 @@ def train_with(path: str | None) -> None:
 
 
 def training_interpreter() -> Interpreter:
-    """The Python that trains: the one that was chosen, else the one that runs us."""
+    """The Python that trains: the chosen one, else the one that runs cputune."""
     return _CHOSEN[0] if _CHOSEN else this_interpreter()
 
 
 def training_python() -> str:
-    """Its program."""
+    """The program of the Python that trains."""
     return _CHOSEN[0].executable if _CHOSEN else sys.executable
 
 
@@ -74,9 +74,9 @@ def has_module(name: str) -> bool:
 
 
 def install_tuning(*, stack: bool) -> str:
-    """What puts the rest of tuning beside cputune, by the tool that has installed it here.
+    """The command that installs what tuning lacks, with the tool that has installed cputune here.
 
-    With ``stack`` also what trains, which another Python has otherwise (``--python``).
+    With ``stack`` also the training stack, unless another Python has it (``--python``).
     """
     if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
         return "pipx inject cputune optuna jinja2" + " torch transformers accelerate" * stack

@@ -1,4 +1,4 @@
-"""The machine that we run on."""
+"""The machine that cputune runs on."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class LiveHost(Host):
                 out, err = child.communicate(timeout=command.timeout_seconds)
                 code: int | None = child.returncode
             except subprocess.TimeoutExpired:
-                code = child.poll()  # it may be gone while what it started holds the pipes
+                code = child.poll()  # the child may be gone while its own children hold the pipes
                 end(lambda: in_session(child.pid))
                 out, err = _what_is_left(child)
             except BaseException:
                 end(lambda: in_session(child.pid))
                 raise
-        from cputune.log import log  # logging takes a while to import
+        from cputune.log import log  # imported here: logging takes a while
 
         seconds = time.monotonic() - started
         log.getChild("host").debug("asked %s: %s after %.3g s", command.argv, code, seconds)
@@ -118,7 +118,7 @@ class LiveHost(Host):
             from cpuinfo import get_cpu_info
 
             return dict(get_cpu_info())
-        except Exception:  # it raises what its parsers of foreign output raise
+        except Exception:  # py-cpuinfo raises whatever its parsers raise
             return {}
 
     def processes(self) -> tuple[Process, ...] | None:
@@ -162,13 +162,13 @@ class LiveHost(Host):
 
         try:
             folder = os.getcwd()
-        except OSError:  # it was removed
+        except OSError:  # the folder was removed
             folder = "/"
         return look_around(self._python, self.environment(), folder)
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """What an ended child has written; nothing where a process that left its group holds on."""
+    """What an ended child has written; empty while another process still holds its pipes."""
     try:
         return child.communicate(timeout=1.0)
     except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ file that somebody could plant, and the same for every user of the machine. A co
 a network of its own has a namespace of its own."""
 
 OTHERS_SECONDS = 600.0
-"""So long at most is waited for other users: any of them could hold that socket for ever."""
+"""How long to wait for other users at most: any of them could hold that socket for ever."""
 
 _AGAIN_SECONDS = 0.25
 
@@ -64,7 +64,7 @@ def _locked(path: Path) -> int | str:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
                 return descriptor
-            os.close(descriptor)  # its owner has just removed it
+            os.close(descriptor)  # the owner has just removed the lock file
         except BlockingIOError:
             owner = _owner(descriptor)
             os.close(descriptor)
@@ -129,7 +129,7 @@ def _held_socket(tell: Callable[[str], None], until: float | None) -> socket.soc
                     tell(told := owner)
                 last = until if ours else others_until
                 visitor.settimeout(None if last is None else max(0.001, last - time.monotonic()))
-                visitor.recv(1)  # until the owner has closed, or died
+                visitor.recv(1)  # blocks until the owner closes the socket, or dies
             except TimeoutError:
                 pass
             except OSError:  # it does not listen yet or any more, or refuses us

@@ -29,7 +29,7 @@ _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
 class Shelf(Protocol):
-    """Where metadata lies: on this machine, or on another one."""
+    """A place of metadata: on this machine, or on another one."""
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names in a directory; none where it cannot be listed."""
@@ -38,7 +38,7 @@ class Shelf(Protocol):
         """The lines of a text file before its first empty one; none where it cannot be read."""
 
     def age(self, path: str) -> float:
-        """When it was changed last, in seconds since 1970; 0 where that cannot be seen."""
+        """When a file was changed last, in seconds since 1970; 0 where that cannot be seen."""
 
 
 def read_distributions(
@@ -136,7 +136,7 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Package:
 
 
 def _is_judged(name: str, requirement: str) -> bool:
-    """Of extras those alone that a training run stands on: transformers[torch] and [deepspeed]."""
+    """Whether an extra matters to a training run: transformers[torch] and [deepspeed]."""
     wanted = r"extra *== *['\"](torch|deepspeed)['\"]" if name == "transformers" else "$^"
     return "extra" not in requirement.partition(";")[2] or bool(re.search(wanted, requirement))
 

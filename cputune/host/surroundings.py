@@ -1,4 +1,4 @@
-"""What a launch finds around it: its folders, what shadows its modules, and names of nothing.
+"""Looks at what surrounds a launch: its folders, what hides its modules, names of nothing.
 
 A module of the training stack is looked for as Python would, and never imported.
 """
@@ -36,7 +36,8 @@ _STANDARD_NAMES = """
     warnings weakref xml zipfile zlib zoneinfo
 """
 _STANDARD = frozenset(_STANDARD_NAMES.split())
-"""Of Python's own modules those that importing torch and transformers loads (2.13 and 5.23)."""
+"""The modules of Python's own library that importing torch and transformers loads (2.13 and
+5.23)."""
 _OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so|lib(gomp|stdc\+\+)\.so\.[\d.]+")
 _HOOKS = r"__editable__.*\.(pth|py)$|easy-install\.pth$|_\w+\.pth$|\w+\.egg-link$"
 """What makes an install editable."""
@@ -50,7 +51,7 @@ _HEAD_BYTES = 1 << 16
 
 
 def look_around(python: Interpreter, variables: Mapping[str, str], cwd: str) -> Surroundings:
-    """Everything of it, on this machine, for what ``python`` would run from ``cwd``."""
+    """The surroundings on this machine of what ``python`` would run from ``cwd``."""
     own = [path for path in python.paths if os.path.isabs(path)]
     put_first = [("the working folder", cwd)]
     put_first += [("PYTHONPATH", path) for path in _listed(variables, "PYTHONPATH")]
@@ -130,7 +131,7 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
 
 
 def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
-    """Packages that are not what their metadata says, and those that have none."""
+    """Packages that differ from their metadata, and those that have none."""
     told: dict[str, tuple[str, str]] = {}
     editable: set[str] = set()
     for path in paths:
@@ -240,11 +241,11 @@ def _resolves(name: str) -> bool | None:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return done.returncode != 2  # getent(1): the key is not in the database
+    return done.returncode != 2  # exit status of getent(1): the key is not in the database
 
 
 def _answers(proxy: str) -> bool:
-    """Whether something takes connections there; what cannot be read or told counts as yes."""
+    """Whether something accepts connections there; true where that cannot be found out."""
     try:
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         host, port = parts.hostname, parts.port
@@ -262,7 +263,7 @@ def _answers(proxy: str) -> bool:
 
 
 def _has_locale(name: str) -> bool:
-    """Asked of the C library, without setting it."""
+    """Whether the C library has this locale; it is not set."""
     if name.split(".")[0] in ("C", "POSIX") or sys.platform != "linux":
         return True
     import ctypes
@@ -271,14 +272,14 @@ def _has_locale(name: str) -> bool:
     library.newlocale.restype = ctypes.c_void_p
     library.newlocale.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     library.freelocale.argtypes = (ctypes.c_void_p,)
-    found = library.newlocale(1, name.encode(errors="replace"), None)  # 1 is LC_CTYPE_MASK
+    found = library.newlocale(1, name.encode(errors="replace"), None)  # LC_CTYPE_MASK is 1
     if found:
         library.freelocale(found)
     return bool(found)
 
 
 def _dead_scripts(prefix: str) -> Iterator[str]:
-    """Launchers of the environment whose first line names a Python that is gone: it was moved."""
+    """Launchers of a moved environment: their first line names a Python that is gone."""
     for name in ("torchrun", "accelerate"):
         program = os.path.join(prefix, "bin", name)
         interpreter = shebang(program)
@@ -297,5 +298,5 @@ def _ports_taken(variables: Mapping[str, str]) -> Iterator[str]:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 yield "MASTER_PORT"
-        except OverflowError:  # 65536 and more is no port
+        except OverflowError:  # a port is below 65536
             return

@@ -97,7 +97,7 @@ __all__ = [
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
-    """The plan with what its ranks show of it: what a launch that is run as found really is."""
+    """The plan with what its ranks show: a launch that runs as found is known by that alone."""
     for knob in KNOBS:
         plan = knob.as_seen(plan, states[0])
     cpus = tuple(map(_cpus, states))
@@ -112,7 +112,7 @@ def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
 
 
 def _cpus(state: State) -> tuple[int, ...]:
-    """Where a rank may run, which a result holds as text."""
+    """The CPUs on which a rank may run; a result holds them as text."""
     affinity = state.get("affinity") or ()
     return cpulist.parse(affinity) if isinstance(affinity, str) else tuple(affinity)
 
@@ -136,7 +136,7 @@ def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:
-    """What still stays the same where several things change."""
+    """What of the training still stays the same where several things change."""
     order = list(KEPT)
     return max(each, key=order.index, default="numbers")
 
@@ -160,7 +160,7 @@ def kept_between(today: Plan, best: Plan) -> Keeps:
 
 
 def keeps_mathematics(today: Plan, best: Plan) -> bool:
-    """Whether nothing is drawn otherwise and no number has fewer bits: that can be checked."""
+    """Whether a plan draws nothing in another way and uses no fewer bits, so it can be checked."""
     return least_kept((kept_between(today, best), "mathematics")) == "mathematics"
 
 
@@ -188,7 +188,7 @@ def knob_named(name: str) -> Knob:
     raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(NAMES))
 
 
-# What a script decides itself, where nothing of ours reaches into its training loop.
+# The knobs that a script decides itself where cputune cannot reach into its training loop.
 
 _LOOP = "the script trains by a loop of its own"
 
@@ -203,7 +203,7 @@ OWNED: Mapping[str, str] = {
 
 
 def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
-    """The knobs that the script decides, at their values of today's launch."""
+    """The knobs that the script decides, with their values in today's launch."""
     if workload.framework != "pytorch":
         return {}
     return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}

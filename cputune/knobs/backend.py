@@ -1,4 +1,4 @@
-"""What ranks talk by: the knobs ``interface``, ``backend`` and ``ccl_workers``."""
+"""How ranks exchange data: the knobs ``interface``, ``backend`` and ``ccl_workers``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _named(value: object) -> KnobValue:
 
 
 def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
-    """The one that is chosen, and those beside it that lead to all hosts too."""
+    """The chosen interface, and the others that lead to all hosts too."""
     wanted = ask.fixed.get("interface")
     if wanted in (None, CHOSEN):
         return Choices(values=(CHOSEN, *ask.interfaces[1:]))
@@ -57,7 +57,7 @@ def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put_interface(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """Ranks of one node talk to no other."""
+    """Name no interface for ranks of one node: they exchange nothing with other nodes."""
     return plan.with_setting("interface", value) if plan.nodes > 1 else plan
 
 

@@ -43,7 +43,7 @@ def _what(name: str, wanted: KnobValue | None) -> str:
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own; and all samples at once, where it accumulates."""
+    """The script's own batches; and all samples at once, where it accumulates."""
     wanted = ask.fixed.get("accumulation")
     if wanted == DEFAULT:
         return Choices(values=(DEFAULT,))
@@ -75,7 +75,7 @@ def _why_at_once(workload: Workload | None) -> str | None:
 
 
 def _own_batches(workload: Workload | None) -> int | None:
-    """Batches of a step as the script has them by itself; None where that is not known."""
+    """How many batches a step of the script has by itself; None where that is not known."""
     if workload is None or workload.recipe is not None:
         return 1
     told = workload.argument("--gradient_accumulation_steps")
@@ -119,7 +119,7 @@ ACCUMULATION = Knob(
 
 
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own; one and two, where today's launch was seen to wait for its data."""
+    """The script's own loader workers; one and two, where today's launch waited for its data."""
     wanted = ask.fixed.get("workers")
     if wanted == DEFAULT:
         return Choices(values=(DEFAULT,))
@@ -174,7 +174,7 @@ WORKERS = Knob(
 
 
 def _columns(facts: HostFacts, ask: Ask) -> Choices:
-    """As the script pads; and cut, where today's launch was seen to train the same so."""
+    """Padding as in the script; and cut, where today's launch was seen to train the same so."""
     why = None if "padding" in ask.fixed else _why_full(ask.workload)
     return unless(why, "padding=cut", "full", "cut")
 
@@ -213,7 +213,7 @@ PADDING = Knob(
 
 
 def _orders(facts: HostFacts, ask: Ask) -> Choices:
-    """As the script draws its samples; and of like length, where lengths differ within a batch."""
+    """The script's own order; and samples of like length, where lengths differ within a batch."""
     why = None if ask.framework == "trainer" else "the script makes its data loader itself"
     if why is None and "order" not in ask.fixed:
         why = _why_as_drawn(ask.workload)

@@ -80,10 +80,10 @@ _SHOWN = {LOOP: "AdamW as a loop", FUSED: "AdamW, fused"}
 
 
 def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own; and fused AdamW, where the script trains with another AdamW.
+    """The script's own optimizer; and fused AdamW, where the script trains with another AdamW.
 
-    The numbers that AdamW computes are the same either way; any other optimizer is the
-    user's choice, and stays. A value that is asked for needs only to be possible.
+    The numbers that AdamW computes are the same either way. Any other optimizer is the user's
+    choice, and stays. A value that the user asks for needs only to be possible.
     """
     versions = versions_of(facts)
     wanted = str(ask.fixed.get("optimizer", FUSED))
@@ -125,7 +125,7 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
 
 
 def _put_optimizer(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """IPEX puts a step of its own in the place of torch's, so that all others are alike."""
+    """None for another optimizer with IPEX, which replaces the step of each by its own."""
     if plan.ipex and value != DEFAULT:
         return None
     return plan.with_setting("optimizer", value)
@@ -136,7 +136,7 @@ def _optim(plan: Plan) -> Argument | EllipsisType:
 
 
 def optimizer_of(state: State) -> str | None:
-    """How a rank steps, in words; None where it does not show it."""
+    """How a rank's optimizer steps, in words; None where the rank does not show it."""
     seen = state.get("optimizer")
     if seen is None:
         return None
@@ -244,7 +244,11 @@ def _why_no_compile(facts: HostFacts, ask: Ask) -> str | None:
 
 
 def _put_compile(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """IPEX puts kernels of its own into the model; what is compiled draws its masks itself."""
+    """None for a compiled plan with IPEX or ``dropout``.
+
+    IPEX puts kernels of its own into the model, and compiled code draws dropout masks in its own
+    way.
+    """
     if value and (plan.ipex or "dropout" in plan.settings):
         return None
     return plan.with_setting("compile", value)
@@ -260,7 +264,7 @@ COMPILE = Knob(
     summary="whether torch.compile makes kernels of the model before its first step",
     today=False,
     parse=yes_or_no("compile"),
-    keeps="distribution",  # what is compiled draws dropout masks of its own
+    keeps="distribution",  # compiled code draws dropout masks in its own way
     choices=_compile,
     put=_put_compile,
     argument=TrainerArgument(name=TORCH_COMPILE, value=lambda plan: compiled(plan) or ...),

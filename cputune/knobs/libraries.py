@@ -54,7 +54,7 @@ def _preloading(name: str) -> Put:
 
 
 def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
-    """Of ``names`` ("default" first) those whose library was found on this machine."""
+    """Those of ``names`` ("default" first) whose library was found on this machine."""
     missing = [name for name in names[1:] if facts.library(name) is None]
     return Choices(
         values=tuple(name for name in names if name not in missing),
@@ -77,7 +77,7 @@ def _jemalloc(plan: Plan) -> Mapping[str, str]:
 
 
 def _mapped(plan: Plan, files: Iterable[str]) -> str:
-    """Those of the plan's paths that are mapped; the kernel names the file behind a link."""
+    """Those of the plan's paths that are mapped; the kernel shows the file behind a link."""
     mapped = set(map(os.path.realpath, files))
     return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
 
@@ -179,14 +179,14 @@ _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 _IN_USE_BYTES = 8 << 20
-"""Of huge pages: a process that asks for none has 2 MiB, of stacks and libraries; one that does,
-some hundred."""
+"""The most bytes in huge pages of a process that asks for none: it has 2 MiB, of stacks and
+libraries. A process that asks for them has some hundred MiB."""
 
 
 def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
-    """As it is; where today's launch was seen to give memory back, memory that is kept.
+    """The malloc as it is; tuned to keep memory, where today's launch was seen to return it.
 
-    And kept in huge pages, where the kernel gives them.
+    Where the kernel gives huge pages, also a malloc that keeps memory in those.
     """
     why = None if "malloc" in ask.fixed else _why_needless(ask.workload)
     if why is not None:
@@ -201,7 +201,7 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _why_needless(workload: Workload | None) -> str | None:
-    """Another malloc than glibc's that is preloaded today tells no blocks."""
+    """Why the knob gains nothing. A malloc that today's launch preloads shows no blocks."""
     blocks = None if workload is None else workload.mapped_blocks
     if blocks is None:
         return "what glibc's malloc does with the memory of a step is not known before it has run"
@@ -209,7 +209,7 @@ def _why_needless(workload: Workload | None) -> str | None:
 
 
 def _put_malloc(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """Another malloc that is preloaded reads none of these variables."""
+    """None for a plan that preloads another malloc: that reads none of these variables."""
     if plan.allocator != "default" and value != DEFAULT:
         return None
     return plan.with_setting("malloc", value)

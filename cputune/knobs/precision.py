@@ -1,4 +1,4 @@
-"""The knobs ``precision``, in which type the passes multiply, and ``products``, of fp32 alone."""
+"""The knobs ``precision``, the type of matrix products, and ``products``, the same in fp32 runs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _products(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put_products(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """A plan of bf16 multiplies nothing in fp32 but what autocast keeps there."""
+    """Set nothing with bf16: such a plan multiplies in fp32 only what autocast keeps there."""
     if plan.precision != "fp32" and value != "fp32":
         return None
     return plan.with_setting("products", value)

@@ -47,7 +47,7 @@ class Choices:
 
 
 def unless(why: str | None, what: str, *values: KnobValue) -> Choices:
-    """All of these values; today's alone, which is the first, where there is a reason ``why``."""
+    """All of these values; or the first alone, today's, where there is a reason ``why``."""
     if why is None:
         return Choices(values=tuple(dict.fromkeys(values)))
     return Choices(values=values[:1], left_out=(LeftOut(what=what, why=why),))
@@ -79,7 +79,7 @@ class Ask:
 
     @property
     def framework(self) -> Framework:
-        """Whose rules hold; a script that was not seen yet is taken for a Trainer's."""
+        """Whose rules hold; a script that has not run yet is taken for a Trainer's."""
         known = self.workload.framework if self.workload is not None else None
         return "trainer" if known in (None, "trainer") else "accelerate"
 
@@ -134,10 +134,7 @@ class Shown:
 
 
 def changed_shown(what: str, key: str, name: str) -> Shown:
-    """A rank shows the value of a knob as it is; it has to where that is not today's.
-
-    ``name`` is the knob's.
-    """
+    """A rank shows a knob's value; it must where the value is not today's. ``name``: the knob's."""
     return Shown(what=what, key=key, expected=lambda plan, local_rank: plan.settings.get(name))
 
 
