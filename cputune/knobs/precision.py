@@ -122,7 +122,7 @@ def _products(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put_products(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """Set nothing with bf16: such a plan multiplies in fp32 only what autocast keeps there."""
+    """None for bf16 products in a bf16 plan: autocast leaves it few products in fp32."""
     if plan.precision != "fp32" and value != "fp32":
         return None
     return plan.with_setting("products", value)

@@ -1,4 +1,4 @@
-"""Reading small kernel files of a Host, and remembering what they did not tell."""
+"""Reads small kernel files of a Host, and remembers which ones could not be read."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Look:
             self.known(fact, getattr(record, fact.rpartition(".")[2]), path)
 
     def is_open(self, fact: str) -> bool:
-        """Whether a reason was noted why this fact is not known."""
+        """Whether this fact has a reason why it is not known."""
         return fact in self._unknown
 
     def why(self, path: str) -> str:
@@ -101,7 +101,7 @@ class Look:
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        """What stays open, sorted by fact."""
+        """The facts that are not known, with reasons, sorted by fact."""
         return tuple(
             Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
         )
@@ -109,7 +109,7 @@ class Look:
 
 @lru_cache(maxsize=8192)
 def _cpus(text: str | None, parse: Callable[[str], tuple[int, ...]]) -> frozenset[int] | None:
-    """Equal texts, of which large machines have many, are parsed once."""
+    """The CPUs of a text; large machines have many equal texts, so each is parsed once."""
     try:
         return None if text is None else frozenset(parse(text))
     except ValueError:
@@ -117,7 +117,7 @@ def _cpus(text: str | None, parse: Callable[[str], tuple[int, ...]]) -> frozense
 
 
 def cpus_of(text: str | None) -> frozenset[int] | None:
-    """A kernel list that was read already."""
+    """The CPUs of a kernel list that was already read."""
     return _cpus(text, cpulist.parse)
 
 
@@ -145,7 +145,7 @@ def decimal(text: str | None) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if abs(value) < 1e300 else None  # inf and nan are not
+    return value if abs(value) < 1e300 else None  # inf and nan are not finite
 
 
 def fields(text: str | None) -> dict[str, str]:

@@ -25,7 +25,7 @@ class CpuInfo:
     common: dict[str, str]
 
     def first(self, *keys: str) -> str | None:
-        """What is told for the first of these keys that anything is told for."""
+        """The value of the first of these keys that has one."""
         for key in keys:
             for block in (*self.processors.values(), self.common):
                 if block.get(key):
@@ -115,7 +115,7 @@ class Processors:
 
 @cache
 def processors() -> Processors:
-    """Read the table. It is part of the package: that it validates is a test's business."""
+    """Read the table. It is part of the package; a test checks that it is valid."""
     return record_of(Processors, packaged_toml("cputune.probing", "processors.toml"))
 
 
@@ -170,7 +170,7 @@ def _without_cpuinfo(look: Look) -> Cpu:
         ),
     )
     look.not_known("cpu.codename", look.why(CPUINFO))
-    # It knows of no flag that came after avx512_vnni: what it does not name may be there.
+    # py-cpuinfo knows no flag later than avx512_vnni, so a later one may be there unnamed.
     look.not_known("cpu.isa", f"{look.why(CPUINFO)}, and py-cpuinfo knows nothing of AMX and bf16")
     return _with_reasons(look, cpu, look.why(CPUINFO))
 
@@ -182,7 +182,7 @@ _FACTS = (
 
 
 def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
-    """The same, where why each fact that is missing is not known was noted."""
+    """The same record; for each missing fact it was noted why that is not known."""
     for fact in _FACTS:
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", why)

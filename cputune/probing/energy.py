@@ -44,7 +44,7 @@ class EnergyCounters:
             pass
 
     def joules(self) -> float | None:
-        """What was used since the counters were found; None where they cannot be read."""
+        """Joules used since the counters were found; None where they cannot be read."""
         try:
             now = {folder: int(self._text(folder, "energy_uj")) for folder in self._ranges}
         except (OSError, ValueError):

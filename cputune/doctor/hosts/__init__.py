@@ -1,4 +1,4 @@
-"""Several hosts: each is asked once, then what differs between them."""
+"""Looks at several hosts: asks each one once, then compares what they said."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
 """Every check of several hosts; those of the network are found by asking them together."""
 
 MOST_FILES = 500
-"""Of a launch; a folder with more is named too high."""
+"""The most files of a launch; a folder with more was probably named by mistake."""
 
 _NO_PART = frozenset({"__pycache__", ".git"})
 
@@ -116,7 +116,7 @@ def launch_paths(launch: str) -> tuple[str, ...]:
 
 
 def _seen(told: Probed | Answer) -> SeenHost:
-    """What a host told, and what the doctor says of it alone."""
+    """What a host reported, and what the doctor finds on it alone."""
     if isinstance(told, Answer):
         error = told.unreachable
         assert error is not None

@@ -19,7 +19,7 @@ from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import Node
 
 MOST_NAMES = 6
-"""So many hosts are named in a row; of more it is said how many there are."""
+"""How many hosts are named in a row; where there are more, their number is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class SeenHost:
 
     @property
     def name(self) -> str:
-        """As it was asked for."""
+        """The name by which the host was asked for."""
         return self.node.name
 
 
@@ -64,7 +64,7 @@ Key = TypeVar("Key", bound=Hashable)
 def grouped(
     hosts: Iterable[SeenHost], value: Callable[[HostFacts], Key | None]
 ) -> dict[Key, list[str]]:
-    """The names of the hosts by what is told of them, the most frequent first."""
+    """The names of the hosts, grouped by what is known of them; the largest group first."""
     found: dict[Key, list[str]] = {}
     for host in hosts:
         told = None if host.facts is None else value(host.facts)
@@ -88,7 +88,7 @@ def names_of(names: Sequence[str]) -> str:
 def difference(
     hosts: Iterable[SeenHost], value: Callable[[HostFacts], str | None], what: str = ""
 ) -> str | None:
-    """What differs, in words, and where; None where all that is known is alike."""
+    """What differs, in words, and where; None where everything that is known is the same."""
     groups = grouped(hosts, value)
     if len(groups) < 2:
         return None
@@ -182,7 +182,7 @@ def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     if not known:
         return
     middle = sorted(offset for offset, _, _ in known)[(len(known) - 1) // 2]
-    # Of two nobody can say which is right: our own clock is the third.
+    # With two hosts our own clock is the third: else nobody can say which one is right.
     truth = middle if len(known) > 2 else 0.0
     off: dict[str, list[str]] = {}
     for offset, uncertainty, host in known:

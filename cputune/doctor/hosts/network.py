@@ -208,7 +208,7 @@ def large_blocked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfNames:
-    """What ``looks/names.py`` answers."""
+    """The answer of ``looks/names.py``."""
 
     own: str | None
     names: Mapping[str, tuple[str, ...] | str]
@@ -217,7 +217,7 @@ class OfNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPorts:
-    """What ``looks/meet.py`` answers."""
+    """The answer of ``looks/meet.py``."""
 
     closed: Mapping[str, str] = field(default_factory=dict)
     reached: Mapping[str, str]
@@ -251,7 +251,7 @@ class Named:
     fabric: str | None = None
     """The one that FI_TCP_IFACE names."""
     mtu: Mapping[str, int] = field(default_factory=dict)
-    """Of its interfaces, in bytes."""
+    """The MTU of each interface, in bytes."""
 
 
 def chosen_interface(hosts: Sequence[Named]) -> Chosen:
@@ -334,7 +334,7 @@ def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
 
 
 def network_findings(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """All of these."""
+    """All findings about names and interfaces."""
     yield from names_unknown(hosts)
     yield from names_elsewhere(hosts)
     yield from gloo_interfaces(hosts)
@@ -371,7 +371,7 @@ class KnownHost:
 
     @property
     def name(self) -> str:
-        """As it was asked for."""
+        """The name by which the host was asked for."""
         return self.node.name
 
 
@@ -443,10 +443,10 @@ def ask_names(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Which ports were tried, and what each host says of them.
+    """Which ports were tried, and what each host reports of them.
 
-    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: a
-    place's name there is ``HOST interface_unnamed``, and "" for the port of the first host.
+    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: the
+    name of a place there is ``HOST interface_unnamed``, and "" for the port of the first host.
     """
 
     first: str
@@ -455,13 +455,13 @@ class Reached:
     answers: Mapping[str, OfPorts]
 
     def failing(self, host: str, interface: str) -> dict[str, str]:
-        """Who does not reach a host over an interface, and why."""
+        """Which hosts do not reach a host over an interface, and why."""
         key = f"{host} {interface}" if host else ""
         reached = {name: told.reached.get(key) for name, told in self.answers.items()}
         return {name: str(why) for name, why in reached.items() if why}
 
     def carries(self, interface: str) -> bool:
-        """Whether everybody reaches everybody over it, with large messages too."""
+        """Whether all hosts reach each other over the interface, with large messages too."""
         return not any(
             self.failing(host, there) for host, there in self.places if there == interface
         )
@@ -513,7 +513,7 @@ def ask_ports(
 
 
 def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> Iterator[Finding]:
-    """What the answers mean, one finding for each port that is not reached.
+    """The findings that follow from the answers, one for each port that is not reached.
 
     ``mtu`` are those of the interfaces, by host.
     """
@@ -709,7 +709,7 @@ def _added_up(
 
 
 def setvars(one: KnownHost) -> str:
-    """What brings oneCCL into a shell there: it lies inside the wheel of the bindings."""
+    """The file of shell that sets oneCCL up on a host; it lies inside the wheel of the bindings."""
     package = one.facts.package("oneccl_bind_pt")
     folder = (package and package.location) or "."
     return f"{folder}/{oneccl_module(versions_of(one.facts))}/env/setvars.sh"

@@ -12,7 +12,7 @@ import traceback
 
 
 def tell(**facts: object) -> None:
-    """Say what came of one module."""
+    """Print what came of one module."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
@@ -32,7 +32,7 @@ def look(name: str) -> None:
 
 
 def failed(name: str, error: BaseException, where: str = "") -> None:
-    """Say how an import ended."""
+    """Print how an import ended."""
     said = " ".join(str(error).split())[:300]
     tell(module=name, error=type(error).__name__, said=said, where=where)
 

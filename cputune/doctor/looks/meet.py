@@ -41,7 +41,7 @@ def listener(address: str, port: int) -> socket.socket:
 def welcome(listening: socket.socket, expected: int, deadline: float) -> None:
     """Accept as many connections as are expected, until the deadline."""
     takers = []
-    with contextlib.suppress(OSError):  # nobody comes any more
+    with contextlib.suppress(OSError):  # no further connection came in time
         while expected > 0 and time.monotonic() < deadline:
             listening.settimeout(max(0.01, deadline - time.monotonic()))
             came, _ = listening.accept()

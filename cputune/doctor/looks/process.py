@@ -9,7 +9,7 @@ OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 
 def tell(**facts: object) -> None:
-    """Say what is known so far."""
+    """Print what is known so far."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
