@@ -45,6 +45,7 @@ class OptionText:
             switches off what is on by default.
         metavar: what stands for its value in the help.
         reads: from what is typed to the value. Raises UsageError.
+        typed: back from a value to what is typed, a list where it is typed several times.
         repeated: whether it may be typed several times.
         folder: whether a file in the working folder may set it, which may be a stranger's.
         why_not: why such a file may not.
@@ -54,6 +55,7 @@ class OptionText:
     flag: str | None
     metavar: str | None = None
     reads: Callable[[Any], Any] | None = None
+    typed: Callable[[Any], Any] = str
     repeated: bool = False
     folder: bool = False
     why_not: str = OWN_CHOICE
@@ -106,6 +108,10 @@ def seconds_of(text: str) -> float:
 
 def _most_seconds(text: str) -> float:
     return math.inf if text.strip().lower() == "none" else seconds_of(text)
+
+
+def _most_typed(seconds: float) -> str:
+    return "none" if seconds == math.inf else f"{seconds:.0f}s"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -180,18 +186,21 @@ class TuneOptions:
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,
+        typed=_most_typed,
     )
     knobs: Iterable[str] | None = option(
         None,
         "Try these settings alone, or, as +A, beside the usual ones.",
         metavar="A,B",
         reads=_names,
+        typed=",".join,
     )
     fix: Mapping[str, Any] | None = option(
         None,
         "Keep a setting at a value: precision=fp32.",
         metavar="NAME=VALUE",
         reads=_fixed,
+        typed=lambda fixed: [f"{name}={value}" for name, value in fixed.items()],
         repeated=True,
     )
     keep: Keep | None = option(
@@ -245,20 +254,23 @@ class TuneOptions:
 
     @property
     def search_words(self) -> tuple[str, ...]:
-        """As `cputune tune` is told what to vary, and for how long; nothing for what is usual."""
-        knobs = ",".join(self.knobs or ())
-        given = self.max_time_seconds
-        seconds = "none" if given == math.inf else f"{given or 0:.0f}s"
-        pairs = (
-            ("--max-time", None if given is None else seconds),
-            ("--knobs", knobs or None),
-            *(("--fix", f"{name}={value}") for name, value in (self.fix or {}).items()),
-            ("--keep", self.keep),
-            ("--steps-planned", self.steps_planned),
-            ("--price-per-hour", self.price_per_hour),
-        )
-        words = [word for flag, value in pairs if value is not None for word in (flag, str(value))]
-        return (*words, *(["--allow-slow-precision"] if self.allow_slow_precision else ()))
+        """As `cputune tune` is told to make this study again; nothing for what is usual.
+
+        Its budget and its seed stand in the result by themselves, and what the user alone may set
+        (where the study is kept, when it measures) is no part of what is searched.
+        """
+        words: list[str] = []
+        for name, hint, default, text in options_in(TuneOptions):
+            value = getattr(self, name)
+            if not text.folder or name in ("budget", "seed") or value == default:
+                continue
+            flag = text.flag or ""
+            if hint is bool:
+                words.append(flag)
+                continue
+            typed = text.typed(value) if text.repeated else [text.typed(value)]
+            words += [word for one in typed if one for word in (flag, one)]
+        return tuple(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
