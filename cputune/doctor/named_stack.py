@@ -16,7 +16,7 @@ from cputune.doctor.checks import versions
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.stack.fit import PYTHONS, misfits, tried, was_seen_training
+from cputune.stack.fit import misfits, pythons, tried, was_seen_training
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
@@ -91,8 +91,8 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
             rest = [one for one in fitting if one not in ran]
             known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
         said.append(f"{DISTRIBUTIONS[name]}: {known}")
-    pythons = [text for text in PYTHONS if fits(python=Version(text))]
-    said.append(f"Python: {_runs(PYTHONS, pythons)}")
+    built = [text for text in pythons() if fits(python=Version(text))]
+    said.append(f"Python: {_runs(pythons(), built)}")
     yield stack_fits.finding("; ".join(said))
 
 

@@ -193,14 +193,17 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-PYTHONS = tuple(f"3.{small}" for small in range(7, 16))
-"""Releases of Python that some row of the tables was built for."""
+@cache
+def pythons() -> tuple[str, ...]:
+    """Releases of Python that some torch of the tables was built for, the oldest first."""
+    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags}
+    return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
     """The Pythons that all of these packages have wheels for, the oldest first."""
     return tuple(
-        text for text in PYTHONS if not python_wheels(versions.changed(python=Version(text)))
+        text for text in pythons() if not python_wheels(versions.changed(python=Version(text)))
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 from packaging.version import Version
 
 from cputune.stack import Versions, load
-from cputune.stack.fit import PYTHONS, misfits, pythons_for
+from cputune.stack.fit import misfits, pythons, pythons_for
 
 
 def versions(**texts):
@@ -50,9 +50,10 @@ def test_what_fits_breaks_no_rule(stack):
     assert misfits(versions(**stack)) == ()
 
 
-def test_the_pythons_are_those_that_torch_was_built_for():
+def test_the_pythons_are_those_that_torch_was_built_for_the_oldest_first():
     tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags}
-    assert {f"cp{python.replace('.', '')}" for python in PYTHONS} == tags
+    assert {f"cp{python.replace('.', '')}" for python in pythons()} == tags
+    assert (pythons()[0], pythons()[3]) == ("3.7", "3.10")
 
 
 def test_the_pythons_that_all_have_wheels_for():
