@@ -7,10 +7,9 @@ what a list of them shows (``ID.about``): a list must not have to read results o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from pathlib import Path
 
 from cputune.documents import for_people, parse, plain, record_of
@@ -68,8 +67,9 @@ def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | 
         return None
     try:
         make_private(folder)
-        taken = sizes(folder, _RESULT)
-        id = next(name for name in _names(now) if name + _RESULT not in taken)
+        # Two studies may end in one second.
+        names = (now, *(f"{now}-{number:03}" for number in range(2, 1000)))
+        id = next(name for name in names if not (folder / (name + _RESULT)).exists())
         sure = result.speedup.narrow and not result.disturbed
         about = Kept(
             id=id,
@@ -88,43 +88,25 @@ def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | 
     return id
 
 
-def _names(now: str) -> Iterator[str]:
-    """Two studies may end in one second."""
-    yield now
-    yield from (f"{now}-{number}" for number in count(2))
-
-
 def _drop_the_oldest(folder: Path) -> None:
     """Bound what is kept, in number and in bytes; the newest always stays."""
-    newest_first = _by_age(folder)[::-1]
-    totals = accumulate(size for _, size in newest_first)
-    stay = {
-        Path(name).stem
-        for place, ((name, _), total) in enumerate(zip(newest_first, totals, strict=True))
-        if not place or (place < MOST_KEPT and total <= MOST_BYTES)
-    }
-    every = (*sizes(folder, _RESULT), *sizes(folder, _ABOUT))
-    ours = (name for name in every if _ID.fullmatch(Path(name).stem))
-    remove(folder, [name for name in ours if Path(name).stem not in stay])
+    kept = _newest_first(folder)
+    totals = accumulate(kept.values())
+    for place, (id, total) in enumerate(zip(kept, totals, strict=True)):
+        if place and (place >= MOST_KEPT or total > MOST_BYTES):
+            remove(folder, (id + _RESULT, id + _ABOUT))
 
 
-def _by_age(folder: Path) -> list[tuple[str, int]]:
-    """The results of a folder and their bytes, the oldest first; other files are not ours."""
-    found = [(n, size) for n, size in sizes(folder, _RESULT).items() if _ID.fullmatch(n[:-5])]
-    return sorted(found, key=lambda entry: _age(entry[0][:-5]))
-
-
-def _age(id: str) -> tuple[str, int]:
-    day, time, *number = id.split("-")
-    return day + time, int(*number)  # 0 without one
+def _newest_first(folder: Path) -> dict[str, int]:
+    """The results of a folder and their bytes, by their ids; other files are not ours."""
+    ids = {name.removesuffix(_RESULT): size for name, size in sizes(folder, _RESULT).items()}
+    return {id: ids[id] for id in sorted(ids, reverse=True) if _ID.fullmatch(id)}
 
 
 def kept_results() -> tuple[Kept, ...]:
     """What is kept, the newest first; an entry that cannot be read is told by its id alone."""
     folder = history_folder()
-    if folder is None:
-        return ()
-    return tuple(_about(folder, name[:-5]) for name, _ in reversed(_by_age(folder)))
+    return () if folder is None else tuple(_about(folder, id) for id in _newest_first(folder))
 
 
 def _about(folder: Path, id: str) -> Kept:
@@ -145,13 +127,12 @@ def result_path(word: str) -> Path:
     if Path(word).exists() or not looks_like_id:
         return Path(word)
     folder = history_folder()
-    ids = [] if folder is None else [name[:-5] for name, _ in _by_age(folder)]
-    if word == LAST:
-        found = ids[-1:]
-    else:
-        found = [word] if word in ids else [id for id in ids if id.startswith(word)]
+    ids = [] if folder is None else list(_newest_first(folder))
+    found = ids[:1] if word == LAST else [id for id in ids if id.startswith(word)]
+    if word in ids:
+        found = [word]
     if folder is not None and len(found) == 1:
-        return folder.joinpath(*found).with_suffix(_RESULT)
+        return folder / (found[0] + _RESULT)
     raise UsageError(
         f"{len(found)} results of the history begin with {word}"
         if found

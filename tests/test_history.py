@@ -64,9 +64,9 @@ def test_two_of_one_second_have_two_ids_and_the_newest_is_first(
     result: Result, folder: Path
 ) -> None:
     ids = [kept(result, now) for now in ("20261121-193000",) * 11 + ("20261120-080000",)]
-    assert ids[:2] == ["20261121-193000", "20261121-193000-2"]
+    assert ids[:2] == ["20261121-193000", "20261121-193000-002"]
     assert [one.id for one in kept_results()] == [*ids[10::-1], ids[11]]
-    assert result_path("last").stem == "20261121-193000-11"
+    assert result_path("last").stem == "20261121-193000-011"
 
 
 def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path) -> None:

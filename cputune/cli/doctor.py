@@ -289,8 +289,7 @@ def _show(
             finding["evidence"] = scrub.text(finding["evidence"])
     else:
         said = {key: scrub.document(value) for key, value in said.items()}
-    text = json_text(said, encoding=sys.stdout.encoding)
-    put(text, output, force=force)
+    put(json_text(said), output, force=force)
 
 
 def _explained(code: str, *, as_json: bool) -> str:

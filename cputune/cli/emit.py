@@ -207,7 +207,7 @@ def migrate(ctx: click.Context, /, file: str, **asked: Any) -> None:
             "changes": [asdict(change) for change in found.changes],
             "left": [finding.to_json() for finding in found.left],
         }
-        put(json_text(said, encoding=sys.stdout.encoding), asked["output"], force=asked["force"])
+        put(json_text(said), asked["output"], force=asked["force"])
     else:
         put(found.text, asked["output"], force=asked["force"])
         for change in found.changes:

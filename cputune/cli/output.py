@@ -153,7 +153,7 @@ def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
 
 def print_json(document: object) -> None:
     """One document on stdout and nothing more."""
-    sys.stdout.write(json_text(document, encoding=sys.stdout.encoding))
+    sys.stdout.write(json_text(document))
 
 
 def print_json_line(document: object) -> None:
@@ -164,19 +164,11 @@ def print_json_line(document: object) -> None:
     sys.stdout.flush()
 
 
-def json_text(document: object, *, encoding: str | None = "utf-8") -> str:
-    """The document as text that this encoding can carry: other characters are escaped.
-
-    Variables that are no UTF-8 reach us as lone surrogates, which no encoding carries.
-    """
+def json_text(document: object) -> str:
+    """The document in ASCII, which every stream carries: other characters are escaped."""
     import json  # imported here: `cputune --help` does not need it
 
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    try:
-        text.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        text = json.dumps(document, indent=2) + "\n"
-    return text
+    return json.dumps(document, indent=2) + "\n"
 
 
 def print_traceback(error: BaseException) -> None:
