@@ -238,6 +238,19 @@ def test_what_a_script_does_beside_its_steps(fields: dict[str, Any], seconds: fl
 
 
 @pytest.mark.parametrize(
+    ("waits", "share"),
+    [
+        ((0.9, 0.1, 0.2, 0.12), 0.12),  # the first step waits for the workers to start
+        ((0.9, 1.4, 1.2), 1.0),
+        ((0.9, 0.1), None),
+    ],
+)
+def test_how_long_steps_wait_for_data(waits: tuple[float, ...], share: float | None) -> None:
+    job = Workload.script(["train.py"])
+    assert as_shown(job, AS_FOUND, [said(samples=8)], None, waits).loading_share == share
+
+
+@pytest.mark.parametrize(
     ("fields", "kept"),
     [
         ({"padding": "may be cut"}, None),

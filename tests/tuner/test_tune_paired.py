@@ -51,6 +51,14 @@ def test_the_interval_holds_the_truth(count: int) -> None:
     assert held >= 0.93 * 400
 
 
+def test_rounds_that_scatter_more_than_steps_do_make_it_wider() -> None:
+    rng = random.Random(30)
+    blocks = [[rng.gauss(0.1, 10 * NOISE) for _ in range(30)] for _ in range(400)]
+    gains = [gain_side_by_side([block], NOISE) for block in blocks]
+    held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
+    assert held >= 0.93 * 400
+
+
 def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     assert center_of([0.0, 1.0, 2.0, 4.0, 8.0, 16.0]) == 4.0
 
