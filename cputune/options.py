@@ -348,7 +348,7 @@ _SECRETS = "it hands out secrets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What only the user knows of where the job runs: names, images, volumes, queues.
+    """What only the user knows of where the job runs: names, images, volumes.
 
     None stands for a value that was not given: the artefact then shows a placeholder,
     or leaves the choice to the cluster.
@@ -363,8 +363,6 @@ class Cluster:
         None, "Image that the Dockerfile starts from.", why_not=_RUN_BY_A_CLUSTER
     )
     pvc: str | None = option(None, "Volume claim for data and output.")
-    pvc_size: str | None = option(None, "Its size, e.g. 20Gi.")
-    storage_class: str | None = option(None, "Its storage class.")
     mounts: tuple[Mounted, ...] = option(
         (),
         "Where pods have the volume claim (default: /data), or a claim of yours.",
@@ -373,25 +371,13 @@ class Cluster:
         reads=_mounts,
         repeated=True,
     )
-    ephemeral_storage: str | None = option(None, "Local disk of a pod, e.g. 20Gi.")
     read_only_root: bool = option(False, "Pods write to their volumes and /tmp alone.")
     service_account: str | None = users_option(None, "Service account of pods.", why_not=_SECRETS)
-    priority_class: str | None = option(None, "Priority class of pods.")
-    gang: bool = option(False, "All pods start, or none (a scheduler that knows gangs).")
-    queue: str | None = option(None, "Queue of Kueue.")
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
     shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
         (),
         "Nodes to run on.",
-        metavar="LABEL=VALUE",
-        reads=_labels,
-        repeated=True,
-    )
-    labels: tuple[tuple[str, str], ...] = option(
-        (),
-        "Of job and pods.",
-        "--label",
         metavar="LABEL=VALUE",
         reads=_labels,
         repeated=True,
@@ -416,7 +402,6 @@ class Cluster:
         repeated=True,
         why_not=_SECRETS,
     )
-    ttl_seconds: int | None = option(None, "Seconds that a PyTorchJob stays when done.", "--ttl")
     user_id: int | None = users_option(None, "User that pods run as. Default: 1000.")
     runtime: str | None = option(None, "ClusterTrainingRuntime of a TrainJob.")
     trainer_version: str | None = option(None, "Kubeflow Trainer of the cluster. Default: 2.3.")
@@ -435,9 +420,7 @@ class EmitOptions:
         mpi: the dialect of ``mpirun``; by default the one of the machine, else the script finds
             out when it runs.
         versions: distribution versions where the job runs, over those of the result.
-        cluster: what only the user knows: names, images, volumes, queues.
-        carrier: whether ``carry.py`` may run a script that takes no flags of a plan; without it,
-            what no flag carries is refused.
+        cluster: what only the user knows: names, images, volumes.
     """
 
     nodes: int | None = option(None, "Machines to run on. Default: as many as hosts, else 1.")
@@ -446,9 +429,6 @@ class EmitOptions:
     )
     versions: Mapping[str, str] | None = users_option(None, "Versions where the job runs.", None)
     cluster: Cluster | None = users_option(None, "What only the user knows of a cluster.", None)
-    carrier: bool = option(
-        True, "Set the plan by flags alone; refuse what they cannot say.", "--no-carrier"
-    )
 
 
 P = ParamSpec("P")

@@ -56,16 +56,13 @@ class Carried:
         return "{}" if self.world_size > 1 else None
 
 
-def carried(
-    workload: Workload, plan: Plan, versions: Mapping[str, str], *, by_flags: bool = False
-) -> Carried:
+def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
     """How this plan gets into this workload, beside these versions of the distributions.
 
     A script is given flags where it was seen to train with the TrainingArguments that it
     parses; in all others, and in those that were never run, the plan is set by code. A
     loop over torch alone gets variables, and a script that is run as found gets nothing.
-    ``by_flags``: flags even for a script that was never run. Raises ValueError where the
-    global batch cannot be divided over the ranks.
+    Raises ValueError where the global batch cannot be divided over the ranks.
     """
     variables = {**workload.variables, **plan_variables(plan, versions)}
     if plan.as_found:
@@ -75,7 +72,6 @@ def carried(
     torch_alone = Force(torch=in_torch) if in_torch else None
     if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
-    never_run = workload.parses_arguments is None and workload.framework is None
     force: Force | None
     whole = Force(
         world_size=plan.world_size,
@@ -87,7 +83,7 @@ def carried(
         find_unused=workload.training is not None and workload.training.unused,
     )
     flags: tuple[str, ...] = ()
-    if workload.takes_flags or (by_flags and never_run):
+    if workload.takes_flags:
         flags = training_flags(workload, plan, versions)
         wanted, steps = _accumulation(workload, plan)
         same = workload.recipe is not None  # it trains the same by itself
@@ -220,31 +216,3 @@ def with_plan(workload: Workload, plan: Plan, given: Arguments) -> Arguments:
     if samples is not None and samples % steps == 0:
         wanted["per_device_train_batch_size"] = samples // steps
     return replace(given, **{name: value for name, value in wanted.items() if name in known})
-
-
-def lost_without_force(workload: Workload, plan: Plan, today: Plan | None) -> Iterator[str]:
-    """What of a plan neither flags nor variables carry into this script, in words and numbers.
-
-    For a script that is not known to take flags. ``today`` is the launch as its ranks were
-    seen to run it; None where it was never run.
-    """
-    if plan.world_size > 1 and workload.batch_per_rank is None:
-        yield _batch(workload, plan.world_size)
-    if today is None or today.precision != plan.precision:
-        known = "its own, which is not known" if today is None else today.precision
-        yield f"precision: {known} in place of {plan.precision}"
-    if plan.world_size > 1 and plan.backend != "gloo":
-        yield f"backend: gloo in place of {plan.backend}"
-    for name, value in plan_arguments(plan).items():
-        if name not in ("bf16", "ddp_backend") and value:
-            yield f"{name}: not set, in place of {value}"
-
-
-def _batch(workload: Workload, ranks: int) -> str:
-    own = workload.global_batch_size
-    told = workload.argument("--per_device_train_batch_size")
-    if own is None and told is not None and told.isdigit():
-        own = int(told)
-    if own is None:
-        return f"global batch: {ranks} times the script's own, which each of {ranks} ranks takes"
-    return f"global batch: {ranks} × {own} = {ranks * own} samples in place of {own}"

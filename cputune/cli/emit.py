@@ -148,7 +148,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         versions={name: version for name, version in versions.items() if version},
         cluster=given(Cluster, options),
         networks=networks,
-        carrier=asked.carrier,
         host=LiveHost(),
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cputune.carrier.command import Carried, lost_without_force, trains_by_arguments
+from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.accelerate import one_process
 from cputune.doctor.files.context import Context
@@ -29,9 +29,7 @@ from cputune.inside import (
     torch_script,
 )
 from cputune.inside.state import digest
-from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
-from cputune.result import Result
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.stack.tables import parse
 from cputune.workload import Workload, left_out
@@ -40,9 +38,7 @@ RANK_SCRIPT = "rank.py"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
-def training_command(
-    workload: Workload, way: Carried, *, carrier: bool = True
-) -> tuple[tuple[Word, ...], tuple[str, ...]]:
+def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them."""
     if workload.recipe is not None:
         script: tuple[Word, ...] = (
@@ -51,7 +47,7 @@ def training_command(
             Argument("--output_dir"),
             Output(Argument("out")),
         )
-        if carrier and way.force is not None:
+        if way.force is not None:
             script = (Beside(CARRY_SCRIPT), Argument(way.force.to_json()), *script)
         return (*script, *map(Argument, way.flags)), ()
     first = workload.argv[0]
@@ -63,23 +59,13 @@ def training_command(
     words = (*as_typed(workload), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
     known = workload.framework is not None or workload.parses_arguments is not None
-    if carrier and way.carry is not None:
+    if way.carry is not None:
         words = (Beside(CARRY_SCRIPT), Argument(way.carry), *words)
-    if carrier and way.sets_objects:
+    if way.sets_objects:
         notes.append(
             f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
             f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
             "script's own objects."
-        )
-    elif way.flags and not known:
-        notes.append(
-            f"{workload.name} was not run yet: that it takes the flags of a plan is not known."
-        )
-    if not carrier and way.force is not None and way.force.other_ranks:
-        notes.append(
-            f"without {CARRY_SCRIPT} nothing keeps the scale of the losses: a model that ignores "
-            f"num_items_in_batch has {way.world_size} times the gradient on {way.world_size} "
-            "ranks; cputune verify compares it."
         )
     return words, tuple(notes)
 
@@ -241,26 +227,6 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
         raise UsageError(
             f"these versions ({versions.describe()}) cannot train with {why}",
             hint="tune with the versions that the job has",
-        )
-
-
-def refuse_lost(workload: Workload, plan: Plan, way: Carried, result: Result | None) -> None:
-    """Raise UsageError where a launch without carry.py would not be what was measured."""
-    batch_known = workload.recipe is not None or plan.world_size == 1
-    batch_known |= workload.samples_per_rank(plan.world_size) is not None
-    today = None
-    if result is not None and workload.framework is not None and result.baseline.plan.as_found:
-        today = result.baseline.plan
-    lost = list(lost_without_force(workload, plan, today))
-    if not way.sets_objects:  # the flags carry all but a batch that is not known
-        lost = [] if batch_known else lost[:1]
-    in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
-    lost += [f"{name}: torch's own in place of {value}" for name, value in in_torch.items()]
-    if lost:
-        raise UsageError(
-            f"no flag of {workload.name} is known to carry the plan; without {CARRY_SCRIPT} its "
-            f"launch would have another {'; another '.join(lost)}",
-            hint="leave out --no-carrier, or tune this script",
         )
 
 

@@ -131,18 +131,14 @@ def kustomization(format: str) -> tuple[EmittedFile, ...]:
 
 def claim_document(job: LaunchJob) -> dict[str, object]:
     """The claim for data and output, as data."""
-    size = job.cluster.pvc_size or "20Gi"
-    spec: dict[str, object] = {
-        "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
-        "resources": {"requests": {"storage": words.YamlScalar(size)}},
-    }
-    if job.cluster.storage_class is not None:
-        spec["storageClassName"] = words.YamlScalar(job.cluster.storage_class)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": k8s.metadata(job, k8s.claim(job)),
-        "spec": spec,
+        "spec": {
+            "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
+            "resources": {"requests": {"storage": words.YamlScalar("20Gi")}},
+        },
     }
 
 

@@ -20,7 +20,6 @@ from cputune.emitters.command import (
     companions,
     promised_words,
     refuse_impossible,
-    refuse_lost,
     refuse_unchosen_batch,
     training_command,
     with_todays_flags,
@@ -105,13 +104,11 @@ def _job(
     workload, changed = with_todays_flags(workload, plan, target, asked.host)
     workload = with_typed_batch(workload)
     try:
-        way = carried(workload, plan, chosen, by_flags=not asked.carrier)
+        way = carried(workload, plan, chosen)
     except ValueError as error:
         raise UsageError(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
-    if not asked.carrier:
-        refuse_lost(workload, plan, way, result)
     refuse_unchosen_batch(workload, plan, way)
     scale = scale_lines(result, plan, workload)
     told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
@@ -124,7 +121,7 @@ def _job(
         seen=asked.networks or {},
         wanted=plan.nodes,
     )
-    command, notes = training_command(workload, way, carrier=asked.carrier)
+    command, notes = training_command(workload, way)
     return LaunchJob(
         plan=plan,
         workload=workload,

@@ -24,14 +24,13 @@ def document(job: LaunchJob) -> Manifest:
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": k8s.metadata(job, job_name(job), queued=True),
+        "metadata": k8s.metadata(job, job_name(job)),
         "spec": {
             "nprocPerNode": words.YamlScalar(plan.processes_per_node),
             "runPolicy": {
                 "cleanPodPolicy": "None",
                 "backoffLimit": 0,
-                "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
-                **_gang(job),
+                "ttlSecondsAfterFinished": k8s.TTL_SECONDS,
             },
             "pytorchReplicaSpecs": {
                 kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
@@ -39,16 +38,6 @@ def document(job: LaunchJob) -> Manifest:
             },
         },
     }
-
-
-def _gang(job: LaunchJob) -> Manifest:
-    """All pods or none, for Volcano and the scheduler plugins."""
-    if not job.cluster.gang:
-        return {}
-    policy: Manifest = {"minAvailable": job.plan.nodes}
-    if job.cluster.priority_class is not None:
-        policy["priorityClass"] = words.YamlScalar(job.cluster.priority_class)
-    return {"schedulingPolicy": policy}
 
 
 PYTORCHJOB = container.job_format("PyTorchJob", document, "the Kubeflow training operator")

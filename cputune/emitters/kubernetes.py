@@ -27,14 +27,14 @@ USER = 1000
 """Of the image, too: torch asks for the name of its user, so the image has to know the number."""
 
 TTL_SECONDS = 7 * 24 * 3600
+"""After how long a job that is done is deleted."""
+
 HUB_TOKEN = "HF_TOKEN"
 
 WORKSPACE = "/workspace"
 DATA = "/data"
 """Where the job's own claim is mounted, unless ``--mount`` says another place."""
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""https://kueue.sigs.k8s.io/docs/tasks/run/kubeflow/pytorchjobs/"""
 PRELOAD = "/opt/preload"
 """Where the Dockerfile links the libraries that a plan preloads."""
 
@@ -79,12 +79,6 @@ def secret(job: LaunchJob) -> str:
     return f"{job_name(job)}-secrets"
 
 
-def ttl_seconds(job: LaunchJob) -> int:
-    """After how long a job that is done is deleted."""
-    given = job.cluster.ttl_seconds
-    return TTL_SECONDS if given is None else given
-
-
 def user_id(job: LaunchJob) -> int:
     """The number of the user that trains. Raises UsageError for root."""
     given = job.cluster.user_id
@@ -111,13 +105,12 @@ def pod_cpus(job: LaunchJob) -> int:
     return plan.processes_per_node * (threads + workers)
 
 
-def metadata(job: LaunchJob, name: str, *, queued: bool = False) -> Manifest:
-    """Of a document; ``queued``: of one that Kueue admits."""
-    of_queue = {QUEUE: YamlScalar(job.cluster.queue)} if queued and job.cluster.queue else {}
+def metadata(job: LaunchJob, name: str) -> Manifest:
+    """Of a document."""
     return {
         "name": YamlScalar(name),
         "namespace": YamlScalar(namespace(job)),
-        "labels": labels(job) | of_queue,
+        "labels": labels(job),
     }
 
 
@@ -128,10 +121,9 @@ def pod_metadata(job: LaunchJob) -> Manifest:
 
 
 def labels(job: LaunchJob) -> dict[str, YamlScalar]:
-    """Whose a thing is: the recommended labels, then those that were given."""
+    """Whose a thing is: the labels that Kubernetes recommends."""
     known = {"name": job_name(job), "component": "training", "managed-by": "cputune"}
-    recommended = {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
-    return recommended | {key: YamlScalar(value) for key, value in job.cluster.labels}
+    return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
 
 
 def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
@@ -178,13 +170,11 @@ def of_container(job: LaunchJob) -> Manifest:
 
 
 def scheduling(job: LaunchJob) -> Manifest:
-    """Account, priority, pull secrets, tolerations and node labels: only those that were given."""
+    """Account, pull secrets, tolerations and node labels: only those that were given."""
     cluster = job.cluster
     found: Manifest = {}
     if cluster.service_account is not None:
         found["serviceAccountName"] = YamlScalar(cluster.service_account)
-    if cluster.priority_class is not None:
-        found["priorityClassName"] = YamlScalar(cluster.priority_class)
     if cluster.pull_secrets:
         found["imagePullSecrets"] = [{"name": YamlScalar(name)} for name in cluster.pull_secrets]
     if cluster.tolerations:
@@ -204,8 +194,6 @@ def _toleration(one: Toleration) -> Manifest:
 def resources(job: LaunchJob) -> Manifest:
     """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": YamlScalar(pod_cpus(job)), "memory": YamlScalar(memory(job))}
-    if job.cluster.ephemeral_storage is not None:
-        amount["ephemeral-storage"] = YamlScalar(job.cluster.ephemeral_storage)
     return {"requests": amount, "limits": dict(amount)}
 
 
@@ -393,7 +381,7 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
     if job.plan.nodes > 1:
         said.append(
             f"The volume claim {claim(job)} is mounted by {job.plan.nodes} nodes, so it is "
-            "ReadWriteMany: its storage class must offer that, which many do not (--storage-class)."
+            "ReadWriteMany: its storage class must offer that, which many do not."
         )
     if job.cluster.memory is None:
         said.append(f"a guess: {memory(job)} of memory for each pod (--memory)")

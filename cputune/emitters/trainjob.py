@@ -23,10 +23,8 @@ NEWEST = 3
 
 
 def notes(job: LaunchJob) -> tuple[str, ...]:
-    """Those of every pod, and what a TrainJob, or an old Trainer, cannot be told."""
-    kept = "A TrainJob has no TTL: it stays until somebody deletes it."
-    said = (*k8s.notes(job), *_unsaid(job))
-    return said if job.cluster.ttl_seconds is None else (*said, kept)
+    """Those of every pod, and what an old Trainer cannot be told."""
+    return (*k8s.notes(job), *_unsaid(job))
 
 
 def document(job: LaunchJob) -> Manifest:
@@ -34,7 +32,7 @@ def document(job: LaunchJob) -> Manifest:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": k8s.metadata(job, job_name(job), queued=True),
+        "metadata": k8s.metadata(job, job_name(job)),
         "spec": {
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
@@ -68,7 +66,6 @@ def trainer_version(job: LaunchJob) -> int:
 def _patches(job: LaunchJob) -> Manifest:
     """What the pods get beside the trainer, in the field that this version has."""
     patch, minor = _pod_patch(job), trainer_version(job)
-    patch["spec"].pop("priorityClassName", None)  # no version of the API has it
     target = {"targetJobs": [{"name": "node"}]}
     if minor >= 2:
         jobs = [{"name": "node", "template": {"spec": {"template": patch}}}]
@@ -84,10 +81,9 @@ def _patches(job: LaunchJob) -> Manifest:
 
 
 def _unsaid(job: LaunchJob) -> tuple[str, ...]:
-    """What a TrainJob, or an old Trainer, cannot be told of the pods."""
+    """What an old Trainer cannot be told of the pods."""
     cluster, minor = job.cluster, trainer_version(job)
-    left = ["a priority class"] * bool(cluster.priority_class) + ["gangs"] * cluster.gang
-    left += ["security contexts"] * (minor < 2)
+    left = ["security contexts"] * (minor < 2)
     if minor == 0:
         left += ["labels", "annotations"] + ["pull secrets"] * bool(cluster.pull_secrets)
     if not left:

@@ -63,10 +63,10 @@ def document(job: LaunchJob) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": k8s.metadata(job, f"{job_name(job)}-tune", queued=True),
+        "metadata": k8s.metadata(job, f"{job_name(job)}-tune"),
         "spec": {
             "backoffLimit": 0,
-            "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
+            "ttlSecondsAfterFinished": k8s.TTL_SECONDS,
             "template": k8s.pod(job, "tune", program, **more),
         },
     }

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from in_process import ran
 
 import cputune
-from cputune.carrier.command import carried, launch_command, lost_without_force, trial_command
+from cputune.carrier.command import carried, launch_command, trial_command
 from cputune.cli import cli
 from cputune.knobs import plan_arguments
 from cputune.plan import Plan
@@ -109,17 +109,17 @@ TINY = Workload.from_recipe("bert-mini")
 @pytest.mark.parametrize(
     ("framework", "parses", "by_flags"),
     [
-        (None, None, True),
+        (None, None, False),
         (None, False, False),
         ("accelerate", None, False),
         ("trainer", True, True),
     ],
 )
-def test_flags_are_asked_for_of_a_script_that_was_never_run(
+def test_flags_are_for_a_script_that_was_seen_to_take_them(
     framework: str | None, parses: bool | None, by_flags: bool
 ) -> None:
     job = replace(SCRIPT, framework=framework, parses_arguments=parses)  # type: ignore[arg-type]
-    assert bool(carried(job, ONE, {}, by_flags=True).flags) is by_flags
+    assert bool(carried(job, ONE, {}).flags) is by_flags
 
 
 def test_a_recipe_as_found_keeps_its_batch() -> None:
@@ -243,14 +243,3 @@ def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
     way = carried(seen, ONE, {})
     assert way.force is not None
     assert way.force.accumulation == known
-
-
-def test_what_flags_alone_would_lose_is_told() -> None:
-    plan = replace(TWO, backend="ccl", ipex=True, precision="bf16")
-    assert list(lost_without_force(SCRIPT, plan, ONE)) == [
-        "global batch: 2 times the script's own, which each of 2 ranks takes",
-        "precision: fp32 in place of bf16",
-        "backend: gloo in place of ccl",
-        "use_ipex: not set, in place of True",
-    ]
-    assert list(lost_without_force(SCRIPT, ONE, ONE)) == []

@@ -20,20 +20,14 @@ LARGE = Plan(
     cpus=(tuple(range(24)), tuple(range(28, 52))),
 )
 FULL = Cluster(
-    labels=(("team", "nlp"),),
     node_selector=(("pool", "spr"),),
     tolerations=(Toleration(key="dedicated", value="training", effect="NoSchedule"),),
     pull_secrets=("regcred",),
     secret_variables=(SecretKey(variable="WANDB_API_KEY", secret="wandb", key="key"),),
-    ttl_seconds=0,
     user_id=2000,
     mounts=(Mounted(path="/mnt/data"), Mounted(path="/squad", claim="squad", read_only=True)),
-    ephemeral_storage="10Gi",
     read_only_root=True,
     service_account="trainer",
-    priority_class="high",
-    gang=True,
-    queue="team",
 )
 NAMES = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 

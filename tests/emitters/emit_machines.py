@@ -121,7 +121,6 @@ def two_sockets_smt() -> Case:
                 namespace="training",
                 image="registry.example.com/team/bert:1",
                 pvc="shared",
-                storage_class="nfs",
                 memory="128Gi",
                 node_selector=(("node-type", "spr"),),
                 time_limit="2-00:00:00",

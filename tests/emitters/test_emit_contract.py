@@ -492,48 +492,6 @@ class TestWhatNobodyCarries:
             emit(replace(case.result, best=replace(case.result.best, plan=idle)), "mpirun")
 
 
-class TestWithoutCarrier:
-    """Flags alone: what they do not carry is refused with numbers."""
-
-    SEEN = replace(
-        script_workload("--lr", "1"),
-        framework="accelerate",
-        parses_arguments=None,
-        global_batch_size=8,
-    )
-
-    def emit(self, workload: Workload, **changes: object) -> str:
-        result = one_socket().result
-        best = replace(result.best, plan=replace(result.best.plan, **changes))
-        files = emit(replace(result, best=best), "torchrun", workload=workload, carrier=False)
-        assert "carry.py" not in [file.name for file in files]
-        return files[0].text
-
-    def test_a_batch_that_would_grow(self) -> None:
-        with pytest.raises(UsageError, match="2 × 8 = 16 samples in place of 8"):
-            self.emit(self.SEEN)
-
-    def test_a_precision_that_is_not_todays(self) -> None:
-        one = {"processes_per_node": 1, "cpus": ((0, 1, 2, 3),)}
-        with pytest.raises(UsageError, match="precision: fp32 in place of bf16") as caught:
-            self.emit(self.SEEN, **one)
-        assert "--no-carrier" in (caught.value.hint or "")
-        assert "run_qa.py" in self.emit(self.SEEN, **one, precision="fp32")
-
-    def test_the_scale_of_losses_that_only_carry_py_keeps_is_told(self) -> None:
-        told = Workload.script(["run_qa.py", "--per_device_train_batch_size", "8"])
-        for carrier in (True, False):
-            job = make_job(one_socket().result, Emission(workload=told, carrier=carrier))
-            warned = any("2 times the gradient on 2 ranks" in note for note in job.notes)
-            assert warned == (not carrier)
-
-    def test_a_script_that_was_never_run_keeps_its_flags(self) -> None:
-        told = Workload.script(["run_qa.py"], batch_per_rank=4)
-        text = self.emit(told)
-        assert "--bf16 True" in text
-        assert "was not run yet" in text.replace("\n# ", " ")
-
-
 class TestOneCcl:
     """setvars.sh is sourced before anything else of the plan, whoever starts the ranks."""
 

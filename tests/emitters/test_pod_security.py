@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +15,12 @@ from cputune.errors import UsageError
 from cputune.options import Mounted
 
 GIVEN = Cluster(
-    labels=(("team", "nlp"),),
     tolerations=(
         Toleration(key="dedicated", value="training", effect="NoSchedule"),
         Toleration(key="spot"),
     ),
     pull_secrets=("regcred",),
     secret_variables=(SecretKey(variable="HF_TOKEN", secret="hub", key="token"),),
-    ttl_seconds=3600,
 )
 KINDS = ("pytorchjob", "trainjob")
 
@@ -63,7 +63,6 @@ def test_job_and_pods_say_whose_they_are(kind: str) -> None:
     document = job(kind)
     for metadata in (document["metadata"], pod(document)["metadata"]):
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "cputune"
-        assert metadata["labels"]["team"] == "nlp"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,13 +87,6 @@ def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) ->
     }
 
 
-def test_a_job_that_is_done_goes_away() -> None:
-    assert job("pytorchjob")["spec"]["runPolicy"]["ttlSecondsAfterFinished"] == 3600
-    assert job("pytorchjob", Cluster())["spec"]["runPolicy"]["ttlSecondsAfterFinished"] == 604800
-    notes = emit(one_socket().result, "trainjob", cluster=GIVEN)[0].notes
-    assert any("has no TTL" in note for note in notes)
-
-
 def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
     files = {file.name: file for file in emit(one_socket().result, "pytorchjob", nodes=2)}
     assert "ReadWriteMany" in files["pvc.yaml"].text.partition("apiVersion")[0]
@@ -105,12 +97,8 @@ def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
 
 ASKED = Cluster(
     mounts=(Mounted(path="/mnt/data"), Mounted(path="/squad", claim="squad", read_only=True)),
-    ephemeral_storage="10Gi",
     read_only_root=True,
     service_account="trainer",
-    priority_class="high",
-    gang=True,
-    queue="team",
 )
 
 
@@ -118,7 +106,6 @@ ASKED = Cluster(
 def test_what_a_platform_asks_for(kind: str) -> None:
     document = job(kind, ASKED)
     spec = pod(document)["spec"]
-    assert document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     assert spec["serviceAccountName"] == "trainer"
     container = spec["containers"][0]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -128,17 +115,6 @@ def test_what_a_platform_asks_for(kind: str) -> None:
     assert places == {"/mnt/data": False, "/squad": True, "/dev/shm": False, "/tmp": False}
     assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
     assert variables(document)["HF_HOME"]["value"] == "/mnt/data/huggingface"
-    resources = (
-        document["spec"].get("trainer", {}).get("resourcesPerNode") or container["resources"]
-    )
-    assert resources["requests"]["ephemeral-storage"] == "10Gi"
-    if kind == "pytorchjob":
-        assert spec["priorityClassName"] == "high"
-        policy = document["spec"]["runPolicy"]["schedulingPolicy"]
-        assert policy == {"minAvailable": 1, "priorityClass": "high"}
-    else:
-        note = emit(one_socket().result, kind, cluster=ASKED)[0].notes
-        assert any("cannot say a priority class, gangs of its pods" in said for said in note)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,6 +161,22 @@ def test_kustomize_is_told_where_names_are_used() -> None:
     assert found == [yaml.safe_load(files["pvc.yaml"])["metadata"]["name"]]
     listed = yaml.safe_load(files["kustomization.yaml"])
     assert {*listed["resources"], *listed["configurations"]} <= set(files)
+
+
+def test_the_patch_of_the_page_meets_the_documents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    files = emit(one_socket().result, "pytorchjob")
+    documents = [yaml.safe_load(f.text) for f in files if f.name in ("pytorchjob.yaml", "pvc.yaml")]
+    of_kind = {document["kind"]: document for document in documents}
+    for patch in yaml.safe_load(shown)["patches"]:
+        for change in yaml.safe_load(patch["patch"]):
+            assert change["op"] == "add"
+            place: Any = of_kind[patch["target"]["kind"]]
+            *parents, _ = change["path"].split("/")[1:]
+            for step in parents:
+                place = place[int(step) if isinstance(place, list) else step]
+            assert isinstance(place, dict), change["path"]
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,6 @@ class TestTheWayIntoAScript:
         assert {"carry.py", "in_torch.py", "train.py"} <= names
         assert "in_torch.py" not in {file.name for file in launch(PLAN).companions}
 
-    def test_a_launch_without_carry_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="dropout: torch's own in place of bytes"):
-            launch(MASKS, carrier=False)
-
     @pytest.mark.torch
     @pytest.mark.matrix
     @pytest.mark.parametrize("job", [JOB, SCRIPT])
@@ -223,5 +219,5 @@ def launched(plan: Plan) -> Result:
     )
 
 
-def launch(plan: Plan, *, carrier: bool = True) -> LaunchJob:
-    return make_job(launched(plan), Emission(facts=amd(), carrier=carrier))
+def launch(plan: Plan) -> LaunchJob:
+    return make_job(launched(plan), Emission(facts=amd()))
