@@ -242,9 +242,6 @@ def lay(kept: Path, folder: Path, line: str) -> None:
         shutil.copy(kept / "of-recipe.json", folder / "cputune.json")
     if "launch/" in line and "cputune emit" not in line:
         shutil.copytree(kept / "launch", folder / "launch")
-    if "cputune migrate" in line:
-        shutil.copy(kept / "launch" / "torchrun.sh", folder / "run_qa.sh")
-        shutil.copy(kept / "launch" / "pytorchjob.yaml", folder / "pytorchjob.yaml")
     if "--root recording" in line:
         shutil.copytree(kept / "recording", folder / "recording")
     for word in re.findall(r"(?<!-o )(?<!--report )\b[\w-]+\.json\b", line):

@@ -51,7 +51,6 @@ _SUBCOMMANDS = {
     ),
     "history": ("results.history", "List the results of earlier studies."),
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
-    "migrate": ("emit.migrate", "Bring a launch file of an older guide to today's versions."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
     "verify": (
         "verify.command",

@@ -1,17 +1,15 @@
-"""``cputune emit``: its options, where files go, what is printed beside them; ``migrate``."""
+"""``cputune emit``: its options, where files go, what is printed beside them."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cputune.cli.doctor import text_of
 from cputune.cli.given import (
     NAMES_MACHINES,
     asked_hosts,
@@ -25,18 +23,15 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.output import console, json_text, put, tell
+from cputune.cli.output import console, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
-    force_option,
     given,
-    json_option,
     option,
     options_from,
     output_option,
     script_of,
 )
-from cputune.doctor.finding import Severity
 from cputune.emitters import (
     FORMATS,
     PRINTED_FORMATS,
@@ -45,12 +40,10 @@ from cputune.emitters import (
     emit,
     parse_hosts,
 )
-from cputune.emitters.job import with_versions
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
 from cputune.options import Cluster, EmitOptions
-from cputune.stack import load
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
@@ -168,54 +161,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         )
         print_blocks(blocks(verdicts), console())
         ctx.exit(exit_code(verdicts))
-
-
-@click.command(name="migrate", cls=ConfiguredCommand)
-@click.argument("file")
-@option("--stack", metavar="torch=2.13.0,…", help="The versions to migrate to, else the installed.")
-@json_option
-@output_option("Write there; - is stdout.")
-@force_option
-@click.pass_context
-def migrate(ctx: click.Context, /, file: str, **asked: Any) -> None:
-    """Bring a launch file of an older guide to today's versions.
-
-    FILE is a line or script with mpirun, torchrun or accelerate, an accelerate YAML, a PyTorchJob,
-    or a Dockerfile; - reads standard input. The new text is printed, and on stderr each change with
-    its reason and its source. Ends with 1 where an error is left.
-
-    \b
-    cputune migrate run_qa.sh
-    cputune migrate pytorchjob.yaml -o today.yaml
-    """  # fmt: skip
-    from cputune.doctor.migration import migrate as migrated
-    from cputune.doctor.named_stack import stack_facts
-
-    facts = facts_of(None)
-    if asked["stack"] is not None:
-        facts = stack_facts(asked["stack"], facts)
-    elif facts.package("transformers") is None or facts.package("accelerate") is None:
-        today = load().era("today").versions
-        facts = with_versions(facts, {n: str(v) for n, v in today.items() if n != "python"})
-    name = "stdin" if file == "-" else file
-    found = migrated(text_of(file), name, facts, LiveHost())
-    if asked["json"]:
-        said = {
-            "schema": "cputune.migration/1",
-            "text": found.text,
-            "changes": [asdict(change) for change in found.changes],
-            "left": [finding.to_json() for finding in found.left],
-        }
-        put(json_text(said), asked["output"], force=asked["force"])
-    else:
-        put(found.text, asked["output"], force=asked["force"])
-        for change in found.changes:
-            tell(f"{name}:{change.line}: {change.describe()}")
-        for finding in found.left:
-            tell(f"left: {finding.evidence} ({finding.title}). {finding.remedy}")
-        tell(f"{len(found.changes)} changes, {len(found.left)} findings left")
-    if any(finding.severity is Severity.ERROR for finding in found.left):
-        ctx.exit(1)
 
 
 def _write(

@@ -12,10 +12,10 @@ from pathlib import Path
 from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.accelerate import one_process
+from cputune.doctor.files.command import faulty_words
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import launch_of
 from cputune.doctor.finding import Severity
-from cputune.doctor.migration import migrate_arguments
 from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import Argument, VariableName, comment
@@ -30,7 +30,7 @@ from cputune.inside import (
 )
 from cputune.inside.state import digest
 from cputune.plan import Plan
-from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
+from cputune.stack import Versions, backend_flags, ipex_use, uses, why_too_few_ccl_workers
 from cputune.stack.tables import parse
 from cputune.workload import Workload, left_out
 
@@ -137,9 +137,31 @@ def with_todays_flags(
     context = replace(
         Context.of(workload.name, facts, host or Host()), parser=parser_of(workload, host)
     )
-    words, changes = migrate_arguments(replace(launch, part=plan.world_size > 1), context)
+    words, changes = launch.arguments, list[str]()
+    for _ in range(ROUNDS):
+        now = replace(launch, arguments=words)
+        refused = [
+            word
+            for word, parser in faulty_words(now, context)
+            if word.state is uses.Fate.REFUSED and parser == "trainer"
+        ]
+        if plan.world_size == 1 and now.argument("--ddp_backend") and context.parser == "trainer":
+            refused.append(OF_ONE_RANK)
+        for word in refused:
+            words, change = uses.exchanged(words, word)
+            changes.append(change)
     argv = workload.argv[: len(workload.argv) - len(launch.arguments)] + words
-    return replace(workload, argv=argv), tuple(one.describe() for one in changes)
+    return replace(workload, argv=argv), tuple(changes)
+
+
+ROUNDS = 3
+"""``--xpu_backend ccl`` becomes ``--ddp_backend ccl``, and that ``--ddp_backend gloo``."""
+OF_ONE_RANK = uses.Word(
+    spelling="--ddp_backend",
+    state=uses.Fate.REFUSED,
+    reader="transformers",
+    why="one rank speaks to nobody, and naming a backend is a ValueError",
+)
 
 
 def parser_of(workload: Workload, host: Host | None) -> str | None:

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.command import flag_refused
 from cputune.doctor.finding import Severity
 from cputune.emitters.container import CONSTRAINTS
 from cputune.emitters.job import with_versions
@@ -137,9 +136,7 @@ def _doctors(artefact: Artefact, facts: HostFacts, host: Host) -> tuple[Outcome,
     checked = judged("doctor", consumer, evidence, good, wrong=several)
     if not errors:
         return (checked,)
-    migrated = f"cputune migrate {shlex.quote(str(artefact.path))}"
-    words = any(one.code == flag_refused.code for one in errors)
-    return (replace(checked, remedy=migrated if words else errors[0].remedy),)
+    return (replace(checked, remedy=errors[0].remedy),)
 
 
 IN_CONTAINERS = ("pytorchjob", "trainjob")

@@ -101,7 +101,7 @@ OLD_FLAGS = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16", "--out
 
 
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])
-def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Run, format: str) -> None:
+def test_what_the_doctor_condemns_is_exchanged_with_a_note(emit: Run, format: str) -> None:
     versions = ("--transformers-version", "5.23.0", "--accelerate-version", "1.15.0")
     hosts = ("--nodes", "2", "--hosts", "a,b", "--batch-per-rank", "4")
     answer = emit("-f", format, *hosts, *versions, "--", "run_qa.py", *OLD_FLAGS)
@@ -112,15 +112,6 @@ def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Run, format: str
     assert [one for one in found if one.severity.value == "error"] == []
     for change in ("--no_cuda → --use_cpu", "--use_ipex → nothing", "ccl → --ddp_backend gloo"):
         assert change in answer.err
-
-
-def test_migrate_prints_todays_file_and_says_each_change(cputune: Run, tmp_path: Path) -> None:
-    old = tmp_path / "old.sh"
-    old.write_text("python run_qa.py --no_cuda --output_dir x\n")
-    stack = ("--stack", "torch=2.13.0,transformers=5.23.0,accelerate=1.15.0")
-    code, out, err = cputune("migrate", str(old), *stack)
-    assert (code, out) == (0, "python run_qa.py --use_cpu --output_dir x\n")
-    assert f"{old}:1: --no_cuda → --use_cpu: refused by transformers 5.23.0" in err
 
 
 def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:

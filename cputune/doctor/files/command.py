@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.checks import launch, libraries, precision, threads
+from cputune.doctor.checks import launch, libraries, precision, surroundings, threads, versions
 from cputune.doctor.checks.launch import LOOPBACK
 from cputune.doctor.files.accelerate import (
     one_process,
@@ -572,6 +572,8 @@ _POD_CHECKS = (
     threads.affinity_gomp,
     libraries.preload_dead,
     libraries.openmp_two,
+    versions.stack_variable_ignored,
+    surroundings.cache_not_read,
 )
 """Checks of a machine that variables alone decide, on any machine."""
 _VARIABLE_CHECKS = (
