@@ -179,14 +179,12 @@ class Turn:
     ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
     ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
     script that came to its end and began again; ``delayed`` are the positions, from 0, of those
-    that other processes delayed. ``joules`` are those of processors and memory meanwhile; None
-    where they cannot be read.
+    that other processes delayed.
     """
 
     place: Count
     step_seconds: tuple[Amount, ...]
     delayed: tuple[Count, ...] = ()
-    joules: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,35 +228,15 @@ class Profile:
     dtype: str | None = None
 
 
-STEP_TO_EVALUATION = 3.0
-"""Operations of a training step over those of its forward pass, which an evaluation is (Kaplan et
-al. 2020, "Scaling laws for neural language models", 2.1)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToEnd:
-    """Seconds of a whole training, by today's launch and by the best plan.
+    """Seconds of the steps of a whole training, by today's launch and by the best plan.
 
-    ``evaluation`` is estimated, ``checkpoints`` by a part of one that was written; of the best plan
-    both. None: not known, and not in the sums.
+    Evaluations and checkpoints are not in them.
     """
 
     today: Amount
     best: Amount
-    evaluation: Amount | None
-    checkpoints: Amount | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
-    """Joules a sample of processors and memory, by today's launch and by the best plan.
-
-    ``ratio`` is the median over the turns that they took side by side.
-    """
-
-    today: Amount
-    best: Amount
-    ratio: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -275,7 +253,6 @@ class Result:
     ``done`` is what pays and the best plan has.
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     ``price_per_hour`` is what one machine costs, in whatever currency.
-    ``energy_unknown``: why no turn of the confirmation has its joules; None where they have.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
     ``kernel`` is the release of Linux that it ran on, ``microcode`` the processor's revision.
@@ -304,7 +281,6 @@ class Result:
     budget: Count | None = None
     steps_planned: Count | None = None
     price_per_hour: Amount | None = None
-    energy_unknown: Note | None = None
     seed: int | None = None
     sampler: str | None = None
     seconds: Amount | None = None
@@ -350,7 +326,6 @@ class Result:
         document |= {
             "keeps": kept_by_change(self.baseline.plan, self.best.plan),
             "time_to_end": plain(self.time_to_end()),
-            "energy": plain(self.energy),
         }
         return document
 
@@ -359,51 +334,16 @@ class Result:
     ) -> TimeToEnd | None:
         """What the whole training takes; None where it has not shown how long it is.
 
-        Over today's launch, or over another plan ``before``, with the ``ratio`` of speeds. Columns
-        that are cut and samples of like length make steps faster alone, not evaluations.
+        Its steps alone, at the speeds that were measured: over today's launch, or over another
+        plan ``before``, with the ``ratio`` of speeds.
         """
         same = self.best.plan == self.baseline.plan
-        job, ratio = self.workload, ratio or (1.0 if same else self.speedup.ratio)
+        ratio = ratio or (1.0 if same else self.speedup.ratio)
         speed = (before or self.baseline).samples_per_second.median
-        if job.samples_to_end is None or not speed:
+        if self.workload.samples_to_end is None or not speed:
             return None
-        steps, evaluation = job.samples_to_end / speed, None
-        if job.evaluated_samples is not None:
-            evaluation = job.evaluated_samples / speed / STEP_TO_EVALUATION
-        shorter = {self.best.plan.setting("padding"), self.best.plan.setting("order")}
-        faster = 1.0 if shorter & {"cut", "length"} else ratio
-        after = None if evaluation is None else evaluation / faster
-        saving = job.checkpoint_seconds
-        return TimeToEnd(
-            today=steps + (evaluation or 0.0) + (saving or 0.0),
-            best=steps / ratio + (after or 0.0) + (saving or 0.0),
-            evaluation=after,
-            checkpoints=saving,
-        )
-
-    @property
-    def energy(self) -> Energy | None:
-        """What a sample takes, of the turns that have their joules; None where there are none."""
-        today, best = (self._joules_a_sample(one.plan) for one in (self.baseline, self.best))
-        pairs = [best[turn] / today[turn] for turn in best.keys() & today.keys() if today[turn]]
-        if not pairs or self.best.plan == self.baseline.plan:
-            return None
-        from statistics import median  # which takes decimal and fractions along
-
-        each = (median(one.values()) for one in (today, best))
-        return Energy(today=next(each), best=next(each), ratio=median(pairs))
-
-    def _joules_a_sample(self, plan: Plan) -> dict[tuple[int, int], float]:
-        """Of a plan in the confirmation, by block and by turn in it; not where others computed."""
-        job = self.workload
-        batch = job.global_batch_size or (job.batch_per_rank or 1) * plan.world_size
-        return {
-            (run.round, number): turn.joules / batch / len(turn.step_seconds)
-            for run in self.confirmation
-            if run.plan == plan
-            for number, turn in enumerate(run.taken)
-            if turn.joules is not None and turn.step_seconds and not turn.delayed
-        }
+        today = self.workload.samples_to_end / speed
+        return TimeToEnd(today=today, best=today / ratio)
 
     def __repr__(self) -> str:
         today, best = (figure(s.samples_per_second.median) for s in (self.baseline, self.best))
@@ -446,7 +386,7 @@ class Result:
         if isinstance(values.get("speedup"), Mapping):
             speedup = values["speedup"]
             values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
-        for derived in ("keeps", "time_to_end", "energy"):
+        for derived in ("keeps", "time_to_end"):
             values.pop(derived, None)
         try:
             return record_of(cls, values)

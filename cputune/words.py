@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cputune.errors import UsageError
-from cputune.result import COMPLETED, Energy, Result, TimeToEnd
-from cputune.text import figure
+from cputune.result import COMPLETED, Result, TimeToEnd
 
 TERMS = {
     "plan": "One way to run the same training: how many ranks, how many threads each, on which "
@@ -127,8 +126,7 @@ def verdict_of(result: Result, do: str) -> Verdict:
 def saved(result: Result) -> str:
     """What the gain means to who trains: the time of the whole training, and what it costs.
 
-    It counts steps at the speeds that were measured, and says what of evaluation and checkpoints is
-    counted with them.
+    It counts training steps alone, at the speeds that were measured.
     """
     ratio, price = result.speedup.ratio, result.price_per_hour
     whole = result.time_to_end()
@@ -139,32 +137,17 @@ def saved(result: Result) -> str:
         today, best = (whole.today, whole.best) if whole else (3600.0, 3600.0 / ratio)
         cost = price / 3600 * max(1, len(result.hosts))
         words += f"; {cost * best:.2f} instead of {cost * today:.2f} at {price:g} an hour"
-    if (used := result.energy) is not None:
-        words += f"; {used.ratio:.2f} times the energy ({energy_words(used)})"
     return words
 
 
-def energy_words(used: Energy) -> str:
-    """``1.2 instead of 2.5 J a sample``."""
-    return f"{figure(used.best)} instead of {figure(used.today)} J a sample"
-
-
 def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
-    """What a ratio makes of the time of the training, and what is counted in it."""
+    """What a ratio makes of the time that the training takes."""
     if whole is None:
         return f"an hour of training takes {60 / ratio:.0f} min"
     epochs = result.workload.epochs
     job = "your training" if epochs is None else f"your {epochs:g} epochs"
     job = "your epoch" if epochs == 1 else job
-    words = f"{job}: {duration(whole.best)} instead of {duration(whole.today)}"
-    beside = (
-        ("evaluation", "estimated", whole.evaluation),
-        ("checkpoints", "by a part that was written", whole.checkpoints),
-    )
-    counted = [f"{what} {duration(took)} ({how})" for what, how, took in beside if took]
-    missing = [what for what, _, took in beside if took is None]
-    words += f", with {' and '.join(counted)}" if counted else ""
-    return words + (f", without {' and '.join(missing)}" if missing else "")
+    return f"{job}: {duration(whole.best)} instead of {duration(whole.today)}, training steps alone"
 
 
 def duration(seconds: float) -> str:

@@ -172,10 +172,6 @@ class Workload:
             looked.
         samples_to_end: that the script trains on to its end; None while it has not shown it.
         epochs: how often it goes through its data, where that is how it counts.
-        evaluated_samples: of all its evaluations until then; None while it has not shown them,
-            and where they write text.
-        checkpoint_seconds: what all its checkpoints take until then, by a part of one that was
-            written; None while that is not known.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -203,8 +199,6 @@ class Workload:
     )
     samples_to_end: Annotated[int, Meta(ge=1)] | None = None
     epochs: Annotated[float, Meta(gt=0)] | None = None
-    evaluated_samples: Annotated[int, Meta(ge=0)] | None = None
-    checkpoint_seconds: Annotated[float, Meta(ge=0)] | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
     training: Training | None = None
@@ -348,7 +342,7 @@ class Workload:
     ) -> Workload:
         """The same job, with what its first trial has shown filled in.
 
-        ``to_end`` are fields of this record that say how long it trains, and what else it does.
+        ``to_end`` are fields of this record that say how long it trains.
         """
         return replace(
             self,

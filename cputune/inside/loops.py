@@ -129,7 +129,7 @@ class Loop:
         self._samples = 0
 
     def _see_prepared(self, accelerator: Accelerator) -> None:
-        """Note the loader that is trained on, and what the training does beside its steps."""
+        """Note the loader that is trained on, and how long the training is."""
         loaders = [one for one, _ in self.prepared]
         if self._loader not in loaders:
             return
@@ -148,11 +148,6 @@ class Loop:
         if steps is not None:
             first["steps"] = steps
         first["cadence"] = meter.cadence
-        others = {at: getattr(one, "dataset", None) for at, (_, one) in enumerate(self.prepared)}
-        del others[place]
-        if others:  # without an argument, such loops evaluate after each pass
-            meter.cadence = {"evaluation": "epoch", **meter.cadence}
-        meter.see_beside(steps, epochs, samples_of(others))
 
     def about_to_step(self) -> None:
         """Called before an optimizer steps: what cannot be measured by now ends here."""

@@ -66,9 +66,6 @@ class RankState(TypedDict, total=False):
         dropout: how masks were drawn so far: "bytes", or as torch does.
         epochs: how often the script goes through its data, where it counts so.
         steps_to_end: optimizer steps of the whole training, as the script would have them.
-        evaluated_samples: of all its evaluations until then, where none of them writes text.
-        checkpoints: how many it writes until then.
-        checkpoint_seconds: what one takes, by a part of it that was written.
         padding: what is done with columns that are padding in a whole batch: "cut", "may be cut",
             or "full" and why they stay.
         padding_unknown: why that was not found out.
@@ -119,9 +116,6 @@ class RankState(TypedDict, total=False):
     dropout: str
     epochs: float
     steps_to_end: int
-    evaluated_samples: int
-    checkpoints: int
-    checkpoint_seconds: float
     padding: str
     padding_unknown: str
     order: str

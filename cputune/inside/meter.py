@@ -14,7 +14,6 @@ what ``/proc/stat`` counts for these CPUs, less our own. The time that a hypervi
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, padding, state
 from cputune.inside.first_steps import FirstSteps
-from cputune.inside.messages import RANK_NAMES, Framework, RankState, Speaker, number_from
+from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
 
 if TYPE_CHECKING:
@@ -127,7 +126,6 @@ class Meter:
         if self.steps == 1:
             if optimizer is not None:
                 self.facts["optimizer"] = state.optimizer(optimizer)
-                self._see_checkpoint(optimizer)
             padded, tokens, left = self._tokens
             if tokens:
                 self.facts["padding_share"] = round(padded / tokens, 4)
@@ -174,28 +172,6 @@ class Meter:
         if self._delay is not None:
             self._delay.lap()
         self._mark = time.perf_counter()
-
-    def see_beside(
-        self, steps: int | None, epochs: float | None, samples: int | None, more: int = 0
-    ) -> None:
-        """Note what the training does beside its steps, to its end, by its ``cadence``.
-
-        Each evaluation takes so many samples; at the end of the training there are ``more`` of
-        them.
-        """
-        evaluations = times(self.cadence.get("evaluation", "no"), steps, epochs)
-        if evaluations is not None and samples is not None:
-            self.facts["evaluated_samples"] = (evaluations + more) * samples
-        checkpoints = times(self.cadence.get("saving", "no"), steps, epochs)
-        if checkpoints is not None:
-            self.facts["checkpoints"] = checkpoints
-
-    def _see_checkpoint(self, optimizer: object) -> None:
-        if not self.facts.get("checkpoints") or number_from(RANK_NAMES):
-            return
-        seconds = state.checkpoint_seconds(optimizer, self.scratch)
-        if seconds is not None:
-            self.facts["checkpoint_seconds"] = round(seconds, 4)
 
     def see_loader(self, loader: object) -> None:
         """Note the loader that is trained on: its data set, and its batch if it shows it."""
@@ -276,27 +252,11 @@ def length_in(batch: object) -> int | None:
 
 
 def samples_of(data: Any) -> int | None:
-    """How many samples a data set has, also one of several by name; None where it is not known."""
-    if isinstance(data, Mapping):
-        each = [samples_of(one) for one in data.values()]
-        return None if None in each else sum(each)  # type: ignore[arg-type]
+    """How many samples a data set has; None where it is not known."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
         return None
-
-
-def times(when: str | float, steps: int | None, epochs: float | None) -> int | None:
-    """How often something happens that comes every ``when`` steps; None where it is not known.
-
-    ``when`` may also be a share of all steps, or "epoch".
-    """
-    if isinstance(when, str):
-        known = {"no": 0, "epoch": None if epochs is None else math.ceil(epochs)}
-        return known.get(when)
-    if when < 1:
-        return math.floor(1 / when)
-    return None if steps is None else math.floor(steps / when)
 
 
 def _number(loss: Any) -> float | None:

@@ -12,7 +12,6 @@ import ctypes
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -174,38 +173,6 @@ def optimizer(stepped: object) -> dict[str, object]:
         "fused": any(group.get("fused") for group in groups),
         "foreach": any(group.get("foreach") for group in groups),
     }
-
-
-MOST_WRITTEN = 16 << 20
-"""Bytes of a checkpoint that are written to see how long it takes."""
-
-
-def checkpoint_seconds(optimizer: object, folder: str) -> float | None:
-    """Seconds to write a checkpoint: the weights that train, and the optimizer's state.
-
-    A part of them is written, and the rest is taken to be as slow. None where that cannot be done.
-    """
-    torch = sys.modules["torch"]
-    path = os.path.join(folder, f"checkpoint-{os.getpid()}")
-    part, left = [], MOST_WRITTEN
-    try:
-        groups, state = getattr(optimizer, "param_groups", ()), getattr(optimizer, "state", {})
-        tensors = [one.detach() for group in groups for one in group["params"]]
-        kept = (value for of_one in state.values() for value in of_one.values())
-        tensors += [value for value in kept if torch.is_tensor(value)]
-        for one in tensors:
-            part.append(one.reshape(-1)[: left // one.element_size()].clone())
-            left -= part[-1].nbytes
-        began = time.perf_counter()
-        with open(path, "wb") as file:
-            torch.save(part, file)
-        seconds = time.perf_counter() - began
-        return float(seconds * sum(one.nbytes for one in tensors) / max(1, MOST_WRITTEN - left))
-    except Exception:  # a full disk or an unknown optimizer is no reason to end a trial
-        return None
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def _file_of(name: str, mapped: list[str]) -> str:

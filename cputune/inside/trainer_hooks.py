@@ -44,7 +44,6 @@ def _patch_arguments(module: ModuleType, meter: Meter) -> None:
                 steps=self.max_steps,
                 epochs=self.num_train_epochs,
                 cadence=_cadence(self),
-                evaluates=bool(self.do_eval),
                 parsed=meter.flags >= {f.name for f in fields(self) if f.init},
             )
             _quiet(self, meter.output)
@@ -63,7 +62,6 @@ class TypedArguments:
     steps: int = 0
     epochs: float = 0
     cadence: dict[str, str | float] = field(default_factory=dict)
-    evaluates: bool = False
     parsed: bool = False
 
 
@@ -144,30 +142,20 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
 
 def _see(trainer: Trainer, meter: Meter) -> None:
-    """Note what this trainer trains, and what the training does beside its steps.
-
-    Other arguments may have been made since. One more evaluation ends a script that was given
-    --do_eval. How long an evaluation takes that writes text depends on the texts, which are not
-    known.
-    """
+    """Note what this trainer trains; other arguments may have been made since."""
     args, facts, data = trainer.args, meter.facts, trainer.train_dataset
-    asked, steps, there = asked_by(args), _asked_steps(trainer), samples_of(data)
+    asked, steps = asked_by(args), _asked_steps(trainer)
     facts["parses_arguments"] = asked.parsed
     facts["batch"] = args.per_device_train_batch_size
     facts["accumulation"] = args.gradient_accumulation_steps
     facts["learning_rate"] = args.learning_rate
-    facts["dataset"], facts["dataset_samples"] = type(data).__name__, there
+    facts["dataset"], facts["dataset_samples"] = type(data).__name__, samples_of(data)
     facts["steps_to_end"] = steps or 0
     facts.pop("epochs", None)
-    epochs = steps * _samples_per_step(args) / there if steps and there else None
     if asked.steps <= 0:
-        facts["epochs"] = epochs = asked.epochs
+        facts["epochs"] = asked.epochs
     meter.first.facts["steps"] = steps or ENDLESS
     meter.cadence = meter.first.facts["cadence"] = asked.cadence
-    samples = 0 if trainer.eval_dataset is None else samples_of(trainer.eval_dataset)
-    if samples and getattr(args, "predict_with_generate", False):
-        samples = None
-    meter.see_beside(steps, epochs, samples, int(asked.evaluates))
 
 
 def _callback_class(base: type, meter: Meter) -> type:

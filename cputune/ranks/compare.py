@@ -167,16 +167,8 @@ def as_shown(
 
 
 def _to_its_end(states: Sequence[RankState]) -> dict[str, int | float | None]:
-    """How long a script trains, and how much it does beside its steps until its end."""
-    first = states[0]
-    count, each = first.get("checkpoints"), first.get("checkpoint_seconds")
-    known = count == 0 or (count is not None and each is not None)
-    return {
-        "samples_to_end": samples_to_end(states),
-        "epochs": first.get("epochs"),
-        "evaluated_samples": first.get("evaluated_samples"),
-        "checkpoint_seconds": round((count or 0) * (each or 0.0), 3) if known else None,
-    }
+    """How long a script trains."""
+    return {"samples_to_end": samples_to_end(states), "epochs": states[0].get("epochs")}
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:

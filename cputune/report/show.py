@@ -326,8 +326,6 @@ def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> 
     lines = list(profile_lines(result))
     if len(result.trials) > most:
         lines.insert(0, f"{len(result.trials) - most} slower ones; --all shows them")
-    if brief and result.energy_unknown is not None:
-        lines.append(f"energy not known: {result.energy_unknown}")
     yield Lines(tuple(("", line) for line in lines))
     for heading, levers in (("Not tried, and would pay", result.untried), ("Done", result.done)):
         if levers:
@@ -397,7 +395,6 @@ def _study(result: Result) -> Told:
         "took": None if result.seconds is None else duration(result.seconds),
         "search": ", ".join(filter(None, search)),
         "side by side": side if runs else "not confirmed: speeds are those of single trials",
-        "energy": result.energy_unknown and f"not known: {result.energy_unknown}",
     }
     return _told(rows)
 

@@ -85,7 +85,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     space_of(asked, facts, job, hosts)
 
     from cputune.host.locks import measuring_lock, study_lock
-    from cputune.probing.energy import EnergyCounters
     from cputune.tuner.events import logged
     from cputune.tuner.study import TuningStudy, wait_until_quiet
 
@@ -135,7 +134,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             neighbours=neighbours,
             hosts=hosts,
             limited=runner is None,
-            energy=EnergyCounters(LiveHost()) if runner is None and hosts is None else None,
         )
         return study.run()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from statistics import median
@@ -255,11 +255,7 @@ def take_turns(
             return
         turned = turned[::-1] if done % 2 else order.sample(started, len(started))
         before = seconds_of(started)
-        taken = {
-            id(one.contender): _turn(one, next(places), measuring.joules)
-            for one in turned
-            if one.is_in
-        }
+        taken = {id(one.contender): _turn(one, next(places)) for one in turned if one.is_in}
         measuring.timer.step_seconds += seconds_of(started) - before
         quiet += taken.get(id(started[0].contender), (None,))[0] is not None
         for contender in everybody:
@@ -269,19 +265,15 @@ def take_turns(
             after_two()
 
 
-def _turn(
-    one: Started, place: int, joules: Callable[[], float | None]
-) -> tuple[float | None, int, float]:
-    """Take one turn of a contender; write down its steps and the energy that it used.
+def _turn(one: Started, place: int) -> tuple[float | None, int, float]:
+    """Take one turn of a contender, and write down its steps.
 
     Returns its log seconds per sample, its age, and the share of its time that other processes kept
     it waiting.
     """
-    begun, run, before = len(one.run.trace), one.run, joules()
+    begun, run = len(one.run.trace), one.run
     seconds, waited = -run.step_seconds, -run.waited_seconds
     log = one.turn()
-    after = joules()
-    used = None if before is None or after is None else round(after - before, 3)
-    one.taken.append(replace(turn_of(place, run.trace[begun:]), joules=used))
+    one.taken.append(turn_of(place, run.trace[begun:]))
     seconds, waited = seconds + run.step_seconds, waited + run.waited_seconds
     return log, one.age, waited / seconds if seconds else 0.0

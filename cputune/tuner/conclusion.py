@@ -107,7 +107,6 @@ def conclude(
     created: str,
     noise: float,
     seconds: float,
-    energy_unknown: str | None = None,
     hosts: Sequence[str] = (),
     interface: str | None = None,
 ) -> Result:
@@ -138,7 +137,6 @@ def conclude(
         budget=options.budget,
         steps_planned=options.steps_planned,
         price_per_hour=options.price_per_hour,
-        energy_unknown=energy_unknown,
         sampler=SAMPLER,
         data=findings.data,
         left_out=left_out,

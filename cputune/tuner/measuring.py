@@ -210,8 +210,7 @@ class Measuring:
     ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known to be
     busy, so delayed steps count in the confirmation too. ``steps_planned`` is the length of the
     user's training; None: so long that the time to compile does not matter. ``start_seconds`` are
-    those from the start of the last run to its first step. ``joules`` reads the energy that the
-    machine has used so far; None where nothing counts it.
+    those from the start of the last run to its first step.
     """
 
     facts: HostFacts
@@ -223,7 +222,6 @@ class Measuring:
     shared: bool = False
     steps_planned: int | None = None
     start_seconds: float = 0.0
-    joules: Callable[[], float | None] = lambda: None
     living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,6 @@ from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.options import TuneOptions
 from cputune.plan import Plan
-from cputune.probing.energy import EnergyCounters
 from cputune.ranks.compare import runs_alike
 from cputune.result import (
     COMPLETED,
@@ -251,12 +250,10 @@ class TuningStudy:
         neighbours: Look = tuple,
         hosts: RankHosts | None = None,
         limited: bool = False,
-        energy: EnergyCounters | None = None,
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
-        ``limited``: a study that was given no time takes the usual one. ``energy``: of the machine
-        that plans run on; None where nobody counts it.
+        ``limited``: a study that was given no time takes the usual one.
         """
         self._workload = workload
         self._facts = facts
@@ -284,9 +281,6 @@ class TuningStudy:
             shared=options.share_machine,
             steps_planned=options.steps_planned,
         )
-        self._energy = energy
-        if energy is not None and energy.unknown is None:
-            self._measuring.joules = energy.joules
         self._hopeless = False
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
@@ -609,7 +603,6 @@ class TuningStudy:
             created=self._created,
             noise=self._race.noise.deviation,
             seconds=self._timer.used_seconds,
-            energy_unknown=None if self._energy is None else self._energy.unknown,
             hosts=self._named,
             interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )

@@ -15,7 +15,6 @@ import cputune
 from cputune.knobs import LeftOut
 from cputune.levers import Lever
 from cputune.options import TuneOptions
-from cputune.plan import Plan
 from cputune.report.tuning import (
     LEGEND,
     line_of,
@@ -24,7 +23,7 @@ from cputune.report.tuning import (
     space_blocks,
 )
 from cputune.report.writing import print_blocks, rich_table
-from cputune.result import ConfirmRun, Result, Speedup, Turn
+from cputune.result import ConfirmRun, Result, Speedup
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
@@ -148,66 +147,11 @@ def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
         hosts=(),
     )
     assert saved(known) == (
-        "your 3 epochs: 2 h 16 min instead of 5 h 40 min, without evaluation and checkpoints; "
+        "your 3 epochs: 2 h 16 min instead of 5 h 40 min, training steps alone; "
         "the search took 2 min; 1.36 instead of 3.40 at 0.6 an hour"
     )
     steps = replace(known, workload=replace(known.workload, epochs=None), price_per_hour=None)
     assert saved(steps).startswith("your training: 2 h 16 min instead of")
-
-
-@pytest.mark.parametrize(
-    ("settings", "checkpoints", "words"),
-    [
-        ({}, 60.0, "2 h 57 min instead of 7 h 21 min, with evaluation 40 min (estimated) and "
-         "checkpoints 60 s (by a part that was written)"),
-        ({"padding": "cut"}, 0.0, "3 h 56 min instead of 7 h 20 min, with evaluation 1 h 40 min "
-         "(estimated)"),
-    ],
-)  # fmt: skip
-def test_evaluation_and_checkpoints_are_counted_where_the_script_has_them(
-    result: Result, settings: dict[str, str], checkpoints: float, words: str
-) -> None:
-    speed = replace(result.baseline.samples_per_second, median=10.0)
-    job = replace(
-        result.workload,
-        samples_to_end=204_000,
-        epochs=3.0,
-        evaluated_samples=180_000,
-        checkpoint_seconds=checkpoints,
-    )
-    plan = replace(result.best.plan, settings=settings)
-    known = replace(
-        result,
-        baseline=replace(result.baseline, samples_per_second=speed),
-        best=replace(result.best, plan=plan),
-        speedup=Speedup(ratio=2.5, low=2.4, high=2.6, pairs=9),
-        workload=job,
-        seconds=None,
-    )
-    assert saved(known) == f"your 3 epochs: {words}"
-    whole = known.to_json()["time_to_end"]
-    assert whole["today"] == pytest.approx(20_400 + 6_000 + checkpoints)
-    assert Result.from_json(known.to_json()) == known
-
-
-def test_energy_is_told_by_turns_side_by_side_or_why_it_is_not(result: Result) -> None:
-    def run(plan: Plan, *joules: float | None) -> ConfirmRun:
-        taken = (Turn(place=0, step_seconds=(1.0, 1.0), joules=one) for one in joules)
-        rate = result.best.samples_per_second
-        return ConfirmRun(
-            round=0, role="candidate", plan=plan, samples_per_second=rate, taken=tuple(taken)
-        )
-
-    today, best = result.baseline.plan, result.best.plan
-    job = replace(result.workload, global_batch_size=8)
-    runs = (run(today, 32.0, 48.0, None), run(best, 16.0, 16.0, 16.0))
-    known = replace(result, workload=job, confirmation=runs)
-    assert saved(known).endswith("0.42 times the energy (1 instead of 2.5 J a sample)")
-    assert known.to_json()["energy"]["today"] == 2.5
-    assert Result.from_json(known.to_json()) == known
-    assert replace(known, best=known.baseline).energy is None
-    unknown = replace(result, energy_unknown="root alone may read it")
-    assert "energy" not in saved(unknown)
 
 
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:

@@ -36,13 +36,11 @@ def confirmed(
     rivals: int = 1,
     seconds: float | None = None,
     way: Way = lambda plan: (),
-    joules: Callable[[], float | None] = lambda: None,
 ) -> tuple[Contender, list[Contender], Findings]:
     told: list[object] = []
     among = measuring(
         seconds,
         on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
-        joules=joules,
     )
     base, *others = (
         Contender(role="candidate" if number else "baseline", plan=PLANS[number])
@@ -76,19 +74,6 @@ def test_the_second_block_has_new_processes_of_the_leader_alone() -> None:
     assert rivals[0].out == SLOWER
     assert {run.round for run in findings.confirm_runs} == {0, 1}
     assert base.blocks == sorted(base.blocks)
-
-
-def test_each_turn_has_the_joules_that_were_used_meanwhile() -> None:
-    runner = steady(1.0, 0.5)
-
-    def joules() -> float:
-        return sum((30.0, 10.0)[number] for number in runner.turns)
-
-    _, _, findings = confirmed(runner, joules=joules)
-    used = {
-        (PLANS.index(run.plan), turn.joules) for run in findings.confirm_runs for turn in run.taken
-    }
-    assert used == {(0, 30.0), (1, 10.0)}
 
 
 def test_who_leads_after_the_first_block_is_named() -> None:
