@@ -1,7 +1,7 @@
 """``make mutants``: a table of module × faults × caught; ends with 1 where too few are.
 
 python -m mutants                     # every fault, for a night
-python -m mutants --most 12           # a dozen of each module
+python -m mutants --most 4            # four of each module
 python -m mutants layout space        # modules whose path contains one of these words
 python -m mutants --survivors layout  # only what survived the last time
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mutants.planting import planted
 from mutants.rooms import PROJECT, Fault, Room, harmless, rooms
-from mutants.trying import Nursery
+from mutants.trying import noticed
 
 LEAST_CAUGHT = 0.9
 """Of all faults; those that may survive are counted as survivors too."""
@@ -35,26 +35,25 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             copy = Path(folder) / "project"
             shutil.copytree(PROJECT, copy, ignore=shutil.ignore_patterns(".*", "mutants"))
-            nursery = Nursery(copy)
             for room in rooms():
-                _try_room(nursery, room, given.words, survivors=given.survivors, most=given.most)
+                _try_room(copy, room, given.words, survivors=given.survivors, most=given.most)
     enough = _print()
     sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
     return 0 if enough else 1
 
 
 def _try_room(
-    nursery: Nursery, room: Room, words: Sequence[str], *, survivors: bool, most: int | None
+    copy: Path, room: Room, words: Sequence[str], *, survivors: bool, most: int | None
 ) -> None:
     modules = [m for m in room.modules if not words or any(word in m for word in words)]
     if not modules:
         return
     for module in modules:
         before = _kept(module) if survivors else None
-        planted_here = list(planted(module, nursery.source(module), most=most))
+        planted_here = list(planted(module, (copy / module).read_text(encoding="utf-8"), most=most))
         faults = [Fault(module=module, was=m.was, becomes=m.becomes) for m in planted_here]
         tried = [n for n, fault in enumerate(faults) if before is None or fault in before]
-        found = nursery.noticed(module, [planted_here[n] for n in tried], room.tests)
+        found = noticed(copy, module, [planted_here[n] for n in tried], room.tests)
         survived = []
         for number, caught in zip(tried, found, strict=True):
             if not caught:
