@@ -186,9 +186,7 @@ class Limits:
 
     A limit that is None either does not exist, and then ``unlimited`` names it, or is not
     known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
-    which ``pids_used`` exist) count threads too. ``address_space_bytes`` is ulimit -v,
-    ``file_bytes`` -f (the most that one file may have), ``cpu_seconds`` -t. ``nice`` runs
-    from -20 to 19, the most modest.
+    which ``pids_used`` exist) count threads too.
     """
 
     cpu_quota: float | None
@@ -202,15 +200,10 @@ class Limits:
     throttled_periods: int | None = None
     periods: int | None = None
     shm_free_bytes: int | None = None
-    shm_read_only: bool | None = None
     open_files_hard: int | None = None
     processes: int | None = None
-    address_space_bytes: int | None = None
-    file_bytes: int | None = None
-    cpu_seconds: int | None = None
     pids: int | None = None
     pids_used: int | None = None
-    nice: int | None = None
     unlimited: tuple[str, ...] = ()
 
 

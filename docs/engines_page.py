@@ -76,12 +76,6 @@ ROWS: dict[str, tuple[Cell, ...]] = {
         _SBATCH,
         _SUBMITTED,
     ),
-    "`--salloc` on a login node": (
-        (f"{_REACH}::test_a_login_node_asks_for_the_hosts",),
-        *_tuned("salloc"),
-        "as in an allocation",
-        "as in an allocation",
-    ),
     "MPICH, `mpirun.sh`": _mpi("mpich"),
     "Open MPI 4, `mpirun.sh`": _mpi("openmpi4"),
     "Intel MPI, `mpirun.sh`": _mpi("impi"),

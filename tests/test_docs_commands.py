@@ -114,7 +114,6 @@ SMALLER = (
     (r"^cputune emit\b(.*) --verify\b", r"cputune emit\1"),
     # Hosts that are made for it, and Slurm, are of tests/nodes.
     (r"^(?:salloc|srun)(?: -\S+)+ (?=cputune)", ""),
-    (r"^(cputune \w+) --salloc \"[^\"]*\"", r"\1"),
     (r"^cputune doctor\b.* --host(s|file)\b.*", "cputune doctor --hosts none"),
     (r"^(cputune tune\b.*?) --host(s|file) \S+", r"\1 --hosts none"),
     # pip asks this tree in place of PyPI, and for none of what it needs.

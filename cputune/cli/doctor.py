@@ -10,7 +10,6 @@ import io
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,6 @@ import click
 
 from cputune.cli.given import (
     DEFAULT_RESULT,
-    allocated,
     choose_python,
     chosen_hosts,
     facts_of,
@@ -33,7 +31,7 @@ from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, dia
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.named_stack import judge_stack, stack_facts
-from cputune.doctor.registry import all_checks, looked_at
+from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, CputuneError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.host.interpreter import has_module, install_tuning
@@ -54,15 +52,14 @@ _EXCLUDES = {
     "json": ("markdown", "print_fix", "record"),
     "markdown": ("print_fix", "record"),
     "print_fix": ("record", "hosts", "hostfile"),
-    "all": ("hosts", "hostfile"),
     "explain": ("record", "stack", "check_file"),
-    "root": ("deep", "python", "hosts", "salloc"),
-    "record": ("stack", "check_file", "hosts", "salloc"),
-    "stack": ("deep", "all", "python", "hosts", "salloc"),
-    "check_file": ("deep", "all", "hosts", "salloc"),
+    "root": ("deep", "python", "hosts"),
+    "record": ("stack", "check_file", "hosts"),
+    "stack": ("deep", "python", "hosts"),
+    "check_file": ("deep", "hosts"),
     "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("print_fix", "all", "root", "record", "stack", "check_file", "launch_words")
+_ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_words")
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
@@ -76,12 +73,6 @@ _ONE_MACHINE = ("print_fix", "all", "root", "record", "stack", "check_file", "la
     flag_value="",
     metavar="[CODE]",
     help="Explain a finding, with its sources; without CODE list all checks.",
-)
-@option(
-    "--all",
-    is_flag=True,
-    folder=True,
-    help="Also list what was looked for and is fine.",
 )
 @option("--only", multiple=True, folder=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
 @option("--ignore", multiple=True, folder=True, metavar="CODE,…", help="Leave these out.")
@@ -124,7 +115,6 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
 
     \b
     cputune doctor
-    cputune doctor --all
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
@@ -150,7 +140,6 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
         wanted = not only or finding.code in only or finding.severity.value in only
         return wanted and finding.code not in ignore
 
-    allocated(asked, asked["host_timeout"])
     hosts = chosen_hosts(asked, allocation=not any(asked[name] for name in _ONE_MACHINE))
     found: Diagnosis | HostsDiagnosis
     if hosts is not None:
@@ -182,10 +171,6 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
         found = _look_at(host, launch, stack, check_file, deep=asked["deep"]).only(chosen)
-        if asked["all"]:
-            codes_found = {finding.code for finding in (*found.findings, *found.hidden)}
-            rows = looked_at(found.facts, codes_found)
-            found = replace(found, looked=tuple(row for row in rows if chosen(row.check)))
     about_machine = stack is None and check_file is None
     if asked["print_fix"] and isinstance(found, Diagnosis):
         from cputune.report.fixes import fix_script

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +30,8 @@ from cputune.host.interpreter import (
 )
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import (
-    QUEUE_SECONDS,
-    SLURM_NODES,
     Node,
     allocated_nodes,
-    allocation,
     parse_distinct_hosts,
     parse_hostfile,
 )
@@ -83,10 +79,6 @@ host_options = all_of(
         "--through", type=click.Choice(get_args(Manner)),
         help="How hosts are reached; by default ssh, or srun in a Slurm allocation.",
         why_not="it names how processes are started on other machines",
-    ),
-    option(
-        "--salloc", metavar="WORDS", help='Ask Slurm for nodes first, as salloc: "-N2 -p cpu".',
-        why_not="it asks for other machines",
     ),
     option(
         "--host-timeout", type=click.FloatRange(min=1, max=86400), default=30.0, show_default=True,
@@ -191,26 +183,6 @@ def networks_seen(path: Path) -> dict[str, Network]:
     if not found:
         raise UsageError(f"{path}: no host was reached", hint=hint)
     return found
-
-
-def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
-    """Get the allocation that ``--salloc`` asks for; it is given back when the command ends.
-
-    Raises UsageError, and CannotError where Slurm gives none.
-    """
-    if typed["salloc"] is None:
-        return
-    if typed["hosts"] is not None or typed["hostfile"] is not None:
-        raise UsageError("--salloc brings its own hosts", hint='--salloc "-w node1,node2"')
-    if SLURM_NODES in os.environ:
-        raise UsageError("this is a Slurm allocation already", hint="leave out --salloc")
-    try:
-        words = shlex.split(typed["salloc"])
-    except ValueError as error:
-        raise UsageError(f"cannot read --salloc: {error}", hint='--salloc "-N2 -p cpu"') from error
-    most = QUEUE_SECONDS if most_seconds is None else most_seconds
-    granted = allocation(words, most_seconds=most, on_reason=say)
-    os.environ.update(click.get_current_context().with_resource(granted))
 
 
 def _of_our_job() -> tuple[Node, ...]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli.given import (
-    allocated,
     batch_options,
     choose_python,
     chosen_hosts,
@@ -121,7 +120,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         raise UsageError(
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
-    allocated(typed, options.max_time_seconds)
     named = chosen_hosts(typed, allocation=root is None)
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")

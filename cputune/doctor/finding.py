@@ -1,4 +1,4 @@
-"""What the doctor says: a Finding; what looks for it: a Check; what came of that: Looked.
+"""What the doctor says: a Finding; what looks for it: a Check.
 
 A Diagnosis is all of it.
 
@@ -33,9 +33,9 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from cputune.facts import HostFacts, Unknown
+from cputune.facts import HostFacts
 from cputune.levers import GAINS, Lever, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
@@ -176,26 +176,6 @@ def checks_of(module: str) -> tuple[Check, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What came of one check. ``unknown`` are the facts that it read and nobody knows."""
-
-    check: Check
-    theme: str
-    state: Literal["found", "fine", "unknown"]
-    unknown: tuple[Unknown, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """A row of ``checks`` in the ``cputune.doctor/1`` document."""
-        return {
-            "code": self.check.code,
-            "title": self.check.title,
-            "theme": self.theme,
-            "state": self.state,
-            "unknown": [item.fact for item in self.unknown],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundOn:
     """What was found, the worst first; ``hidden`` was found too, and nobody wanted to see it."""
 
@@ -222,13 +202,11 @@ class FoundOn:
 class Diagnosis(FoundOn):
     """What the doctor has to say about one machine.
 
-    ``done`` is what pays and this machine's launches have already. ``looked`` is what came of every
-    check, where somebody asked for it; else it is None.
+    ``done`` is what pays and this machine's launches have already.
     """
 
     facts: HostFacts
     done: tuple[Lever, ...] = ()
-    looked: tuple[Looked, ...] | None = None
 
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with commands that install into the environment of this Python."""

@@ -89,9 +89,8 @@ class Stray:
 class Surroundings:
     """What a launch finds around it, outside of its own command.
 
-    ``prefix`` is that of the Python that is examined. ``names_nothing`` are variables whose host,
-    proxy or locale does not exist, and launchers whose Python is gone. ``ports_taken`` are
-    variables whose port another process listens on.
+    ``prefix`` is that of the Python that is examined. ``names_nothing`` are variables whose host
+    does not exist, ``ports_taken`` those whose port another process listens on.
     """
 
     prefix: str = ""

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
 
 from cputune.host.base import Place, Stray, Surroundings
 from cputune.host.files import head, names
-from cputune.host.interpreter import Interpreter, shebang
+from cputune.host.interpreter import Interpreter
 
 STACK = (
     *("torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers"),
@@ -38,14 +35,11 @@ _STANDARD_NAMES = """
 _STANDARD = frozenset(_STANDARD_NAMES.split())
 """The modules of Python's own library that importing torch and transformers loads (2.13 and
 5.23)."""
-_OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so|lib(gomp|stdc\+\+)\.so\.[\d.]+")
+_OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so")
 _HOOKS = r"__editable__.*\.(pth|py)$|easy-install\.pth$|_\w+\.pth$|\w+\.egg-link$"
 """What makes an install editable."""
 _BINDINGS = ("oneccl_bindings_for_pytorch", "torch_ccl")
-_TAG = r"^Tag: \S+?_(x86_64|aarch64|arm64|ppc64le)$"
-"""A wheel's instruction set."""
 _SYSTEM = ("/usr/lib", "/lib", "/usr/local/lib")
-_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _ANSWER_SECONDS = 1.0
 _HEAD_BYTES = 1 << 16
 
@@ -65,7 +59,7 @@ def look_around(python: Interpreter, variables: Mapping[str, str], cwd: str) -> 
             *_unlike_metadata(own),
             *_libraries(variables, python.prefix, site),
         ),
-        names_nothing=(*_names_nothing(variables), *_dead_scripts(python.prefix)),
+        names_nothing=tuple(_names_nothing(variables)),
         ports_taken=tuple(_ports_taken(variables)),
     )
 
@@ -132,7 +126,7 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
 
 def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
     """Packages that differ from their metadata, and those that have none."""
-    told: dict[str, tuple[str, str]] = {}
+    versions: dict[str, tuple[str, str]] = {}
     editable: set[str] = set()
     for path in paths:
         for entry in names(path):
@@ -140,97 +134,60 @@ def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
             name, _, version = stem.partition("-")
             name = re.sub(r"[-.]", "_", name.lower())
             if suffix in (".dist-info", ".egg-info") and name in STACK:
-                told.setdefault(name, (f"{path}/{entry}", re.sub(r"-py\d.*$", "", version)))
+                versions.setdefault(name, (path, re.sub(r"-py\d.*$", "", version)))
             elif re.match(_HOOKS, entry):
                 editable |= {one for one in STACK if one in entry or entry == "easy-install.pth"}
-                yield from _dead_editable(f"{path}/{entry}")
             elif entry in _BINDINGS and not os.path.isfile(f"{path}/{entry}/env/setvars.sh"):
                 yield Stray(name=entry, path=f"{path}/{entry}", how="no env/setvars.sh")
     for name in STACK:
         # A program of the same name may lie beside the script that runs: bin/accelerate.
         places = (p for p in paths if os.path.isdir(f"{p}/{name}") or _module_at(p, name))
         where = next(places, None)
-        if name in told:
-            yield from _lies(name, *told[name], where, editable=name in editable)
-        elif where is not None and _module_at(where, name) and name in ("torch", "transformers"):
-            version = _own_version(f"{where}/{name}")
-            yield Stray(name=name, path=f"{where}/{name}", how=f"no metadata {version}".strip())
+        beside, version = versions.get(name, (None, ""))
+        package = f"{where or beside}/{name}"
+        how = _fault(package, where is not None, beside is not None, version)
+        elsewhere = how == "no files" and (name in editable or name not in STACK[:9])
+        if how is not None and not elsewhere:
+            yield Stray(name=name, path=package, how=how)
 
 
-def _lies(
-    name: str, metadata: str, version: str, where: str | None, *, editable: bool
-) -> Iterator[Stray]:
-    package = f"{where or os.path.dirname(metadata)}/{name}"
-    tag = re.search(_TAG, _text(f"{metadata}/WHEEL"), re.MULTILINE)
-    if tag and tag[1] != platform.machine():
-        yield Stray(name=name, path=package, how=f"built for {tag[1]}")
-    if where is None:
-        if not editable and name in STACK[:9]:
-            yield Stray(name=name, path=package, how="no files")
-    elif os.path.isdir(package) and not os.path.isfile(f"{package}/__init__.py"):
-        yield Stray(name=name, path=package, how="no __init__.py")
-    elif (own := _own_version(package)) and version and own.split("+")[0] != version.split("+")[0]:
-        yield Stray(name=name, path=package, how=f"says {own}, its metadata {version}")
+def _fault(package: str, there: bool, described: bool, version: str) -> str | None:
+    """What is wrong with a package that is there or not, and has metadata or not."""
+    if not there:
+        return "no files" if described else None
+    own = _own_version(package)
+    if not described:
+        bare = package.endswith(("/torch", "/transformers")) and _module_at(*os.path.split(package))
+        return f"no metadata {own}".strip() if bare else None
+    if os.path.isdir(package) and not os.path.isfile(f"{package}/__init__.py"):
+        return "no __init__.py"
+    unlike = own and version and own.split("+")[0] != version.split("+")[0]
+    return f"says {own}, its metadata {version}" if unlike else None
 
 
 def _own_version(package: str) -> str:
     for file in ("version.py", "__init__.py"):
-        found = re.search(
-            r"^__version__ = ['\"]([\w.+!-]{1,40})['\"]", _text(f"{package}/{file}"), re.M
-        )
+        text = head(f"{package}/{file}", _HEAD_BYTES).decode(errors="replace")
+        found = re.search(r"^__version__ = ['\"]([\w.+!-]{1,40})['\"]", text, re.M)
         if found:
             return found[1]
     return ""
 
 
-def _text(path: str) -> str:
-    return head(path, _HEAD_BYTES).decode(errors="replace")
-
-
-def _dead_editable(path: str) -> Iterator[Stray]:
-    """Folders that are gone, of an editable install (PEP 660: a .pth file, or a finder's map)."""
-    text = _text(path)
-    named = re.findall(r"'[^']+': '(/[^']+)'", text) if path.endswith(".py") else []
-    named += [line.strip() for line in text.splitlines() if line.startswith("/")]
-    for folder in named:
-        if not os.path.exists(folder):
-            yield Stray(name=os.path.basename(path), path=folder, how="editable, gone")
-
-
 def _libraries(variables: Mapping[str, str], prefix: str, site: Sequence[str]) -> Iterator[Stray]:
-    """Libraries that ld.so takes from LD_LIBRARY_PATH before those that torch brings."""
+    """Parts of torch that ld.so takes from LD_LIBRARY_PATH before those of the environment."""
     own = tuple(os.path.realpath(path) for path in (prefix, *site))
     for folder in _listed(variables, "LD_LIBRARY_PATH"):
-        real = os.path.realpath(folder)
-        if real.startswith((*own, *_SYSTEM)):
-            continue
-        for name in filter(_OVERRIDES.fullmatch, names(folder)):
-            path = f"{folder}/{name}"
-            whole = head(path, 4) == b"\x7fELF"
-            if not whole or name.startswith(("libtorch", "libc10", "libshm")):
-                how = "LD_LIBRARY_PATH" if whole else "LD_LIBRARY_PATH, no library"
-                yield Stray(name=name, path=path, how=how)
+        if not os.path.realpath(folder).startswith((*own, *_SYSTEM)):
+            for name in filter(_OVERRIDES.fullmatch, names(folder)):
+                yield Stray(name=name, path=f"{folder}/{name}", how="LD_LIBRARY_PATH")
 
 
 def _names_nothing(variables: Mapping[str, str]) -> Iterator[str]:
-    address = variables.get("MASTER_ADDR", "").strip()
-    if address and _resolves(address) is False:
-        yield "MASTER_ADDR"
-    for name in _PROXIES:
-        text = variables.get(name) or variables.get(name.lower()) or ""
-        if text and not _answers(text):
-            yield name if variables.get(name) else name.lower()
-    # Python sets LC_CTYPE=C.UTF-8 itself where the locale is not there (PEP 538).
-    chosen = ("LC_ALL",) if variables.get("LC_ALL") else ("LC_CTYPE", "LANG")
-    for name in chosen:
-        if variables.get(name) and not _has_locale(variables[name]):
-            yield name
-
-
-def _resolves(name: str) -> bool | None:
-    """Whether a host's name has an address; None where the answer takes too long."""
-    if re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:.]*|localhost", name):
-        return True
+    """MASTER_ADDR, where it is a name that has no address; not where that takes too long to ask."""
+    name = variables.get("MASTER_ADDR", "").strip()
+    if not name or re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:.]*|localhost", name):
+        return
     try:
         done = subprocess.run(
             ("getent", "ahosts", name),
@@ -240,51 +197,9 @@ def _resolves(name: str) -> bool | None:
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return done.returncode != 2  # exit status of getent(1): the key is not in the database
-
-
-def _answers(proxy: str) -> bool:
-    """Whether something accepts connections there; true where that cannot be found out."""
-    try:
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return True
-    if not host or _resolves(host) is None:
-        return True
-    if _resolves(host) is False:
-        return False
-    try:
-        socket.create_connection((host, port or 80), timeout=_ANSWER_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
-def _has_locale(name: str) -> bool:
-    """Whether the C library has this locale; it is not set."""
-    if name.split(".")[0] in ("C", "POSIX") or sys.platform != "linux":
-        return True
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    library.newlocale.restype = ctypes.c_void_p
-    library.newlocale.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-    library.freelocale.argtypes = (ctypes.c_void_p,)
-    found = library.newlocale(1, name.encode(errors="replace"), None)  # LC_CTYPE_MASK is 1
-    if found:
-        library.freelocale(found)
-    return bool(found)
-
-
-def _dead_scripts(prefix: str) -> Iterator[str]:
-    """Launchers of a moved environment: their first line names a Python that is gone."""
-    for name in ("torchrun", "accelerate"):
-        program = os.path.join(prefix, "bin", name)
-        interpreter = shebang(program)
-        if interpreter and os.path.isabs(interpreter) and not os.path.exists(interpreter):
-            yield program
+        return
+    if done.returncode == 2:  # exit status of getent(1): the key is not in the database
+        yield "MASTER_ADDR"
 
 
 def _ports_taken(variables: Mapping[str, str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids", "address_space_bytes", "file_bytes", "cpu_seconds"),
+    *("processes", "pids"),
 )
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
@@ -60,14 +60,9 @@ def read_limits(look: Look) -> Limits:
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
         shm_free_bytes=free,
-        shm_read_only=_shared_memory_read_only(look),
         processes=_shell_limit(look, "Max processes", "processes"),
-        address_space_bytes=_shell_limit(look, "Max address space", "address_space_bytes"),
-        file_bytes=_shell_limit(look, "Max file size", "file_bytes"),
-        cpu_seconds=_shell_limit(look, "Max cpu time", "cpu_seconds"),
         pids=pids,
         pids_used=pids_used,
-        nice=_nice(look),
     )
     none = (name for name in LIMITS if getattr(limits, name) is None)
     return replace(
@@ -150,23 +145,6 @@ def _memory(look: Look, group: Group) -> int | None:
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     found = _limits(look, group, "memory_bytes", name, lambda text, _: count(text))
     return min((limit for limit, _ in found if limit < NO_LIMIT_BYTES), default=None)
-
-
-def _shared_memory_read_only(look: Look) -> bool | None:
-    """By mountinfo (proc(5)): of several mounts the last one shows."""
-    lines = (look.text("/proc/self/mountinfo") or "").splitlines()
-    options = [m[5].split(",") for m in map(str.split, lines) if len(m) > 6 and m[4] == SHM]
-    if not options:
-        look.not_known("limits.shm_read_only", f"/proc/self/mountinfo shows no mount at {SHM}")
-        return None
-    return "ro" in options[-1]
-
-
-def _nice(look: Look) -> int | None:
-    """Field 19 of /proc/self/stat (proc(5)), counted from behind the name in parentheses."""
-    path = "/proc/self/stat"
-    fields = (look.text(path) or "").rpartition(")")[2].split()
-    return look.known("limits.nice", whole_number((*fields, *[""] * 17)[16]), path)
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:

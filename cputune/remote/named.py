@@ -6,7 +6,6 @@
     [fd00::4]:2                 an IPv6 address; bare, ``fd00::4``, it has no slots
     cn[01-04,07]-ib             ranges, as Slurm and pdsh write them
     me@node4                    who logs in, by ssh
-    @rack1                      a group of ClusterShell, where its ``nodeset`` is installed
 
 The number behind a colon is slots, as in every host file; a port stands in ``~/.ssh/config``. A
 host that stands twice in a file has the slots of both lines, as with every launcher.
@@ -15,24 +14,13 @@ host that stands twice in a file has the slots of both lines, as with every laun
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import ipaddress
-import json
-import os
 import re
-import select
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import IO
 
-from cputune.errors import CannotError, UsageError
+from cputune.errors import UsageError
 from cputune.host import Host
 
 _LOGIN = r"[A-Za-z_][\w.-]*"
@@ -44,7 +32,6 @@ _HOST = re.compile(
 _SLOTS = re.compile(r"(?:slots|cpu|count)\s*=\s*([0-9]{1,9})\Z")
 _USER = re.compile(rf"(?:user|username|user_name)=({_LOGIN})\Z", re.ASCII)
 _OF_MPIRUN = re.compile(r"(?:max[_-]slots=[0-9]+|(?:binding|ifname)=[A-Za-z0-9_.:+-]+)\Z")
-_GROUP = re.compile(r"@[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 _RANGE = re.compile(rf"\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
 _BETWEEN = re.compile(r",(?![^\[\]]*\])")
@@ -54,7 +41,6 @@ MOST_HOSTS = 1 << 16
 LONGEST_NAME = 253
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
-GROUP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +103,6 @@ def _listed(text: str, where: str) -> list[Node]:
 
 def _named(word: str, place: str) -> list[Node]:
     """The hosts that one word stands for."""
-    if _GROUP.fullmatch(word):
-        return [_host(name, place) for name in _of_group(word)]
     words = list(islice(_expanded(word), MOST_HOSTS + 1))
     if len(words) > MOST_HOSTS:
         raise UsageError(f"{place}: {word[:60]} names too many hosts", hint="write a smaller range")
@@ -145,22 +129,6 @@ def _numbers(group: str) -> Iterator[str]:
             yield str(number).zfill(len(first))
 
 
-def _of_group(word: str) -> list[str]:
-    """The hosts of a group, by ClusterShell. Raises CannotError."""
-    hint = "install ClusterShell (Debian: clustershell), or name the hosts"
-    try:
-        done = subprocess.run(
-            ["nodeset", "--expand", word], capture_output=True, text=True, timeout=GROUP_SECONDS
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        what = f"nodeset does not tell the hosts of {word}: {error}"
-        raise CannotError(what, hint=hint) from None
-    if done.returncode or not done.stdout.strip():
-        said = done.stderr.strip().splitlines()[-1:] or ["it names no host"]
-        raise CannotError(f"nodeset does not tell the hosts of {word}: {said[0]}", hint=hint)
-    return done.stdout.split()
-
-
 def allocated_nodes(host: Host) -> tuple[Node, ...]:
     """The nodes of the Slurm allocation that we are in; none outside of one.
 
@@ -176,127 +144,6 @@ def allocated_nodes(host: Host) -> tuple[Node, ...]:
     cpus = _counts(variables.get("SLURM_JOB_CPUS_PER_NODE", ""))
     known: Sequence[int | None] = cpus if len(cpus) == len(nodes) else [None] * len(nodes)
     return tuple(replace(node, slots=alike, cpus=of) for node, of in zip(nodes, known, strict=True))
-
-
-_HELD = "import json,os,sys;print(json.dumps(dict(os.environ)),flush=True);sys.stdin.read()"
-"""What runs in an allocation that is asked for: it prints its variables, and lives as long as this
-process."""
-
-_JOB = re.compile(r"job allocation ([0-9]+)")
-LOOK_SECONDS = 2.0
-QUEUE_SECONDS = 600.0
-"""How long to wait for nodes where the user gives no time."""
-
-_NEVER = re.compile(
-    r"Partition(Node|Time)Limit|BadConstraints|\w*Max\w+PerJob\w*|Invalid(Account|QOS)"
-    r"|(Account|QOS)NotAllowed"
-)
-"""Reasons why a job stays pending even when all others end (squeue(1), "job reason codes")."""
-
-PR_SET_PDEATHSIG = 1
-RELEASE_SECONDS = 10.0
-
-
-@contextlib.contextmanager
-def allocation(
-    words: Sequence[str],
-    *,
-    most_seconds: float = QUEUE_SECONDS,
-    on_reason: Callable[[str], None] = lambda text: None,
-) -> Iterator[Mapping[str, str]]:
-    """Nodes that Slurm gives for a while: the variables by which steps find them.
-
-    One job for a whole study: trials that waited in the queue one by one could not take turns on
-    the same nodes. It ends with us, also where we are killed: it reads from a pipe of ours.
-
-    Args:
-        words: as typed behind salloc (``-N2 -p cpu``).
-        most_seconds: how long is waited for them.
-        on_reason: told why the job waits, in Slurm's words, when that changes.
-
-    Raises CannotError where Slurm refuses, has no salloc here, gives nothing in that time, or says
-    that it never will.
-    """
-    salloc = shutil.which("salloc")
-    if salloc is None:
-        raise CannotError("there is no salloc here", hint="--hosts a,b names hosts to reach by ssh")
-    with (
-        tempfile.TemporaryFile("w+") as said,
-        subprocess.Popen(
-            [salloc, *words, sys.executable, "-c", _HELD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            env={**os.environ, "LC_ALL": "C"},
-            text=True,
-            start_new_session=True,  # own session: Ctrl-C reaches this process alone
-            preexec_fn=_end_with_us,
-        ) as process,
-    ):
-        try:
-            yield _granted(process, lambda: _read(said), most_seconds, on_reason)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(RELEASE_SECONDS if process.returncode is None else 0)
-            if process.poll() is None:
-                process.terminate()
-
-
-def _end_with_us() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _granted(
-    process: subprocess.Popen[str],
-    said: Callable[[], str],
-    most_seconds: float,
-    on_reason: Callable[[str], None],
-) -> dict[str, str]:
-    assert process.stdout is not None
-    until, reason = time.monotonic() + most_seconds, ""
-    while not select.select([process.stdout], [], [], LOOK_SECONDS)[0]:
-        job = _JOB.search(said())
-        now = _why_pending(job[1]) if job else ""
-        if now and now == reason and _NEVER.fullmatch(reason):
-            process.terminate()
-            raise CannotError(
-                f"Slurm never gives these nodes: {reason}", hint="sinfo lists what there is"
-            )
-        if now and now != reason:
-            reason = now
-            on_reason(f"Slurm lets the job wait: {reason}")
-        if time.monotonic() >= until:
-            process.terminate()
-            raise CannotError(
-                f"Slurm gave no nodes in {most_seconds:.0f} s: {reason or 'it does not say why'}",
-                hint="squeue --start tells when; --max-time (doctor: --host-timeout) waits",
-            )
-    line = process.stdout.readline()
-    if not line:
-        process.wait()
-        lines = [one.removeprefix("salloc: ") for one in said().splitlines() if "error" in one]
-        why = lines[0].removeprefix("error: ") if lines else "it does not say why"
-        raise CannotError(
-            f"Slurm gives no nodes: {why}", hint="sinfo lists what there is to ask for"
-        )
-    variables: dict[str, str] = json.loads(line)
-    return {name: value for name, value in variables.items() if name.startswith("SLURM")}
-
-
-def _read(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
-
-
-def _why_pending(job: str) -> str:
-    """Slurm's reason, in its words; empty where it does not say."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        argv = ["squeue", "--noheader", "--jobs", job, "--format", "%r"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=GROUP_SECONDS)
-        return done.stdout.strip()
-    return ""
 
 
 def _counts(text: str) -> list[int]:

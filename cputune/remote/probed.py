@@ -37,7 +37,7 @@ _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
 READ = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg", "/proc/stat", "/proc/version",
-    "/proc/pressure/*", "/proc/self/status", "/proc/self/stat", "/proc/self/limits",
+    "/proc/pressure/*", "/proc/self/status", "/proc/self/limits",
     "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease", "/proc/sys/kernel/numa_balancing",
     "/sys/class/net/*/operstate", "/sys/class/net/*/speed", "/proc/net/route",

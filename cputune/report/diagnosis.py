@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.doctor.finding import Check, FoundOn, Looked
+from cputune.doctor.finding import Check, FoundOn
 from cputune.doctor.variables import bound_parties
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
     """The ``cputune.doctor/1`` document; for several hosts, ``cputune.hosts/1``.
 
-    ``checks`` is part of it where all checks are asked for. ``host`` is null for a host that was
-    not reached.
+    ``host`` is null for a host that was not reached.
     """
     if not isinstance(diagnosis, Diagnosis):
         return {
@@ -45,16 +43,13 @@ def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
             "findings": [finding.to_json() for finding in diagnosis.findings],
             "summary": diagnosis.summary,
         }
-    said = {
+    return {
         "schema": "cputune.doctor/1",
         "host": host_document(diagnosis.facts),
         "findings": [finding.to_json() for finding in diagnosis.findings],
         "done": [asdict(one) for one in diagnosis.done],
         "summary": diagnosis.summary,
     }
-    if diagnosis.looked is not None:
-        said["checks"] = [row.to_json() for row in diagnosis.looked]
-    return said
 
 
 def blocks(
@@ -81,9 +76,6 @@ def blocks(
             yield FindingRows(found=tuple(of), stories=stories)
     if isinstance(diagnosis, Diagnosis):
         yield Lines(tuple(("done", one.words) for one in diagnosis.done))
-        if diagnosis.looked is not None:
-            yield Heading("What was looked at")
-            yield looked_rows(diagnosis.looked, unfold=unfold)
         if machine:
             facts = diagnosis.facts
             yield Heading("The machine")
@@ -99,32 +91,6 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
     if unfold or len(facts.unknown) < 2:
         return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
-
-
-_STATES = {
-    # the states of a check: its sign and its words, the most severe first
-    "found": ("!", "found"),
-    "unknown": ("–", "not known"),
-    "fine": ("✓", "fine"),
-}
-
-
-def looked_rows(looked: tuple[Looked, ...], *, unfold: bool = False) -> Rows:
-    """What came of the checks of each theme; unfolded, a row for each check."""
-    rows = []
-    for theme, those in groupby(looked, key=lambda row: row.theme):
-        of = list(those)
-        if unfold:
-            for row in of:
-                sign, word = _STATES[row.state]
-                word = "not so" if row.state == "fine" else word
-                why = "; ".join(f"{item.fact}: {item.reason}" for item in row.unknown)
-                rows.append((sign, row.check.code, f"{word}: {why or row.check.title}"))
-            continue
-        codes = {s: [row.check.code for row in of if row.state == s] for s in _STATES}
-        told = [(*_STATES[state], ", ".join(named)) for state, named in codes.items() if named]
-        rows.append((told[0][0], theme, "; ".join(f"{word}: {named}" for _, word, named in told)))
-    return Rows(headings=("", "theme", f"{len(looked)} checks"), rows=tuple(rows))
 
 
 _MEANS = {

@@ -54,39 +54,6 @@ def test_json_is_one_document_and_nothing_more(cputune: Run, busy: str) -> None:
     assert found["host"]["topology"]["physical_cores"] == 16
 
 
-def test_all_shows_what_was_looked_at_and_is_fine(cputune: Run, busy: str) -> None:
-    ended = cputune("doctor", "--root", busy, "--all")
-    told = " ".join(ended.out.split())
-    assert "✓ libraries and allocators fine: intel-only" in told
-    assert "! the machine, its kernel and its load found: machine-busy" in told
-    assert ended.out.index("What was looked at") < ended.out.index("The machine")
-    unfolded = cputune("doctor", "--root", busy, "--all", "-v").out
-    assert "✓ swap-in-use not so: Swap is in use" in " ".join(unfolded.split())
-    page = cputune("doctor", "--root", busy, "--all", "--markdown").out
-    assert "| ✓ | intel-only |" in page
-
-
-def test_all_adds_a_row_for_each_check_to_the_document(cputune: Run, busy: str) -> None:
-    plain = document(cputune("doctor", "--root", busy, "--json"))
-    found = document(cputune("doctor", "--root", busy, "--json", "--all"))
-    rows = {row["code"]: row for row in found.pop("checks")}
-    assert found == plain
-    assert rows["machine-busy"]["state"] == "found"
-    assert rows["swap-in-use"] == {
-        "code": "swap-in-use",
-        "title": "Swap is in use",
-        "theme": "the machine, its kernel and its load",
-        "state": "fine",
-        "unknown": [],
-    }
-
-
-def test_all_is_about_a_machine(cputune: Run) -> None:
-    ended = cputune("doctor", "--all", "--stack", "torch=2.6.0")
-    assert ended.code == 2
-    assert "hint: leave --stack away" in ended.err
-
-
 @pytest.mark.parametrize(
     ("fail_on", "code"), [("error", 0), ("warning", 1), ("advice", 1), ("never", 0)]
 )

@@ -84,8 +84,6 @@ def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None
         (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh is not here"),
         (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
         (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),
-        (("--salloc", "-N2", "--hosts", "a"), "--salloc brings its own hosts"),
-        (("--salloc", "-N2 'x"), "cannot read --salloc"),
         (("--ssh", "ssh"), "--through and --ssh say how hosts are reached"),
         (("--launch", "x"), "--launch is compared between hosts"),
         (("--hosts", "a", "--launch", "/no/launch"), "there is nothing at /no/launch"),

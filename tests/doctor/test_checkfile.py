@@ -272,7 +272,6 @@ VARIABLES = (
     "GOMP_CPU_AFFINITY=0-3",
     "CCL_WORKER_AFFINITY=900",
     "OMP_PLACES='{900}'",
-    "MASTER_PORT=http",
     "LD_PRELOAD=/a/libiomp5.so:/a/libgomp.so.1",
 )
 JOBS = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from emit_machines import one_socket
 from hypothesis import given
@@ -56,22 +54,6 @@ def test_a_host_file_of_hydra_and_one_of_open_mpi() -> None:
 )
 def test_ranges_users_and_slots_as_operators_write_them(text: str, names: str) -> None:
     assert [node.name for node in parse_hosts(text)] == names.split()
-
-
-def test_a_group_of_clustershell_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    nodeset = tmp_path / "nodeset"
-    nodeset.write_text('#!/bin/sh\n[ "$2" = @rack1 ] && echo n1 n2 || echo no such >&2\n')
-    nodeset.chmod(0o755)
-    assert [node.name for node in parse_hosts("@rack1,n3")] == ["n1", "n2", "n3"]
-    with pytest.raises(CputuneError, match="hosts of @rack2: no such"):
-        parse_hosts("@rack2")
-    nodeset.unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CputuneError, match="nodeset does not tell"):
-        parse_hosts("@rack1")
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,3 @@ def test_an_allocation_needs_no_names() -> None:
                       "--hosts", "alpha,beta"]
         )  # fmt: skip
         assert reached(outside.stdout) == {"alpha": True, "beta": "it is not in our allocation"}
-
-
-@pytest.mark.skipif(install.why_no_slurm() is not None, reason=str(install.why_no_slurm()))
-def test_a_login_node_asks_for_the_hosts() -> None:
-    with two_hosts() as hosts, slurm(hosts):
-        asked = (*DOCTOR, "--host-timeout", "60", "--salloc", "-N2 --exclusive")
-        done = hosts.run("alpha", asked, timeout=200)
-        assert reached(done.stdout) == {"alpha": True, "beta": True}
-        until(lambda: hosts.run("alpha", ["squeue", "--noheader"]).stdout == "")

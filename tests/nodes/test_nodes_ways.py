@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from shutil import which
@@ -12,7 +11,6 @@ import pytest
 
 from cputune.errors import CannotError, UsageError
 from cputune.host import Host
-from cputune.remote import named
 from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts
 from cputune.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_reach
 
@@ -159,77 +157,3 @@ def test_a_host_is_named_once() -> None:
     assert [node.name for node in parse_distinct_hosts("a:2, b")] == ["a", "b"]
     with pytest.raises(UsageError, match="names a twice"):
         parse_distinct_hosts("a,b,a:2")
-
-
-GRANTS = 'echo "salloc: Granted job allocation 7" >&2; export SLURM_JOB_NODELIST=n[1-2]; exec "$@"'
-
-
-@pytest.fixture
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """A FakeSlurm: an salloc that does as told, and a squeue that knows why a job waits."""
-
-    def make(does: str, reason: str = "Resources") -> Path:
-        words = f'echo "$1" > {tmp_path}/asked; shift; trap "touch {tmp_path}/revoked" EXIT; '
-        for name, script in (("salloc", words + does), ("squeue", f"echo {reason}")):
-            (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        monkeypatch.setattr(named, "LOOK_SECONDS", 0.05)
-        return tmp_path
-
-    return make
-
-
-def test_nodes_that_slurm_gives_are_held_until_they_are_no_more_needed(
-    fake_slurm: Callable[..., Path],
-) -> None:
-    place = fake_slurm(GRANTS)
-    with named.allocation(["-N2"]) as variables:
-        assert variables["SLURM_JOB_NODELIST"] == "n[1-2]"
-        assert (place / "asked").read_text() == "-N2\n"
-
-
-@pytest.mark.parametrize(
-    ("does", "words"),
-    [
-        ('echo "salloc: error: invalid partition specified: x" >&2; exit 1', "invalid partition"),
-        ('echo "salloc: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1', "QOSMaxSubmit"),
-        ("exit 1", "does not say why"),
-    ],
-)
-def test_what_slurm_refuses_is_said_in_its_words(
-    does: str, words: str, fake_slurm: Callable[..., Path]
-) -> None:
-    fake_slurm(does)
-    with pytest.raises(CannotError, match=words), named.allocation(["-px"]):
-        pass
-
-
-PENDING = 'echo "salloc: Pending job allocation 7" >&2; read'
-
-
-def test_a_job_that_waits_for_ever_ends_with_the_time_given_and_the_reason(
-    fake_slurm: Callable[..., Path],
-) -> None:
-    place = fake_slurm(PENDING)
-    told: list[str] = []
-    with (
-        pytest.raises(CannotError, match="gave no nodes in 1 s: Resources"),
-        named.allocation(["-N2"], most_seconds=0.6, on_reason=told.append),
-    ):
-        pass
-    assert told == ["Slurm lets the job wait: Resources"]
-    assert (place / "revoked").exists()
-
-
-def test_nobody_waits_for_what_slurm_never_gives(fake_slurm: Callable[..., Path]) -> None:
-    place = fake_slurm(PENDING, "PartitionNodeLimit")
-    with pytest.raises(CannotError, match="never gives these nodes: PartitionNodeLimit"):
-        named.allocation(["-N3"]).__enter__()
-    assert (place / "revoked").exists()
-
-
-def test_without_salloc_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CannotError, match="no salloc"), named.allocation([]):
-        pass

@@ -128,13 +128,3 @@ def test_of_its_own_node_a_job_has_the_cpus_that_were_granted(
     (granted,) = cpulist.parse(result["host"]["topology"]["allowed"])
     seen = [rank["affinity"] for trial in result["trials"] for rank in trial["observed"]]
     assert set(seen) == {str(granted)}
-
-
-def test_nodes_that_there_never_are_end_with_slurms_reason(
-    allocated: Cluster, tmp_path: Path
-) -> None:
-    argv = [*TUNE[:4], "--salloc", "-N3", "--", str(LIGHT), "0.02"]
-    done = allocated.run("alpha", argv, cwd=tmp_path, check=False)
-    assert done.returncode == 3
-    assert "Slurm never gives these nodes: PartitionNodeLimit" in done.stderr
-    until(lambda: allocated.run("alpha", ["squeue", "--noheader"]).stdout == "")

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow, pytest.mar
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
 MPIS = ("mpich", "openmpi4", "impi")
-ENGINES = ("ssh", "srun", "salloc", *MPIS)
+ENGINES = ("ssh", "srun", *MPIS)
 SCRIPT = f"""
 import os, runpy, sys, time
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -40,7 +40,7 @@ runpy.run_path({LIGHT!r})
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name in ("srun", "salloc"):
+    if name == "srun":
         if install.why_no_slurm() is not None:
             pytest.skip(str(install.why_no_slurm()))
     elif name != "ssh" and not installed(name):
@@ -56,7 +56,7 @@ def hosts(engine: str) -> Iterator[Cluster]:
         odd = Odd(environment={"PATH": f"{prefix(engine)}/bin:{os.environ['PATH']}"})
     with ExitStack() as stack:
         made = stack.enter_context(two_hosts(alpha=odd, beta=odd))
-        if engine in ("srun", "salloc"):
+        if engine == "srun":
             stack.enter_context(slurm(made))
         yield made
 
@@ -81,7 +81,6 @@ def tune(
     ways = {
         "ssh": ["--hosts", "alpha,beta", "--through", "ssh"],
         "srun": [],
-        "salloc": ["--salloc", "-N2 --exclusive --no-kill"],
     }
     argv += ways.get(engine, ["--hosts", "alpha,beta", "--through", "mpirun"])
     if engine == "srun":
@@ -177,7 +176,4 @@ def test_nothing_stays_of_a_tuner_that_is_killed(engine: str, hosts: Cluster, sc
             process.send_signal(signal.SIGKILL)
     tuner.communicate()
     until(lambda: not ranks(hosts, "alpha", script) and not ranks(hosts, "beta", script), 60)
-    if engine != "salloc":
-        until(lambda: not any(files_left(hosts, name) for name in hosts.names), 60)
-    else:  # Slurm may kill the ranks before they have removed their files
-        until(lambda: hosts.run("alpha", ["squeue", "--noheader"]).stdout == "", 60)
+    until(lambda: not any(files_left(hosts, name) for name in hosts.names), 60)

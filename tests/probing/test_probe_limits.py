@@ -245,19 +245,6 @@ def test_a_count_of_processes_that_is_none_is_unknown(damage: str) -> None:
     assert "pids.max" in (facts.why_unknown("limits.pids") or "")
 
 
-@pytest.mark.parametrize(
-    ("stat", "nice"),
-    [
-        ("7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 19 1", 19),
-        ("7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 -5", -5),
-        ("7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", None),
-        ("rubbish", None),
-    ],
-)
-def test_the_nice_value_is_counted_from_behind_the_name(stat: str, nice: int | None) -> None:
-    assert limits({"proc/self/stat": stat}).nice == nice
-
-
 def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
     text = (
         "Max processes   100   200   processes\n"
@@ -273,7 +260,7 @@ def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
 
 def test_what_is_not_in_sight_has_its_reason() -> None:
     facts = probe(machine(None, files={**OWN, "proc/self/mountinfo": MOUNTED}))
-    unseen = ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "nice", "cpuset")
+    unseen = ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "cpuset")
     for fact in (*unseen, "pids_used"):
         assert getattr(facts.limits, fact) is None
         assert facts.why_unknown(f"limits.{fact}")

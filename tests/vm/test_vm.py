@@ -179,20 +179,18 @@ def test_the_own_name_on_loopback_is_found_for_a_job_on_two_nodes(guest: Guest) 
     assert "gloo-loopback" in codes(document)
 
 
-def test_shared_memory_that_is_full_and_read_only(guest: Guest) -> None:
-    guest.run('fallocate --length "$(df --output=avail -B1 /dev/shm | tail -1)" /dev/shm/left')
-    undo = "mount -o remount,rw /dev/shm; rm /dev/shm/left"
-    with changed(guest, "mount -o remount,ro /dev/shm", undo):
-        assert {"shm-full", "shm-read-only"} <= codes(doctor(guest))
+def test_shared_memory_that_is_full(guest: Guest) -> None:
+    fill = 'fallocate --length "$(df --output=avail -B1 /dev/shm | tail -1)" /dev/shm/left'
+    with changed(guest, fill, "rm /dev/shm/left"):
+        assert "shm-full" in codes(doctor(guest))
 
 
-def test_nice_and_the_limit_of_processes(guest: Guest) -> None:
+def test_the_limit_of_processes(guest: Guest) -> None:
     user = "setpriv --reuid 65534 --clear-groups --bounding-set=-all --inh-caps=-all"
-    document = doctor(guest, f"prlimit --nproc=30 nice -n 19 env HOME=/tmp {user}")
+    document = doctor(guest, f"prlimit --nproc=30 env HOME=/tmp {user}")
 
-    assert document["host"]["limits"]["nice"] == 19
     assert document["host"]["limits"]["processes"] == 30
-    assert {"niced", "processes-few"} <= codes(document)
+    assert "processes-few" in codes(document)
 
 
 def test_a_busy_neighbour_is_named(guest: Guest) -> None:

@@ -62,26 +62,6 @@ def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("rank-impossible", Severity.ERROR)
-def rank_impossible(facts: HostFacts) -> Iterator[Finding]:
-    """RANK is not below WORLD_SIZE
-
-    Symptom: the start waits for ever, or "rank out of range".
-
-    Cause: RANK and WORLD_SIZE were set by hand, or come from two launches.
-
-    Remedy: Number the ranks from 0 to WORLD_SIZE - 1, the local ones likewise.
-
-    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
-    """
-    for name, of in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
-        rank, ranks = number(facts, name), number(facts, of)
-        if rank is not None and ranks is not None and rank >= ranks:
-            yield rank_impossible.finding(
-                f"{name}={rank}, {of}={ranks}", command=f"unset {name} {of}"
-            )
-
-
 @check("master-addr", Severity.ERROR)
 def master_addr(facts: HostFacts) -> Iterator[Finding]:
     """Ranks do not know where the first one is
@@ -105,24 +85,6 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
             if job_nodes(facts) == 1
             else None,
         )
-
-
-@check("master-port", Severity.ERROR)
-def master_port(facts: HostFacts) -> Iterator[Finding]:
-    """MASTER_PORT is no port
-
-    Symptom: "The server socket has failed to listen", or a ValueError at the start.
-
-    Cause: the variable holds no number, or one that no port has.
-
-    Remedy: Give a free port between 1024 and 65535.
-
-    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
-    """
-    text, port = value(facts, "MASTER_PORT"), number(facts, "MASTER_PORT")
-    wrong = text is not None and (port is None or not 0 < port < 65536)
-    if wrong and not left_over(facts):  # that finding unsets it with the rest
-        yield master_port.finding(f"MASTER_PORT={text!r}", command="export MASTER_PORT=29500")
 
 
 @check("master-loopback", Severity.ERROR)
@@ -190,25 +152,6 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("provider-local", Severity.ERROR)
-def provider_local(facts: HostFacts) -> Iterator[Finding]:
-    """The chosen network provider works inside one machine only
-
-    Symptom: MPI or oneCCL aborts or hangs as soon as a second machine takes part.
-
-    Cause: FI_PROVIDER=shm is shared memory, which ranks of one machine have in common.
-
-    Remedy: Choose a provider that reaches the other machines, such as tcp.
-
-    Source: https://ofiwg.github.io/libfabric/main/man/fi_shm.7.html
-    """
-    provider, nodes = (value(facts, "FI_PROVIDER") or "").lower(), job_nodes(facts)
-    if provider == "shm" and nodes > 1:
-        yield provider_local.finding(
-            f"FI_PROVIDER={provider} with {nodes} machines", command="export FI_PROVIDER=tcp"
-        )
-
-
 @check("ranks-alone", Severity.ERROR)
 def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     """Every rank trains alone
@@ -236,26 +179,6 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
             title=None if ranks > 1 else "Several ranks would each train alone",
             command="export ACCELERATE_USE_CPU=true",
         )
-
-
-@check("mpi-outside", Severity.WARNING)
-def mpi_outside(facts: HostFacts) -> Iterator[Finding]:
-    """mpirun cannot start: its own directory is not on PATH
-
-    Symptom: "mpirun: line 103: mpiexec.hydra: command not found".
-
-    Cause: Intel MPI's mpirun is a script that calls mpiexec.hydra from PATH. It was found by
-    its path, beside a Python whose environment is not activated.
-
-    Remedy: Put the directory on PATH, or activate the environment that it belongs to.
-
-    Source: https://pypi.org/project/impi-rt/
-    """
-    for item in facts.launchers:
-        reason = facts.why_unknown(f"launchers.{item.name}.dialect") or ""
-        if item.name == "mpirun" and reason.endswith("ended with 127"):
-            directory = shlex.quote(item.path.rpartition("/")[0])
-            yield mpi_outside.finding(reason, command=f'export PATH={directory}:"$PATH"')
 
 
 @check("mpi-mixed", Severity.WARNING)

@@ -262,22 +262,6 @@ def shm_full(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("shm-read-only", Severity.WARNING)
-def shm_read_only(facts: HostFacts) -> Iterator[Finding]:
-    """/dev/shm may not be written to
-
-    Symptom: "unable to open shared memory object … Read-only file system".
-
-    Cause: a container with a read-only root and no tmpfs of its own at /dev/shm.
-
-    Remedy: Mount a tmpfs there, or train with --dataloader_num_workers 0 and without oneCCL.
-
-    Source: https://docs.pytorch.org/docs/stable/multiprocessing.html
-    """
-    if facts.limits.shm_read_only:
-        yield shm_read_only.finding("/dev/shm is mounted read-only")
-
-
 @check("processes-few", Severity.WARNING)
 def processes_few(facts: HostFacts) -> Iterator[Finding]:
     """Fewer threads may be started than training needs
@@ -345,28 +329,6 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
             "usual least",
             severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
             command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
-        )
-
-
-@check("niced", Severity.ADVICE)
-def niced(facts: HostFacts) -> Iterator[Finding]:
-    """Everything else goes first
-
-    Symptom: training is slow as soon as anything else runs.
-
-    Cause: children inherit the nice value. At 19 a thread gets a seventieth of the CPU
-    time of a neighbour at 0, and the whole team waits for it at each barrier.
-
-    Remedy: Start training from a shell that was not started with nice.
-
-    Source: https://man7.org/linux/man-pages/man7/sched.7.html
-    """
-    nice = facts.limits.nice
-    if nice is not None and nice > 0:
-        yield niced.finding(
-            f"this shell runs at nice {nice}",
-            severity=Severity.WARNING if facts.load.busy else None,
-            command="sudo renice -n 0 -p $$",
         )
 
 

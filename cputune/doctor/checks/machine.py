@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from cputune import cpulist
@@ -95,23 +94,6 @@ def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
     share = facts.load.steal_share
     if share is not None and share > STEAL_SHARE:
         yield cpu_steal.finding(f"{100 * share:.1f} % of CPU time is stolen")
-
-
-@check("memory-pressure", Severity.WARNING)
-def memory_pressure(facts: HostFacts) -> Iterator[Finding]:
-    """Tasks wait for memory
-
-    Symptom: the machine is slow although CPUs are idle.
-
-    Cause: memory is short, and the kernel reclaims pages while tasks wait.
-
-    Remedy: Free memory before training, or raise the container's limit.
-
-    Source: https://docs.kernel.org/accounting/psi.html
-    """
-    pressure = facts.load.memory_pressure_percent
-    if pressure is not None and pressure > MEMORY_PRESSURE_PERCENT:
-        yield memory_pressure.finding(f"memory pressure {pressure:g} % over ten seconds")
 
 
 @check("memory-low", Severity.WARNING)
@@ -258,25 +240,6 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("numa-memoryless", Severity.WARNING)
-def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
-    """A NUMA node has CPUs but no memory
-
-    Symptom: ranks on one socket are slower, or numactl --membind fails there.
-
-    Cause: all memory of that node's cores is remote.
-
-    Remedy: Fill the memory slots of that socket, or keep ranks off its cores.
-
-    Source: https://docs.kernel.org/mm/numa.html
-    """
-    allowed, nodes = set(facts.topology.allowed), facts.topology.numa_nodes
-    bare = [node for node in nodes if node.memory_bytes == 0 and allowed & set(node.cpus or ())]
-    if bare and any(node.memory_bytes for node in nodes):
-        said = (f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}" for node in bare)
-        yield numa_memoryless.finding(f"0 bytes of memory at {'; '.join(said)}")
-
-
 LITTLE_FREE_BYTES = 2 * GIB
 MANY_SOCKETS = 4
 
@@ -341,28 +304,6 @@ def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
     if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
         yield sockets_of_one_core.finding(
             f"{sockets} sockets with 1 core each; advised: {advised(facts).why}",
-            command=advised_launch(facts),
-        )
-
-
-@check("sockets-unequal", Severity.ADVICE)
-def sockets_unequal(facts: HostFacts) -> Iterator[Finding]:
-    """Sockets with different numbers of usable cores
-
-    Symptom: ranks wait for the one on the smaller socket.
-
-    Cause: CPUs are offline, or the cpuset cuts the sockets unevenly.
-
-    Remedy: Give every rank as many threads as the smallest one has cores.
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-    counts = Counter(core.socket for core in facts.topology.allowed_cores)
-    if facts.topology.sockets_known and len(set(counts.values())) > 1:
-        said = ", ".join(f"socket {socket}: {n}" for socket, n in sorted(counts.items()))
-        yield sockets_unequal.finding(
-            f"allowed cores: {said}; {advised(facts).threads} threads fit a rank: "
-            f"{advised(facts).why}",
             command=advised_launch(facts),
         )
 

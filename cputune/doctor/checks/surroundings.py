@@ -17,7 +17,7 @@ from cputune.stack import versions_of
 
 MIB, GIB = 1 << 20, 1 << 30
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
+_HOLLOW = ("no files", "no __init__.py", "says")
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
@@ -95,10 +95,10 @@ def _without(facts: HostFacts, name: str) -> str:
 def library_first(facts: HostFacts) -> Iterator[Finding]:
     """LD_LIBRARY_PATH puts another library in the place of torch's
 
-    Symptom: "file too short", "invalid ELF header", "undefined symbol" at import torch.
+    Symptom: "undefined symbol", "file too short" or "invalid ELF header" at import torch.
 
     Cause: ld.so searches LD_LIBRARY_PATH before the folder that torch's own libraries name
-    (RUNPATH), and it does not go on where the first file is damaged.
+    (RUNPATH).
 
     Remedy: Take the folder out of LD_LIBRARY_PATH.
 
@@ -119,10 +119,10 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
     Symptom: pip shows it, and "No module named", "cannot import name … (unknown location)" or
     another version comes at import.
 
-    Cause: an installation that was interrupted, a folder that was copied or left behind, an
-    editable install whose source has moved. What is said of versions is said of the metadata.
+    Cause: an installation that was interrupted, a folder that was copied or left behind. What is
+    said of versions is said of the metadata.
 
-    Remedy: Install it again; an editable one from where its source lies now.
+    Remedy: Install it again.
 
     Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
     """
@@ -134,41 +134,12 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
                 remedy="Install it by pip or conda where versions are to be held together.",
             )
         if stray.how.startswith(_HOLLOW):
-            name = re.sub(r"^__editable__[._]+|^_+|[-_]\d.*|_finder|\.(pth|py)$", "", stray.name)
-            package = facts.package(name)
+            package = facts.package(stray.name)
             own = re.match(r"says (\S+),", stray.how)  # the code stays, its metadata is mended
             wanted = own[1] if own else package.version if package else None
-            again = (package.name if package else name) + (f"=={wanted}" if wanted else "")
-            gone = stray.how == "editable, gone"
+            again = (package.name if package else stray.name) + (f"=={wanted}" if wanted else "")
             yield package_hollow.finding(
                 f"{stray.path}: {stray.how}",
-                command=f"pip uninstall -y {name}"
-                if gone
-                else f"pip install --force-reinstall --no-deps {again}",
-            )
-
-
-@check("environment-moved", Severity.ERROR)
-def environment_moved(facts: HostFacts) -> Iterator[Finding]:
-    """The launchers of this environment name a Python that is gone
-
-    Symptom: "bad interpreter: No such file or directory" from torchrun or accelerate.
-
-    Cause: the environment was moved or copied. The first line of its programs still names the old
-    place, and so does bin/activate.
-
-    Remedy: Launch by the Python itself (python -m torch.distributed.run, python -m
-    accelerate.commands.launch), or install them again where the environment lies now.
-
-    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
-    """
-    for path in facts.surroundings.names_nothing:
-        if "/" in path:
-            package = facts.package("torch" if path.endswith("torchrun") else "accelerate")
-            version = (package.version or "").partition("+")[0] if package else ""
-            again = f"{package.name}=={version}" if package and version else "torch accelerate"
-            yield environment_moved.finding(
-                f"the first line of {path} names a Python that is not there",
                 command=f"pip install --force-reinstall --no-deps {again}",
             )
 
@@ -284,68 +255,6 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("address-space", Severity.WARNING)
-def address_space(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -v is below what training maps
-
-    Symptom: "Cannot allocate memory", "failed to map segment", std::bad_alloc, with memory free.
-
-    Cause: ulimit -v counts addresses, not memory: stacks of threads (8 MiB each), glibc's arenas
-    (64 MiB for each thread) and mapped files among them. torch and transformers map 3 GB before
-    the first step.
-
-    Remedy: Lift it, and limit memory by a cgroup instead (systemd-run, Slurm, a container).
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.address_space_bytes
-    mapped = 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
-    if limit is not None and limit < mapped:
-        yield address_space.finding(
-            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about {mapped / GIB:.0f} GiB",
-            severity=Severity.ERROR if limit < 3 * GIB else None,
-            command="ulimit -Sv unlimited",
-        )
-
-
-@check("file-size", Severity.ERROR)
-def file_size(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -f is below the size of a checkpoint
-
-    Symptom: "File too large (os error 27)" when the model is saved.
-
-    Cause: the shell limits how large one file may become; it is found out at the first checkpoint.
-
-    Remedy: Lift it in the shell that trains.
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.file_bytes
-    if limit is not None and limit < 2 * GIB:
-        yield file_size.finding(
-            f"ulimit -f is {limit / MIB:.1f} MiB; BERT base takes 440 MB, its optimizer 880 MB",
-            command="ulimit -Sf unlimited",
-        )
-
-
-@check("cpu-seconds", Severity.ERROR)
-def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -t ends every process after some seconds of computing
-
-    Symptom: "Killed", or "CPU time limit exceeded", always after the same time.
-
-    Cause: the shell limits the CPU time of a process; all of its threads count together, and
-    importing torch takes some seconds alone. Login nodes set it.
-
-    Remedy: Train where there is no such limit: in a job of the scheduler.
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.cpu_seconds
-    if limit is not None and limit < 3600:
-        yield cpu_seconds.finding(f"ulimit -t is {limit} seconds", command="ulimit -St unlimited")
-
-
 @check("folder-unusable", Severity.WARNING)
 def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
     """A folder that training writes to cannot be written
@@ -430,46 +339,6 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
     yield from _told(facts, debug_left_on, "slow")
-
-
-@check("proxy-dead", Severity.WARNING)
-def proxy_dead(facts: HostFacts) -> Iterator[Finding]:
-    """The proxy in this shell does not answer
-
-    Symptom: "Max retries exceeded", "ProxyError", pip and downloads of models that hang.
-
-    Cause: the variable was set for another network, or the proxy is gone.
-
-    Remedy: Unset it, or name the proxy of this network.
-
-    Source: https://requests.readthedocs.io/en/latest/user/advanced/#proxies
-    """
-    for name in facts.surroundings.names_nothing:
-        if name.upper().endswith("_PROXY"):
-            yield proxy_dead.finding(
-                f"nothing takes connections at the address in {name}", command=f"unset {name}"
-            )
-
-
-@check("locale-missing", Severity.ADVICE)
-def locale_missing(facts: HostFacts) -> Iterator[Finding]:
-    """The locale of this shell is not installed
-
-    Symptom: "setlocale: LC_ALL: cannot change locale" from bash and mpirun, and
-    "unsupported locale setting" from Python programs that ask for it.
-
-    Cause: ssh and containers hand on LANG or LC_ALL of a machine that has more locales.
-
-    Remedy: Take one that every machine has.
-
-    Source: https://docs.python.org/3/library/locale.html#locale.setlocale
-    """
-    for name in facts.surroundings.names_nothing:
-        if name.startswith("L"):
-            yield locale_missing.finding(
-                f"{name}={value(facts, name) or '(set)'} is not installed",
-                command=f"export {name}=C.UTF-8",
-            )
 
 
 CHECKS = checks_of(__name__)

@@ -378,24 +378,4 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("pin-off", Severity.ADVICE)
-def pin_off(facts: HostFacts) -> Iterator[Finding]:
-    """Intel MPI is told to bind nothing
-
-    Symptom: ranks wander between sockets, and their memory stays behind.
-
-    Cause: I_MPI_PIN=0 switches binding off for all ranks. That is right only where
-    something else binds them, as DeepSpeed's launcher does.
-
-    Remedy: Unset I_MPI_PIN, or bind each rank yourself (numactl, taskset).
-
-    Source: deepspeedai/DeepSpeed#4531
-    """
-    off = (value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND
-    intel = any(item.dialect == "intelmpi" for item in facts.launchers)
-    whole, nodes = facts.topology.allowed == facts.topology.online, len(facts.topology.numa_nodes)
-    if off and intel and whole and nodes > 1:
-        yield unset(pin_off, facts, "I_MPI_PIN", f", {nodes} NUMA nodes")
-
-
 CHECKS = checks_of(__name__)

@@ -585,8 +585,6 @@ _VARIABLE_CHECKS = (
     libraries.blocktime_long,
     precision.isa_capped,
     precision.fp16_ignored,
-    launch.rank_impossible,
-    launch.master_port,
     launch.interface_missing,
 )
 """And those that variables decide on this one."""

@@ -306,13 +306,6 @@ def twice(made: Environment) -> None:
     os.utime(info, (0, 0))
 
 
-def moved(made: Environment) -> None:
-    """The launcher names the Python of the place where the environment lay."""
-    made.own("accelerate")
-    program = made.prefix / "bin" / "accelerate"
-    program.write_text(program.read_text().replace(f"#!{made.prefix}", "#!/home/gone/venv"))
-
-
 def configured(text: str) -> Plant:
     """A default configuration of accelerate."""
 
@@ -334,11 +327,7 @@ FAULTS: tuple[Fault, ...] = (
     variable("launch-left-over", ends=True, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2"),
     variable("launch-left-over", ends=True, **_FOREVER, **_BEFORE_CURE),
     variable("launch-left-over", ends=True, RANK="0", WORLD_SIZE="2", ACCELERATE_USE_CPU="true"),
-    variable("rank-impossible", RANK="3", WORLD_SIZE="2"),
-    variable("rank-impossible", ends=True, LOCAL_RANK="2", LOCAL_WORLD_SIZE="2"),
     variable("master-unknown", MASTER_ADDR="no-such-host.invalid", MASTER_PORT="29519"),
-    variable("master-port", MASTER_PORT="abc"),
-    variable("master-port", MASTER_PORT="99999"),
     variable("interface-missing", GLOO_SOCKET_IFNAME="eth99"),
     variable("interface-missing", FI_TCP_IFACE="eth99"),
     variable("ranks-auto", PET_NPROC_PER_NODE="auto"),
@@ -374,28 +363,21 @@ FAULTS: tuple[Fault, ...] = (
     variable("isa-capped", MKL_ENABLE_INSTRUCTIONS="SSE4_2"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libtcmalloc.so.4"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libjemalloc.so:/nowhere/libiomp5.so"),
-    junk("libstdc++.so.6"),
     junk("libtorch_cpu.so", path="/usr/lib:@/job/lib"),
     # oneCCL and IPEX that are not read
     variable("stack-variable-ignored", CCL_WORKER_COUNT="1"),
     variable("stack-variable-ignored", ACCELERATE_USE_IPEX="true"),
     variable("ccl-affinity", CCL_WORKER_AFFINITY="990"),
     variable("ccl-transport", CCL_ATL_TRANSPORT="mpi"),
-    # folders, proxies, locales, environments
+    # folders, environments
     variable("cache-not-read", TRANSFORMERS_CACHE="/tmp/models"),
-    variable("proxy-dead", HTTPS_PROXY="http://127.0.0.1:9"),
-    variable("locale-missing", LC_ALL="xx_YY.UTF-8"),
     variable("environment-foreign", VIRTUAL_ENV="/opt/other"),
     variable("environment-foreign", CONDA_PREFIX="/opt/conda", typed="unset VIRTUAL_ENV"),
     variable("folder-unusable", HF_HOME="/proc/models"),
     variable("folder-unusable", HOME="/proc"),
     variable("folder-unusable", TMPDIR="/proc"),
     # limits of the shell
-    limit("address-space", "ulimit -Sv 2500000"),
-    limit("address-space", "ulimit -Sv 1500000", ends=True),
     limit("open-files", "ulimit -Sn 64"),
-    limit("file-size", "ulimit -Sf 10", ends=True),
-    limit("cpu-seconds", "ulimit -St 3", ends=True),
     # files in the place of libraries
     shadow("torch.py"),
     shadow("transformers/__init__.py"),
@@ -410,9 +392,6 @@ FAULTS: tuple[Fault, ...] = (
     package("package-hollow", "safetensors without files", hollow("safetensors")),
     package("package-hollow", "metadata of another accelerate", told_as("accelerate", "1.14.0"),
             ends=False),
-    package("package-hollow", "an editable install whose source is gone",
-            lambda made: (made.site / "__editable__.peft-1.0.pth").write_text("/home/gone/src\n"),
-            ends=False),
     package("requirement-unmet", "tokenizers 0.10.0", older("tokenizers", "0.10.0")),
     package("requirement-unmet", "huggingface_hub 0.20.0", older("huggingface_hub", "0.20.0")),
     package("transformers-accelerate", "accelerate 0.20.0", older("accelerate", "0.20.0")),
@@ -422,8 +401,6 @@ FAULTS: tuple[Fault, ...] = (
             lambda made: (made.site / "~ccelerate-1.0.0.dist-info").mkdir(), ends=False),
     package("oneccl-torch-mismatch", "oneccl_bind_pt 2.8.0",
             lambda made: made.add("oneccl_bind_pt", "2.8.0"), ends=False),
-    package("environment-moved", "accelerate of a moved venv", moved,
-            launch="accelerate launch --cpu train.py"),
     Fault(code="file-unreadable", name="default_config.yaml is no YAML", plant=configured("a: [1"),
           variables={"HF_HOME": "@/job/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
     Fault(code="file-unreadable", name="default_config.yaml is a list", plant=configured("- 1\n"),
