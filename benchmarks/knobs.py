@@ -1,6 +1,6 @@
 """What each knob is worth here, one at a time, beside the plan without it.
 
-    python benchmarks/knobs.py [--recipe bert-mini] [--minutes 6] [--only dropout,products]
+    python benchmarks/knobs.py [--recipe bert-mini] [--minutes 6] [--only dropout,malloc]
     python benchmarks/knobs.py --only ddp,omp,attention,clipping,memory,interop,channels
 
 The base is one rank over all cores, in bf16 where the CPU multiplies it, with tcmalloc where it was
@@ -33,9 +33,10 @@ import cputune
 from cputune.cores import usable_cores
 from cputune.facts import HostFacts
 from cputune.inside import recipe_script
-from cputune.knobs import Ask, KnobValue, knob_named
+from cputune.knobs import knob_named
 from cputune.knobs.libraries import preloads
 from cputune.knobs.precision import advised_precision, native_precisions
+from cputune.knobs.record import Ask, KnobValue
 from cputune.layout import baseline_plan, make_plan
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
@@ -43,7 +44,6 @@ from cputune.workload import DEFAULT_RECIPE, Workload
 
 ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("dropout", "bytes"),
-    ("products", "bf16"),
     ("optimizer", "adamw_torch"),
     ("accumulation", 2),
     ("malloc", "kept"),
@@ -92,7 +92,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 FIRST = {
-    "products": {"precision": "fp32"},
     "malloc": {"allocator": "default", "preload": ()},
     "order": {"settings": {"padding": "cut"}},
 }
@@ -114,7 +113,7 @@ def pairs(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str
         if only and name not in only:
             continue
         knob = knob_named(name)
-        assert knob.choices is not None
+        assert knob.offers is not None
         assert knob.put is not None
         here = knob.choices(facts, Ask(workload=job, fixed={name: value}))
         if value not in here.values:

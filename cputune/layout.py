@@ -206,7 +206,7 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
 
 def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
     """Whether a knob can take this value on this machine, with these versions."""
-    return knob.choices is not None and value in knob.choices(facts, ask).values
+    return knob.offers is not None and value in knob.choices(facts, ask).values
 
 
 def make_plan(

@@ -15,10 +15,11 @@ from msgspec import Meta
 from cputune.cpulist import MAX_CPUS
 from cputune.documents import plain, record_of
 from cputune.errors import ResultError
-from cputune.knobs import KNOBS, KnobValue, knob_named
+from cputune.knobs import KNOBS, knob_named
 from cputune.knobs.backend import BACKENDS, Backend
 from cputune.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
 from cputune.knobs.precision import PRECISIONS, Precision
+from cputune.knobs.record import KnobValue
 
 MOST_RANKS = 4096
 """Of one node: more than any machine has cores."""

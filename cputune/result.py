@@ -18,7 +18,8 @@ from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import MissingPackageError, ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
-from cputune.knobs import KNOBS, Keeps, LeftOut, kept_by_change
+from cputune.knobs import KNOBS, kept_by_change
+from cputune.knobs.record import Keeps, LeftOut
 from cputune.levers import Lever
 from cputune.plan import Plan
 from cputune.portrait import Found, NodeCores

@@ -9,8 +9,9 @@ from machines import machine
 
 import cputune
 from cputune.doctor import diagnose
-from cputune.knobs import LeftOut, knob_named
+from cputune.knobs import knob_named
 from cputune.knobs.kernels import FUSED
+from cputune.knobs.record import LeftOut
 from cputune.levers import done, untried
 from cputune.plan import Plan
 from cputune.portrait import Found

@@ -3,9 +3,6 @@
 ``carry.py`` loads this file from beside itself, in trials and in emitted launches, once torch is
 there. It needs Python 3.9 and torch 2.0 or later.
 
-``products``: ``bf16`` lets oneDNN round the factors of fp32 matrix products to bf16; sums and
-results stay fp32 (``torch.backends.mkldnn.matmul.fp32_precision``, torch 2.9 and later).
-
 ``dropout``: ``bytes`` draws the masks of dropout from random bytes, on all threads of the rank.
 torch draws them one by one on one thread, unless the processor is Intel's
 (aten/src/ATen/native/cpu/DistributionKernels.cpp, bernoulli_scalar_kernel). The masks are
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 SAID = {
-    ("products", "bf16"): "factors of fp32 matrix products are rounded to bf16",
     ("dropout", "bytes"): "dropout masks are drawn from random bytes, on all threads: "
     "others than torch's for the same seed",
     ("compile", "yes"): "the model is compiled at its first training step (torch.compile)",
@@ -41,8 +37,6 @@ SAID = {
 
 def set_in(torch: ModuleType, settings: Mapping[str, str]) -> list[str]:
     """Set what is asked for in this torch; what that means, in words."""
-    if settings.get("products") == "bf16":
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     if settings.get("dropout") == "bytes" and not MASKS.drawing:
         MASKS.begin(torch)
     if settings.get("compile") == "yes":

@@ -61,8 +61,8 @@ class RankState(TypedDict, total=False):
         optimizer: its class, and which of torch's implementations it takes.
         mapped_blocks: blocks that glibc's malloc has mapped by themselves; None: not known.
         huge_pages_bytes: what lies in transparent huge pages; None: not known.
-        products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
-        products_rounded: whether it really rounds their factors to bf16.
+        products_rounded: whether oneDNN rounds the factors of fp32 products to bf16 (a script may
+            let it: ``torch.set_float32_matmul_precision("medium")``).
         dropout: how masks were drawn so far: "bytes", or as torch does.
         epochs: how often the script goes through its data, where it counts so.
         steps_to_end: optimizer steps of the whole training, as the script would have them.
@@ -111,7 +111,6 @@ class RankState(TypedDict, total=False):
     optimizer: dict[str, Any]
     mapped_blocks: int | None
     huge_pages_bytes: int | None
-    products: str
     products_rounded: bool
     dropout: str
     epochs: float

@@ -81,7 +81,6 @@ def read() -> RankState:
         "environment": environment,
     }
     if torch is not None:
-        state["products"] = products(torch)
         state["products_rounded"] = products_rounded(torch)
     masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
     state["dropout"] = "bytes" if masks is not None and masks.drawn else "torch"
@@ -126,13 +125,6 @@ def huge_pages_bytes() -> int | None:
             if line.startswith("AnonHugePages:"):
                 return int(line.split()[1]) * 1024
     return None
-
-
-def products(torch: ModuleType) -> str:
-    """How oneDNN may multiply fp32 matrices: ``bf16`` where that is allowed, else ``fp32``."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    asked = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later
-    return "bf16" if asked == "bf16" else "fp32"
 
 
 def products_rounded(torch: ModuleType) -> bool:

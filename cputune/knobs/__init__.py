@@ -17,21 +17,8 @@ from cputune.knobs.backend import BACKEND, CCL_WORKERS, INTERFACE
 from cputune.knobs.batches import ACCUMULATION, ORDER, PADDING, WORKERS
 from cputune.knobs.kernels import COMPILE, DROPOUT, IPEX, OPTIMIZER
 from cputune.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
-from cputune.knobs.precision import PRECISION, PRODUCTS
-from cputune.knobs.record import (
-    KEPT,
-    Argument,
-    Ask,
-    Choices,
-    Effect,
-    Footprint,
-    Keeps,
-    Knob,
-    KnobValue,
-    LeftOut,
-    Shown,
-    State,
-)
+from cputune.knobs.precision import PRECISION
+from cputune.knobs.record import KEPT, Argument, Keeps, Knob, KnobValue, State
 
 if TYPE_CHECKING:
     from cputune.plan import Plan
@@ -56,7 +43,6 @@ KNOBS: tuple[Knob, ...] = (
     WORKERS,
     PADDING,
     ORDER,
-    PRODUCTS,
     DROPOUT,
     COMPILE,
 )
@@ -66,34 +52,6 @@ NAMES = tuple(knob.name for knob in KNOBS)
 
 TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
 """What each knob stays at where it is not varied."""
-
-__all__ = [
-    "KEPT",
-    "KNOBS",
-    "NAMES",
-    "TODAY",
-    "Argument",
-    "Ask",
-    "Choices",
-    "Effect",
-    "Footprint",
-    "Keeps",
-    "Knob",
-    "KnobValue",
-    "LeftOut",
-    "Shown",
-    "State",
-    "as_seen",
-    "keeps",
-    "keeps_mathematics",
-    "kept_between",
-    "kept_by_change",
-    "knob_named",
-    "least_kept",
-    "plan_arguments",
-    "plan_in_torch",
-    "varied",
-]
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:

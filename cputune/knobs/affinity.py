@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
-from cputune.knobs.record import Effect, Knob, Shown, one_of, whole_number, yes_or_no
+from cputune.knobs.record import Effect, Knob, Shown
 
 if TYPE_CHECKING:
     from cputune.plan import Plan
@@ -33,8 +33,8 @@ def node_counts(hosts: int) -> Sequence[int]:
 NODES = Knob(
     name="nodes",
     summary="how many of the hosts that were named take part (tune --hosts)",
-    today=1,
-    parse=whole_number("nodes", least=1),
+    values=(1,),
+    least=1,
     keeps="mathematics",
     unseen="the ranks are counted, and each is started on the host that the plan says",
     effect=Effect(
@@ -51,18 +51,12 @@ NODES = Knob(
 RANKS = Knob(
     name="ranks",
     summary="training processes on each machine; together they take one global batch",
-    today=1,
-    parse=whole_number("ranks", least=1),
+    values=(1,),
+    least=1,
     keeps="mathematics",
     # accelerate >= 1.13 trains every rank alone without it (huggingface/accelerate#3883).
     variables=lambda plan: {"ACCELERATE_USE_CPU": "true"},
-    shown=(
-        Shown(
-            what="world size",
-            key="world_size",
-            expected=lambda plan, local_rank: plan.world_size,
-        ),
-    ),
+    shown=(Shown(what="world size", key="world_size", expected=lambda plan, _: plan.world_size),),
     effect=Effect(
         own=0.15,
         feature=lambda plan, at: math.log2(plan.processes_per_node),
@@ -79,16 +73,12 @@ def _cpus(plan: Plan, local_rank: int) -> str:
 THREADS = Knob(
     name="threads",
     summary="OpenMP threads of a rank, each on a core of its own",
-    today=ALL,
-    parse=whole_number("threads", least=1, also=(ALL,)),
+    values=(ALL,),
+    least=1,
     keeps="numbers",
     variables=lambda plan: {"OMP_NUM_THREADS": str(plan.threads_per_process)},
     shown=(
-        Shown(
-            what="threads",
-            key="threads",
-            expected=lambda plan, local_rank: plan.threads_per_process,
-        ),
+        Shown(what="threads", key="threads", expected=lambda plan, _: plan.threads_per_process),
         Shown(
             what="affinity",
             key="affinity",
@@ -115,8 +105,7 @@ THREADS = Knob(
 SMT = Knob(
     name="smt",
     summary="whether the threads of a rank also use the SMT siblings of its cores",
-    today=False,
-    parse=yes_or_no("smt"),
+    values=(False, True),
     keeps="numbers",
     unseen=_BY_THEIR_CPUS,
     effect=Effect(
@@ -131,8 +120,7 @@ SMT = Knob(
 PLACEMENT = Knob(
     name="placement",
     summary="where a CPU quota is spent: spread over all sockets, or packed on few of them",
-    today=SPREAD,
-    parse=one_of("placement", (SPREAD, PACKED)),
+    values=(SPREAD, PACKED),
     keeps="numbers",
     unseen=_BY_THEIR_CPUS,
     effect=Effect(

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cputune import cpulist
-from cputune.errors import UsageError
 from cputune.knobs.record import (
     Ask,
     Choices,
@@ -15,11 +14,8 @@ from cputune.knobs.record import (
     Knob,
     KnobValue,
     Shown,
-    TrainerArgument,
-    one_of,
     unless,
     variable_shown,
-    whole_number,
 )
 from cputune.stack import ccl_use, versions_of
 
@@ -32,17 +28,8 @@ if TYPE_CHECKING:
 CHOSEN = "default"
 """The interface that is chosen by what is known of the hosts."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
-
-
-def _named(value: object) -> KnobValue:
-    text = str(value)
-    if _NAME.fullmatch(text) is None:
-        raise UsageError(
-            f"interface is the name of a network interface, not {value!r}",
-            hint="--fix interface=eth0",
-        )
-    return text
+INTERFACE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+"""The kernel's names have 15 characters at most (IFNAMSIZ)."""
 
 
 def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
@@ -70,10 +57,10 @@ def interface_of(plan: Plan) -> str | None:
 INTERFACE = Knob(
     name="interface",
     summary="the network interface that ranks of several hosts talk on",
-    today=CHOSEN,
-    parse=_named,
+    values=(CHOSEN,),
+    named=INTERFACE_NAME,
     keeps="numbers",
-    choices=_interfaces,
+    offers=_interfaces,
     put=_put_interface,
     unseen="no library tells the interface that it took, and one that is not there ends the ranks",
     words=lambda plan: (name := interface_of(plan)) and f"over {name}",
@@ -111,11 +98,11 @@ def _said(plan: Plan, local_rank: int = 0) -> str | None:
 BACKEND = Knob(
     name="backend",
     summary="what adds up the gradients of the ranks: gloo, or ccl where oneCCL lives",
-    today="gloo",
-    parse=one_of("backend", BACKENDS),
+    values=BACKENDS,
     keeps="mathematics",
-    choices=_backends,
-    argument=TrainerArgument(name="ddp_backend", value=_said),
+    offers=_backends,
+    argument="ddp_backend",
+    argument_value=_said,
     shown=(
         Shown(
             what="backend",
@@ -164,8 +151,8 @@ def _workers(plan: Plan) -> str | None:
 CCL_WORKERS = Knob(
     name="ccl_workers",
     summary="threads of a rank that move gradients for oneCCL, each on a core of its own",
-    today=0,
-    parse=whole_number("ccl_workers", least=0),
+    values=(0,),
+    least=0,
     keeps="numbers",
     variables=_worker_variables,
     shown=(

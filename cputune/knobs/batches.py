@@ -10,25 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cputune.knobs.record import (
-    Argument,
-    Ask,
-    Choices,
-    Effect,
-    Knob,
-    KnobValue,
-    TrainerArgument,
-    changed_shown,
-    in_settings,
-    one_of,
-    unless,
-    whole_number,
-)
+from cputune.knobs.record import Ask, Choices, Effect, Knob, changed_shown, in_settings, unless
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from cputune.facts import HostFacts
+    from cputune.knobs.record import KnobValue
     from cputune.plan import Plan
     from cputune.workload import Workload
 
@@ -38,40 +24,33 @@ SHOWS = 0.03
 """A share of the step's time, or of its columns, that is worth a try: less is lost in the noise."""
 
 
-def _what(name: str, wanted: KnobValue | None) -> str:
-    return name if wanted is None else f"{name}={wanted}"
+def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
+    """The script's own number and the usual others, or the one that is asked for."""
+    wanted = ask.fixed.get(name)
+    if wanted == DEFAULT:
+        return Choices(values=(DEFAULT,))
+    what = name if wanted is None else f"{name}={wanted}"
+    return unless(why, what, DEFAULT, *(usual if wanted is None else (wanted,)))
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
     """The script's own batches; and all samples at once, where it accumulates."""
-    wanted = ask.fixed.get("accumulation")
-    if wanted == DEFAULT:
-        return Choices(values=(DEFAULT,))
-    why = _why_not_cut(ask, wanted)
-    if why is None and wanted is None:
-        why = _why_at_once(ask.workload)
-    return unless(why, _what("accumulation", wanted), DEFAULT, wanted or 1)
-
-
-def _why_not_cut(ask: Ask, wanted: KnobValue | None) -> str | None:
-    if ask.framework != "trainer":
-        return "the script accumulates, or not, in a loop of its own"
-    workload = ask.workload
-    if workload is not None and workload.batch_per_rank is not None:
-        return "--batch-per-rank says what a rank takes at once"
+    workload, wanted = ask.workload, ask.fixed.get("accumulation")
     samples = None if workload is None else workload.global_batch_size
-    if wanted is not None and samples is not None and samples % int(wanted):
-        return f"a global batch of {samples} cannot be cut into {wanted} batches"
-    return None
-
-
-def _why_at_once(workload: Workload | None) -> str | None:
-    own = _own_batches(workload)
-    if own is None:
-        return "in how many batches the script takes a step is not known before it has run"
-    if own > 1:
-        return None
-    return "the script takes its batch at once, and cutting it costs (--fix accumulation=2)"
+    why = None
+    if ask.framework != "trainer":
+        why = "the script accumulates, or not, in a loop of its own"
+    elif workload is not None and workload.batch_per_rank is not None:
+        why = "--batch-per-rank says what a rank takes at once"
+    elif wanted is None:
+        own = _own_batches(workload)
+        if own is None:
+            why = "in how many batches the script takes a step is not known before it has run"
+        elif own == 1:
+            why = "the script takes its batch at once, and cutting it costs (--fix accumulation=2)"
+    elif wanted != DEFAULT and samples is not None and samples % int(wanted):
+        why = f"a global batch of {samples} cannot be cut into {wanted} batches"
+    return _numbers(ask, "accumulation", why, (1,))
 
 
 def _own_batches(workload: Workload | None) -> int | None:
@@ -100,10 +79,10 @@ def _batches_in_words(plan: Plan) -> str | None:
 ACCUMULATION = Knob(
     name="accumulation",
     summary="in how many batches a rank takes its samples of one optimizer step",
-    today=DEFAULT,
-    parse=whole_number("accumulation", least=1, also=(DEFAULT,)),
+    values=(DEFAULT,),
+    least=1,
     keeps="mathematics",
-    choices=_batches,
+    offers=_batches,
     put=in_settings("accumulation"),
     shown=(changed_shown("accumulation", "accumulation", "accumulation"),),
     words=_batches_in_words,
@@ -120,30 +99,21 @@ ACCUMULATION = Knob(
 
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     """The script's own loader workers; one and two, where today's launch waited for its data."""
-    wanted = ask.fixed.get("workers")
-    if wanted == DEFAULT:
-        return Choices(values=(DEFAULT,))
+    job = ask.workload
+    told = None if job is None else job.argument("--dataloader_num_workers")
+    share = None if job is None else job.loading_share
     why = None
     if ask.framework != "trainer":
         why = "the script makes its data loader itself"
-    elif wanted is None:
-        why = _why_no_loaders(ask.workload)
-    values = (1, 2) if wanted is None else (wanted,)
-    return unless(why, _what("workers", wanted), DEFAULT, *values)
-
-
-def _why_no_loaders(workload: Workload | None) -> str | None:
-    told = None if workload is None else workload.argument("--dataloader_num_workers")
-    if told is not None:
-        return f"the script asks for --dataloader_num_workers {told} itself"
-    share = None if workload is None else workload.loading_share
-    if share is None:
-        return "how long a step waits for its data is not known before it has run"
-    return f"a step waits for its data {100 * share:.1f} % of its time" if share < SHOWS else None
-
-
-def _loader_argument(plan: Plan) -> Argument | EllipsisType:
-    return plan.settings.get("workers", ...)
+    elif "workers" in ask.fixed:
+        pass
+    elif told is not None:
+        why = f"the script asks for --dataloader_num_workers {told} itself"
+    elif share is None:
+        why = "how long a step waits for its data is not known before it has run"
+    elif share < SHOWS:
+        why = f"a step waits for its data {100 * share:.1f} % of its time"
+    return _numbers(ask, "workers", why, (1, 2))
 
 
 def _loaders_in_words(plan: Plan) -> str | None:
@@ -154,12 +124,12 @@ def _loaders_in_words(plan: Plan) -> str | None:
 WORKERS = Knob(
     name="workers",
     summary="processes that prepare a rank's batches while it computes",
-    today=DEFAULT,
-    parse=whole_number("workers", least=0, also=(DEFAULT,)),
+    values=(DEFAULT,),
+    least=0,
     keeps="numbers",
-    choices=_loaders,
+    offers=_loaders,
     put=in_settings("workers"),
-    argument=TrainerArgument(name="dataloader_num_workers", value=_loader_argument),
+    argument="dataloader_num_workers",
     shown=(changed_shown("loader workers", "loader_workers", "workers"),),
     words=_loaders_in_words,
     effect=Effect(
@@ -172,17 +142,16 @@ WORKERS = Knob(
     ),
 )
 
-
-def _columns(facts: HostFacts, ask: Ask) -> Choices:
-    """Padding as in the script; and cut, where today's launch was seen to train the same so."""
-    why = None if "padding" in ask.fixed else _why_full(ask.workload)
-    return unless(why, "padding=cut", "full", "cut")
+_NOT_RUN = "how much of the batches is padding is not known before it has run"
 
 
-def _why_full(workload: Workload | None) -> str | None:
-    padding = None if workload is None else workload.padding
+def _why_full(facts: HostFacts, ask: Ask) -> str | None:
+    """Why padding stays as it is: it is cut where today's launch was seen to train the same so."""
+    padding = None if ask.workload is None else ask.workload.padding
+    if "padding" in ask.fixed:
+        return None
     if padding is None:
-        return "how much of the batches is padding is not known before it has run"
+        return _NOT_RUN
     if padding.kept is not None:
         return f"{padding.share:.0%} of the tokens are padding, but {padding.kept}"
     if padding.left > 1 - SHOWS:
@@ -193,10 +162,9 @@ def _why_full(workload: Workload | None) -> str | None:
 PADDING = Knob(
     name="padding",
     summary="whether columns that are padding in all samples of a batch are computed, or cut off",
-    today="full",
-    parse=one_of("padding", ("full", "cut")),
+    values=("full", "cut"),
     keeps="mathematics",
-    choices=_columns,
+    offers=_why_full,
     put=in_settings("padding"),
     set_in_torch=True,
     shown=(changed_shown("padding", "padding", "padding"),),
@@ -212,18 +180,15 @@ PADDING = Knob(
 )
 
 
-def _orders(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own order; and samples of like length, where lengths differ within a batch."""
-    why = None if ask.framework == "trainer" else "the script makes its data loader itself"
-    if why is None and "order" not in ask.fixed:
-        why = _why_as_drawn(ask.workload)
-    return unless(why, "order=length", "random", "length")
-
-
-def _why_as_drawn(workload: Workload | None) -> str | None:
-    padding = None if workload is None else workload.padding
+def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
+    """Why samples stay in their order: another pays where lengths differ within a batch."""
+    padding = None if ask.workload is None else ask.workload.padding
+    if ask.framework != "trainer":
+        return "the script makes its data loader itself"
+    if "order" in ask.fixed:
+        return None
     if padding is None:
-        return "how much of the batches is padding is not known before it has run"
+        return _NOT_RUN
     if padding.kept is not None and padding.left <= 1 - SHOWS:
         return f"the columns that are padding stay: {padding.kept}"
     of_one_length = 1 - (1 - padding.share) / max(padding.left, 1 - padding.share, 1e-9)
@@ -233,10 +198,9 @@ def _why_as_drawn(workload: Workload | None) -> str | None:
 ORDER = Knob(
     name="order",
     summary="whether samples are drawn at random, or those of a step are of like length",
-    today="random",
-    parse=one_of("order", ("random", "length")),
+    values=("random", "length"),
     keeps="distribution",
-    choices=_orders,
+    offers=_why_as_drawn,
     put=in_settings("order"),
     set_in_torch=True,
     shown=(changed_shown("order of samples", "order", "order"),),

@@ -6,21 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cputune.knobs.record import (
-    Argument,
     Ask,
     Choices,
     Effect,
     Knob,
-    KnobValue,
     Shown,
     State,
-    TrainerArgument,
     changed_shown,
     in_field,
     in_settings,
-    one_of,
     unless,
-    yes_or_no,
 )
 from cputune.stack import (
     Versions,
@@ -34,33 +29,31 @@ from cputune.stack import (
 )
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
 
-def _ipex(facts: HostFacts, ask: Ask) -> Choices:
-    """IPEX on or off, where a run can use it and another can do without."""
+def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
+    """Why a run cannot use IPEX, or none can do without."""
     use = ipex_use(versions_of(facts), framework=ask.framework)
-    return unless(None if use.possible else use.reason, "ipex", False, True)
+    return None if use.possible else use.reason
 
 
 IPEX = Knob(
     name="ipex",
     summary="whether intel_extension_for_pytorch optimizes model and optimizer",
-    today=False,
-    parse=yes_or_no("ipex"),
+    values=(False, True),
     keeps="mathematics",
-    choices=_ipex,
+    offers=_why_no_ipex,
     put=in_field("ipex"),
     variables=lambda plan: {"ACCELERATE_USE_IPEX": "true"} if plan.ipex else {},
-    argument=TrainerArgument(name="use_ipex", value=lambda plan: plan.ipex),
+    argument="use_ipex",
+    argument_value=lambda plan: plan.ipex,
     shown=(
         Shown(
             what="IPEX",
             key="ipex",
-            expected=lambda plan, local_rank: "on" if plan.ipex else "off",
+            expected=lambda plan, _: "on" if plan.ipex else "off",
             read=lambda plan, optimized: "on" if optimized else "off",
         ),
     ),
@@ -87,23 +80,19 @@ def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
     """
     versions = versions_of(facts)
     wanted = str(ask.fixed.get("optimizer", FUSED))
-    why = _why_no_optimizer(versions, wanted)
-    if why is None and "optimizer" not in ask.fixed:
-        why = _why_same_optimizer(ask, versions)
-    return unless(why, f"optimizer={wanted}", DEFAULT, wanted)
-
-
-def _why_no_optimizer(versions: Versions, wanted: str) -> str | None:
+    why = None
     if wanted == DEFAULT:
-        return None
-    if versions.transformers is None or versions.torch is None:
-        return "the versions of transformers and torch are not known"
-    if wanted not in optimizers(versions):
-        return (
+        pass
+    elif versions.transformers is None or versions.torch is None:
+        why = "the versions of transformers and torch are not known"
+    elif wanted not in optimizers(versions):
+        why = (
             f"transformers {versions.transformers} with torch {versions.torch} has no "
             f"--optim {wanted} that steps on a CPU"
         )
-    return None
+    elif "optimizer" not in ask.fixed:
+        why = _why_same_optimizer(ask, versions)
+    return unless(why, f"optimizer={wanted}", DEFAULT, wanted)
 
 
 def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
@@ -124,17 +113,6 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
     return None
 
 
-def _put_optimizer(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """None for another optimizer with IPEX, which replaces the step of each by its own."""
-    if plan.ipex and value != DEFAULT:
-        return None
-    return plan.with_setting("optimizer", value)
-
-
-def _optim(plan: Plan) -> Argument | EllipsisType:
-    return plan.settings.get("optimizer", ...)
-
-
 def optimizer_of(state: State) -> str | None:
     """How a rank's optimizer steps, in words; None where the rank does not show it."""
     seen = state.get("optimizer")
@@ -147,17 +125,17 @@ def optimizer_of(state: State) -> str | None:
 OPTIMIZER = Knob(
     name="optimizer",
     summary="the script's own optimizer, or fused AdamW in the place of AdamW as a loop",
-    today=DEFAULT,
-    parse=one_of("optimizer", (DEFAULT, LOOP, FUSED)),
+    values=(DEFAULT, LOOP, FUSED),
     keeps="mathematics",
-    choices=_optimizers,
-    put=_put_optimizer,
-    argument=TrainerArgument(name="optim", value=_optim),
+    offers=_optimizers,
+    # IPEX replaces the step of each optimizer by its own.
+    put=in_settings("optimizer", needless=lambda plan: plan.ipex),
+    argument="optim",
     shown=(
         Shown(
             what="optimizer",
             key="optimizer",
-            expected=lambda plan, local_rank: _SHOWN.get(str(plan.setting("optimizer"))),
+            expected=lambda plan, _: _SHOWN.get(str(plan.setting("optimizer"))),
             read=lambda plan, seen: optimizer_of({"optimizer": seen}),
         ),
     ),
@@ -176,30 +154,31 @@ OPTIMIZER = Knob(
 INTEL = "GenuineIntel"
 
 
-def _masks(facts: HostFacts, ask: Ask) -> Choices:
-    """The way of torch itself; and random bytes, where torch draws on one thread alone.
+def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
+    """Why masks stay torch's own: random bytes pay where torch draws on one thread alone.
 
     aten/src/ATen/native/cpu/DistributionKernels.cpp (bernoulli_scalar_kernel) calls MKL, which
     draws on all threads, where cpuinfo says that the processor is Intel's.
     """
     why = why_no_masks(versions_of(facts))
     training = None if ask.workload is None else ask.workload.training
-    if why is None and facts.cpu.vendor is None:
-        why = "whose processor this is, is not known: on Intel's torch draws masks on all threads"
-    elif why is None and facts.cpu.vendor == INTEL:
-        why = "on Intel's processors torch draws masks on all threads already"
-    elif why is None and training and training.dropout is False and "dropout" not in ask.fixed:
-        why = "no layer of the model was seen to drop anything"
-    return unless(why, "dropout=bytes", "torch", "bytes")
+    if why is not None:
+        return why
+    if facts.cpu.vendor is None:
+        return "whose processor this is, is not known: on Intel's torch draws masks on all threads"
+    if facts.cpu.vendor == INTEL:
+        return "on Intel's processors torch draws masks on all threads already"
+    if training and training.dropout is False and "dropout" not in ask.fixed:
+        return "no layer of the model was seen to drop anything"
+    return None
 
 
 DROPOUT = Knob(
     name="dropout",
     summary="dropout masks of torch's own generator, or of random bytes on all threads",
-    today="torch",
-    parse=one_of("dropout", ("torch", "bytes")),
+    values=("torch", "bytes"),
     keeps="distribution",
-    choices=_masks,
+    offers=_why_no_masks,
     put=in_settings("dropout"),
     set_in_torch=True,
     shown=(changed_shown("dropout masks", "dropout", "dropout"),),
@@ -218,17 +197,13 @@ DROPOUT = Knob(
 TORCH_COMPILE = "torch_compile"
 
 
-def _compile(facts: HostFacts, ask: Ask) -> Choices:
-    """As the script is; and compiled, where torch, a C++ compiler and the script allow it.
+def _why_not_compiled(facts: HostFacts, ask: Ask) -> str | None:
+    """Why torch, the machine or the script does not allow to compile.
 
     A Trainer compiles by its own argument; other scripts have their model compiled where it is
     first called to train (``cputune.inside.in_torch``). The first steps compile, which takes from
     half a minute to many: they do not count, and are told apart (``Trial.compile_seconds``).
     """
-    return unless(_why_no_compile(facts, ask), "compile=yes", False, True)
-
-
-def _why_no_compile(facts: HostFacts, ask: Ask) -> str | None:
     versions, workload = versions_of(facts), ask.workload
     why = why_no_compile(versions)
     if why is not None:
@@ -243,17 +218,6 @@ def _why_no_compile(facts: HostFacts, ask: Ask) -> str | None:
     return None
 
 
-def _put_compile(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """None for a compiled plan with IPEX or ``dropout``.
-
-    IPEX puts kernels of its own into the model, and compiled code draws dropout masks in its own
-    way.
-    """
-    if value and (plan.ipex or "dropout" in plan.settings):
-        return None
-    return plan.with_setting("compile", value)
-
-
 def compiled(plan: Plan) -> bool:
     """Whether the plan says that the model is compiled."""
     return bool(plan.setting("compile"))
@@ -262,12 +226,12 @@ def compiled(plan: Plan) -> bool:
 COMPILE = Knob(
     name="compile",
     summary="whether torch.compile makes kernels of the model before its first step",
-    today=False,
-    parse=yes_or_no("compile"),
+    values=(False, True),
     keeps="distribution",  # compiled code draws dropout masks in its own way
-    choices=_compile,
-    put=_put_compile,
-    argument=TrainerArgument(name=TORCH_COMPILE, value=lambda plan: compiled(plan) or ...),
+    offers=_why_not_compiled,
+    # IPEX puts kernels of its own into the model, and compiled code does not ask for the masks.
+    put=in_settings("compile", needless=lambda plan: plan.ipex or "dropout" in plan.settings),
+    argument=TORCH_COMPILE,
     set_in_torch=True,
     asked_for="it compiles for a minute or more before the first step, which long runs win back",
     shown=(changed_shown("compiled", "compiled", "compile"),),

@@ -16,7 +16,7 @@ from cputune.knobs.record import (
     Put,
     Shown,
     State,
-    one_of,
+    in_settings,
     unless,
     variable_shown,
 )
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
-    from cputune.workload import Workload
 
 Allocator = Literal["default", "tcmalloc", "jemalloc"]
 ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
@@ -65,13 +64,6 @@ def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
     )
 
 
-def _preloaded(state: State, name: str) -> tuple[str, ...]:
-    """The paths in the LD_PRELOAD of a rank that hold this library."""
-    library = f"lib{name.removeprefix('lib')}"
-    paths = state.get("preload", ())
-    return tuple(path for path in paths if path.startswith("/") and library in path)
-
-
 def _jemalloc(plan: Plan) -> Mapping[str, str]:
     return {"MALLOC_CONF": JEMALLOC_SETTINGS} if plan.allocator == "jemalloc" else {}
 
@@ -87,7 +79,9 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
 
     def seen(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
-            if paths := _preloaded(state, name):
+            library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
+            paths = [path for path in preloaded if path.startswith("/") and library in path]
+            if paths:
                 preload = (*paths, *plan.preload) if knob == "openmp" else (*plan.preload, *paths)
                 return replace(plan, preload=preload, **{knob: name})  # type: ignore[arg-type]
         return plan
@@ -98,19 +92,18 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
 ALLOCATOR = Knob(
     name="allocator",
     summary="the malloc that is preloaded: the libc's own, tcmalloc or jemalloc",
-    today="default",
-    parse=one_of("allocator", ALLOCATORS),
+    values=ALLOCATORS,
     keeps="numbers",
-    choices=lambda facts, ask: _found_here(facts, "allocator", ALLOCATORS),
+    offers=lambda facts, ask: _found_here(facts, "allocator", ALLOCATORS),
     put=_preloading("allocator"),
     variables=_jemalloc,
     shown=(
-        Shown(what="allocator", key="allocator", expected=lambda plan, local_rank: plan.allocator),
+        Shown(what="allocator", key="allocator", expected=lambda plan, _: plan.allocator),
         # The OpenMP runtime among them.
         Shown(
             what="preload",
             key="mapped",
-            expected=lambda plan, local_rank: ":".join(plan.preload) or None,
+            expected=lambda plan, _: ":".join(plan.preload) or None,
             read=_mapped,
         ),
         variable_shown("MALLOC_CONF", _jemalloc),
@@ -138,17 +131,16 @@ def _blocktime(plan: Plan) -> Mapping[str, str]:
 OPENMP = Knob(
     name="openmp",
     summary="the OpenMP runtime: the one that torch brings, or libiomp5 preloaded",
-    today="default",
-    parse=one_of("openmp", OPENMP_RUNTIMES),
+    values=OPENMP_RUNTIMES,
     keeps="numbers",
-    choices=lambda facts, ask: _found_here(facts, "openmp", ("default", "libiomp5")),
+    offers=lambda facts, ask: _found_here(facts, "openmp", ("default", "libiomp5")),
     put=_preloading("openmp"),
     variables=_blocktime,
     shown=(
         Shown(
             what="OpenMP runtime",
             key="openmp",
-            expected=lambda plan, local_rank: None if plan.openmp == "default" else plan.openmp,
+            expected=lambda plan, _: None if plan.openmp == "default" else plan.openmp,
         ),
         variable_shown("KMP_BLOCKTIME", _blocktime),
     ),
@@ -186,11 +178,16 @@ libraries. A process that asks for them has some hundred MiB."""
 def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
     """The malloc as it is; tuned to keep memory, where today's launch was seen to return it.
 
-    Where the kernel gives huge pages, also a malloc that keeps memory in those.
+    Where the kernel gives huge pages, also a malloc that keeps memory in those. A malloc that
+    today's launch preloads shows no blocks.
     """
-    why = None if "malloc" in ask.fixed else _why_needless(ask.workload)
-    if why is not None:
-        return unless(why, "malloc", DEFAULT)
+    blocks = None if ask.workload is None else ask.workload.mapped_blocks
+    if not blocks and "malloc" not in ask.fixed:
+        why = "today's launch gives no memory back to the kernel"
+        unknown = (
+            "what glibc's malloc does with the memory of a step is not known before it has run"
+        )
+        return unless(unknown if blocks is None else why, "malloc", DEFAULT)
     pages = facts.settings.transparent_huge_pages
     if pages in ("madvise", "always"):
         return Choices(values=(DEFAULT, KEPT, HUGE))
@@ -198,21 +195,6 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
         f"/sys/kernel/mm/transparent_hugepage/enabled says {pages or 'nothing'}"
     )
     return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
-
-
-def _why_needless(workload: Workload | None) -> str | None:
-    """Why the knob gains nothing. A malloc that today's launch preloads shows no blocks."""
-    blocks = None if workload is None else workload.mapped_blocks
-    if blocks is None:
-        return "what glibc's malloc does with the memory of a step is not known before it has run"
-    return None if blocks else "today's launch gives no memory back to the kernel"
-
-
-def _put_malloc(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """None for a plan that preloads another malloc: that reads none of these variables."""
-    if plan.allocator != "default" and value != DEFAULT:
-        return None
-    return plan.with_setting("malloc", value)
 
 
 def _malloc_variables(plan: Plan) -> Mapping[str, str]:
@@ -223,26 +205,24 @@ def _malloc_variables(plan: Plan) -> Mapping[str, str]:
 MALLOC = Knob(
     name="malloc",
     summary="what glibc's malloc does with freed memory: as it is, kept, or in huge pages",
-    today=DEFAULT,
-    parse=one_of("malloc", (DEFAULT, KEPT, HUGE)),
+    values=(DEFAULT, KEPT, HUGE),
     keeps="numbers",
-    choices=_mallocs,
-    put=_put_malloc,
+    offers=_mallocs,
+    # Another malloc, which is preloaded, reads none of these variables.
+    put=in_settings("malloc", needless=lambda plan: plan.allocator != "default"),
     variables=_malloc_variables,
     shown=(
         Shown(
             what="memory of tensors",
             key="mapped_blocks",
-            expected=lambda plan, local_rank: "kept" if "malloc" in plan.settings else None,
+            expected=lambda plan, _: "kept" if "malloc" in plan.settings else None,
             read=lambda plan, blocks: f"{blocks} mapped blocks" if blocks else "kept",
             unknown="this libc does not tell its blocks: mallinfo2 is in glibc 2.33 and later",
         ),
         Shown(
             what="huge pages",
             key="huge_pages_bytes",
-            expected=lambda plan, local_rank: (
-                "in use" if plan.settings.get("malloc") == HUGE else None
-            ),
+            expected=lambda plan, _: "in use" if plan.settings.get("malloc") == HUGE else None,
             read=lambda plan, huge: "in use" if huge >= _IN_USE_BYTES else f"{huge >> 20} MiB",
             unknown="/proc/self/smaps_rollup does not tell them",
         ),

@@ -1,4 +1,4 @@
-"""The knobs ``precision``, the type of matrix products, and ``products``, the same in fp32 runs."""
+"""The knob ``precision``: the type of matrix products."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from cputune.knobs.record import (
     Choices,
     Effect,
     Knob,
-    KnobValue,
     LeftOut,
     Shown,
     State,
-    TrainerArgument,
-    changed_shown,
     in_field,
-    one_of,
     unless,
 )
-from cputune.stack import versions_of, why_no_bf16, why_no_bf16_products
+from cputune.stack import versions_of, why_no_bf16
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,19 +80,19 @@ def _expected(facts: HostFacts, plan: Plan) -> float:
 PRECISION = Knob(
     name="precision",
     summary="fp32, or bf16 autocast where the CPU multiplies bf16 in hardware",
-    today="fp32",
-    parse=one_of("precision", PRECISIONS),
+    values=PRECISIONS,
     keeps="nothing",
-    choices=_choices,
+    offers=_choices,
     put=in_field("precision"),
     variables=_variables,
     # fp16 has no argument: ``--fp16`` trains in fp32 on a CPU, without a word.
-    argument=TrainerArgument(name="bf16", value=lambda plan: plan.precision == "bf16"),
+    argument="bf16",
+    argument_value=lambda plan: plan.precision == "bf16",
     shown=(
         Shown(
             what="precision",
             key="dtype",
-            expected=lambda plan, local_rank: DTYPES[plan.precision],
+            expected=lambda plan, _: DTYPES[plan.precision],
             unknown="no layer that multiplies matrices was seen to be called",
         ),
     ),
@@ -109,44 +105,5 @@ PRECISION = Knob(
         source="read on two machines of two cores: bf16 takes 0.45 to 0.58 of the time of fp32 "
         "where it is native (log -0.8 to -0.55); emulated it is 3 to 4 times slower (oneDNN's "
         "documentation), of which a wary 2.7 is expected",
-    ),
-)
-
-
-def _products(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; and bf16 where this torch can be told so and the CPU multiplies it in hardware."""
-    why = why_no_bf16_products(versions_of(facts))
-    if why is None and "bf16" not in native_precisions(facts):
-        why = f"this CPU has none of {', '.join(NATIVE_BF16)}"
-    return unless(why, "products=bf16", "fp32", "bf16")
-
-
-def _put_products(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """None for bf16 products in a bf16 plan: autocast leaves it few products in fp32."""
-    if plan.precision != "fp32" and value != "fp32":
-        return None
-    return plan.with_setting("products", value)
-
-
-PRODUCTS = Knob(
-    name="products",
-    summary="whether oneDNN may round the factors of fp32 matrix products to bf16",
-    today="fp32",
-    parse=one_of("products", ("fp32", "bf16")),
-    keeps="nothing",
-    choices=_products,
-    put=_put_products,
-    set_in_torch=True,
-    asked_for="who trains in fp32 means its numbers, and precision=bf16 is faster",
-    shown=(changed_shown("products", "products", "products"),),
-    words=lambda plan: "products in bf16" if "products" in plan.settings else None,
-    effect=Effect(
-        own=0.3,
-        within={"precision": 0.1, "layout": 0.06},
-        expected=lambda facts, plan: -0.2 if "products" in plan.settings else 0.0,
-        answers=("matrix products", 0.4),
-        source="read side by side on two Zen 5 cores: 1.67 times as fast as fp32 and 0.75 times as "
-        "fast as bf16 (log -0.5); where there is no AMX, oneDNN keeps the factors in fp32 and only "
-        "takes the place of MKL, so a wary part of it is expected",
     ),
 )

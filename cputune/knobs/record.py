@@ -7,9 +7,9 @@ is known here by its fields alone (the import is for the type checker).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from cputune.errors import UsageError
@@ -155,19 +155,6 @@ def variable_shown(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerArgument:
-    """The field of TrainingArguments that carries a knob.
-
-    ``name`` is that of today's transformers, and has a row in ``cputune/stack/stack.toml``, which
-    says how a version spells it. ``value`` is ``...`` where the script's own value stays, and None
-    where the field is left unset, whatever the script has.
-    """
-
-    name: str
-    value: Callable[[Plan], Argument | EllipsisType]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """What a plan occupies on a machine.
 
@@ -245,14 +232,27 @@ class Effect:
 Put = Callable[["Plan", KnobValue, "HostFacts"], "Plan | None"]
 
 
-def in_settings(name: str) -> Put:
-    """What puts the value of a knob into the ``settings`` of a plan."""
-    return lambda plan, value, facts: plan.with_setting(name, value)
+def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False) -> Put:
+    """What puts the value of a knob into the ``settings`` of a plan.
+
+    ``needless``: whether any but today's value means nothing beside what the plan has.
+    """
+
+    def put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
+        changed = plan.with_setting(name, value)
+        return None if name in changed.settings and needless(plan) else changed
+
+    return put
 
 
 def in_field(name: str) -> Put:
     """What puts the value of a knob into the field of a plan that is called like it."""
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
+
+
+def in_words(value: KnobValue) -> str:
+    """A value as people type it."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,17 +262,22 @@ class Knob:
     Attributes:
         name: how people and files name it.
         summary: what it is, in one line for people.
-        today: the value that it stays at where it is not varied.
-        parse: its value from text or from Python. Raises UsageError.
+        values: those that have a name; the first is that of today, at which it stays where it is
+            not varied.
+        least: whole numbers are values too, from this one on.
+        named: other names are values too, those that it matches.
         keeps: what stays the same of the training while it is varied.
         effect: what the tuner's model believes of it beforehand.
-        choices: the values that live on a machine; None for a knob whose values follow
-            from the cores (see ``cputune.layout``).
+        offers: the values that live on a machine; or why none but today's does, None where all of
+            ``values`` do. Without it they follow from the cores (see ``cputune.layout``).
         put: a plan with this value; it gives None where the value means nothing beside what
             the knobs before it have put there. None for a knob that decides which CPUs a
             plan has. A plan keeps it in its ``settings`` where it has no field of this name.
         variables: the environment variables that carry it into a rank.
-        argument: the field of TrainingArguments that carries it.
+        argument: the field of TrainingArguments that carries it, by its name in today's
+            transformers; a row of ``cputune/stack/stack.toml`` says how a version spells it.
+        argument_value: what that is set to: None where it is left unset, whatever the script has.
+            Without it the value in ``settings``, and the script's own where there is none.
         set_in_torch: whether it is set in torch itself (``cputune.inside.in_torch``).
         asked_for: why it is varied only where somebody asks for it (``--knobs +NAME``); None
             for a knob that is varied unless it is left out.
@@ -284,14 +289,16 @@ class Knob:
 
     name: str
     summary: str
-    today: KnobValue
-    parse: Callable[[object], KnobValue]
+    values: tuple[KnobValue, ...]
     keeps: Keeps
     effect: Effect
-    choices: Callable[[HostFacts, Ask], Choices] | None = None
+    least: int | None = None
+    named: re.Pattern[str] | None = None
+    offers: Callable[[HostFacts, Ask], Choices | str | None] | None = None
     put: Put | None = None
     variables: Callable[[Plan], Mapping[str, str]] = lambda plan: {}
-    argument: TrainerArgument | None = None
+    argument: str | None = None
+    argument_value: Callable[[Plan], Argument] | None = None
     set_in_torch: bool = False
     asked_for: str | None = None
     shown: tuple[Shown, ...] = ()
@@ -303,65 +310,53 @@ class Knob:
         if bool(self.shown) == bool(self.unseen):
             raise ValueError(f"{self.name}: ranks show a knob, or it says why none does")
 
+    @property
+    def today(self) -> KnobValue:
+        """The value that it stays at where it is not varied."""
+        return self.values[0]
+
+    def choices(self, facts: HostFacts, ask: Ask) -> Choices:
+        """The values that live on a machine; today's alone for a knob of the layout."""
+        found = Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
+        if isinstance(found, Choices):
+            return found
+        return unless(found, f"{self.name}={in_words(self.values[1])}", *self.values)
+
+    def parse(self, value: object) -> KnobValue:
+        """Its value from text or from Python. Raises UsageError."""
+        text = str(value).strip()
+        for one in self.values:
+            also = _SWITCH[one] if isinstance(one, bool) else ()
+            if text.lower() in (in_words(one), *also):
+                return one
+        number = text.isascii() and text.isdigit() and len(text) < 10
+        if self.least is not None and number and int(text) >= self.least:
+            return int(text)
+        if self.named is not None and self.named.fullmatch(text):
+            return text
+        known = [in_words(one) for one in self.values if type(one) is not int]
+        if self.least is not None:
+            known.insert(0, f"a whole number from {self.least} on")
+        if self.named is not None:
+            known.append("a name")
+        example = in_words(self.values[-1]) if self.least is None else "2"
+        what = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+        raise UsageError(
+            f"{self.name} is {what}, not {value!r}", hint=f"--fix {self.name}={example}"
+        )
+
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
         """The field of TrainingArguments that this plan sets, and to what; empty for none."""
         if self.argument is None:
             return {}
-        value = self.argument.value(plan)
-        return {} if isinstance(value, EllipsisType) else {self.argument.name: value}
+        if self.argument_value is not None:
+            return {self.argument: self.argument_value(plan)}
+        return {self.argument: plan.settings[self.name]} if self.name in plan.settings else {}
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
         """What is set in torch for this plan; empty where it stays as it is."""
         value = plan.setting(self.name) if self.set_in_torch else self.today
-        return {} if value == self.today else {self.name: "yes" if value is True else str(value)}
+        return {} if value == self.today else {self.name: in_words(value)}
 
 
-_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
-
-
-def yes_or_no(name: str) -> Callable[[object], KnobValue]:
-    """The parser of a knob that is on or off."""
-
-    def parse(value: object) -> KnobValue:
-        text = _text(value)
-        if text not in _YES + _NO:
-            raise UsageError(f"{name} is yes or no, not {value!r}", hint=f"--fix {name}=yes")
-        return text in _YES
-
-    return parse
-
-
-def whole_number(
-    name: str, *, least: int, also: tuple[str, ...] = ()
-) -> Callable[[object], KnobValue]:
-    """The parser of a knob that is a number of ``least`` or more, or one of a few words."""
-
-    def parse(value: object) -> KnobValue:
-        text = _text(value)
-        if text in also:
-            return text
-        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least:
-            return int(text)
-        what = " or ".join((f"a whole number from {least} on", *also))
-        raise UsageError(f"{name} is {what}, not {value!r}", hint=f"--fix {name}=2")
-
-    return parse
-
-
-def one_of(name: str, words: tuple[str, ...]) -> Callable[[object], KnobValue]:
-    """The parser of a knob that is one of these words."""
-
-    def parse(value: object) -> KnobValue:
-        text = _text(value)
-        if text not in words:
-            raise UsageError(
-                f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {value!r}",
-                hint=f"--fix {name}={words[-1]}",
-            )
-        return text
-
-    return parse
-
-
-def _text(value: object) -> str:
-    return str(value).strip().lower()
+_SWITCH = {True: ("true", "on", "1"), False: ("false", "off", "0")}

@@ -12,7 +12,8 @@ from cputune.carrier.command import carried
 from cputune.documents import plain
 from cputune.emitters.header import changed_since, machine, machine_difference, section
 from cputune.history import Kept
-from cputune.knobs import KEPT, Keeps, knob_named, least_kept
+from cputune.knobs import knob_named, least_kept
+from cputune.knobs.record import KEPT, Keeps
 from cputune.plan import Plan
 from cputune.portrait import topology_of
 from cputune.report.machine import gib

@@ -197,12 +197,6 @@ def why_no_bf16(versions: Versions) -> str | None:
     return f"transformers {versions.transformers} takes --bf16 for GPUs only"
 
 
-def why_no_bf16_products(versions: Versions) -> str | None:
-    """Why this torch cannot be told to multiply fp32 matrices in bf16; None where it can."""
-    does = "has no torch.backends.mkldnn.matmul.fp32_precision"
-    return _torch_does_not("fp32-products-in-bf16", versions, does)
-
-
 def why_no_masks(versions: Versions) -> str | None:
     """Why masks of ours cannot take the place of this torch's; None where they can."""
     does = "lets no kernel take the place of its own"

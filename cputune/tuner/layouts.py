@@ -10,9 +10,9 @@ from typing import cast
 from cputune import cpulist
 from cputune.cores import paid_cores, placements
 from cputune.facts import Core, HostFacts, Unknown
-from cputune.knobs import Ask, KnobValue, LeftOut
 from cputune.knobs.affinity import ALL, SPREAD, node_counts
 from cputune.knobs.backend import Backend
+from cputune.knobs.record import Ask, KnobValue, LeftOut
 from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
 from cputune.placing import rank_slices

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from cputune.cores import nodes_spanned
 from cputune.facts import HostFacts
-from cputune.knobs import KNOBS, Effect, Footprint
+from cputune.knobs import KNOBS
+from cputune.knobs.record import Effect, Footprint
 from cputune.plan import Plan
 
 Array = NDArray[np.float64]

@@ -15,8 +15,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from cputune.knobs import KnobValue
 from cputune.knobs.batches import accumulation_of
+from cputune.knobs.record import KnobValue
 from cputune.memory import spare_bytes
 from cputune.plan import Plan
 from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement

@@ -9,24 +9,9 @@ from typing import TYPE_CHECKING
 from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.knobs import (
-    KEPT,
-    KNOBS,
-    NAMES,
-    OWNED,
-    TODAY,
-    Ask,
-    Choices,
-    Keeps,
-    Knob,
-    KnobValue,
-    LeftOut,
-    keeps,
-    knob_named,
-    owned,
-    varied,
-)
+from cputune.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
 from cputune.knobs.precision import advised_precision
+from cputune.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
 from cputune.layout import baseline_plan, guide_plan
 from cputune.options import TuneOptions
 from cputune.plan import Plan
@@ -162,7 +147,7 @@ def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
     """Every plan with its knob values, and what was left out."""
-    choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.choices is not None}
+    choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.offers is not None}
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
     found: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
@@ -178,7 +163,6 @@ def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
     if knob.name in ask.own:
         own = LeftOut(what=knob.name, why=OWNED[knob.name])
         return Choices(values=(ask.own[knob.name],), left_out=(own,))
-    assert knob.choices is not None
     found = knob.choices(facts, ask)
     for name, there in ask.hosts[1:]:
         others = knob.choices(there, ask)
@@ -222,7 +206,7 @@ def _not_asked_for(
 ) -> Iterator[LeftOut]:
     """The knobs that could be varied here, were they asked for; of the others, why they cannot."""
     for knob in KNOBS:
-        if knob.choices is None or knob.name in {*ask.own, *held}:
+        if knob.offers is None or knob.name in {*ask.own, *held}:
             continue
         if knob.name in free and not keeps(knob, keep):
             several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1

@@ -162,16 +162,6 @@ except RuntimeError as error:
 """,
         [True],
     ),
-    "products_are_allowed_in_bf16_and_a_rank_shows_it": (
-        """
-from cputune.inside import state
-before = state.products(torch)
-set_in(torch, {"products": "bf16"})
-seen = state.products_rounded(torch)
-say(before, state.products(torch), seen in (True, False))
-""",
-        ["fp32", "bf16", True],
-    ),
 }
 
 
@@ -181,4 +171,4 @@ def test_a_mask_of_bytes_is_a_mask(told: Told, code: str, says: list[object]) ->
 
 
 def test_every_setting_is_said_in_words() -> None:
-    assert {name for name, _ in SAID} == {"products", "dropout", "compile"}
+    assert {name for name, _ in SAID} == {"dropout", "compile"}

@@ -1,4 +1,4 @@
-"""What is set in torch itself: dropout masks of bytes, and, where asked for, products in bf16."""
+"""What is set in torch itself: dropout masks of bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cputune.emitters.job import make_job
 from cputune.equivalence import Training
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.knobs import KNOBS, knob_named, varied
+from cputune.knobs import KNOBS, varied
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
@@ -33,7 +33,6 @@ SCRIPT = Workload.script(["train.py"])
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 MASKS = PLAN.with_setting("dropout", "bytes")
-PRODUCTS = PLAN.with_setting("products", "bf16")
 
 
 def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts:
@@ -76,7 +75,7 @@ class TestAskingForAKnob:
 
     def test_the_usual_ones_are_all_the_others(self) -> None:
         assert varied(None) == {knob.name for knob in KNOBS if knob.asked_for is None}
-        assert varied(["+products"]) == varied(None) | {"products"}
+        assert varied(["+compile"]) == varied(None) | {"compile"}
         with pytest.raises(UsageError, match="'colour'"):
             varied(["+colour"])
 
@@ -96,22 +95,10 @@ class TestWhereItLives:
         assert values_of(facts, "dropout", "+dropout") == {"torch"}
         assert reason in why(facts, "dropout=bytes", "+dropout")
 
-    def test_products_need_a_torch_and_a_cpu_that_can(self) -> None:
-        assert values_of(amd(), "products", "+products") == {"fp32", "bf16"}
-        assert "no torch.backends" in why(amd("2.8.0"), "products=bf16", "+products")
-        old = replace(amd(), cpu=replace(amd().cpu, isa=("avx2",)))
-        assert "has none of" in why(old, "products=bf16", "+products")
-
-    def test_products_say_nothing_beside_bf16(self) -> None:
-        put = knob_named("products").put
-        assert put is not None
-        assert put(replace(PLAN, precision="bf16"), "bf16", amd()) is None
-
 
 class TestTheWayIntoAScript:
     def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
         assert MASKS.describe() == "1 × 1 threads, fp32, dropout masks of random bytes"
-        assert PRODUCTS.describe() == "1 × 1 threads, fp32, products in bf16"
         assert Plan.from_json(json.loads(json.dumps(MASKS.to_json()))) == MASKS
 
     @pytest.mark.parametrize(
@@ -141,22 +128,13 @@ class TestTheWayIntoAScript:
 
     @pytest.mark.torch
     @pytest.mark.matrix
-    @pytest.mark.parametrize("job", [JOB, SCRIPT])
-    def test_a_rank_shows_it(
-        self, job: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_rank_shows_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        if job is SCRIPT:
-            script = Path(__file__).parent.parent / "faults" / "accelerate_script.py"
-            job = Workload.script([str(script), "--cpu"])
-        plan = MASKS.with_setting("products", "bf16") if job is JOB else PRODUCTS
-        facts = cputune.probe()
-        with ProcessRunner(job, facts) as runner:
-            with closing(runner.steps(plan)) as steps:
+        with ProcessRunner(JOB, cputune.probe()) as runner:
+            with closing(runner.steps(MASKS)) as steps:
                 assert len(list(islice(steps, 2))) == 2
             (state,) = runner.observed()
-        assert state["products"] == "bf16"
-        assert state["dropout"] == ("bytes" if job is JOB else "torch")
+        assert state["dropout"] == "bytes"
 
     @pytest.mark.torch
     @pytest.mark.matrix

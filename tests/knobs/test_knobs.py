@@ -11,8 +11,8 @@ from machines import machine
 from cputune.carrier.environment import is_cleared
 from cputune.errors import UsageError
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Knob, keeps_mathematics, knob_named
-from cputune.knobs.record import KEPT
+from cputune.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
+from cputune.knobs.record import KEPT, Ask, Knob
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.stack import Versions, takes
@@ -50,7 +50,7 @@ class TestEveryKnob:
         assert caught.value.hint.startswith(f"--fix {knob.name}=")
 
     def test_offers_the_value_of_today_first(self, knob: Knob) -> None:
-        if knob.choices is not None:
+        if knob.offers is not None:
             assert knob.choices(FACTS, Ask()).values[0] == knob.today
 
     def test_is_carried_by_text_and_plain_json_values(self, knob: Knob) -> None:
@@ -58,7 +58,7 @@ class TestEveryKnob:
         assert json.loads(json.dumps(dict(knob.arguments(PLAN)))) == dict(knob.arguments(PLAN))
 
     def test_its_values_can_be_told_apart(self, knob: Knob) -> None:
-        if knob.choices is None or knob.put is None:
+        if knob.offers is None or knob.put is None:
             return
         plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
         assert len(set(plans)) == len(plans)
@@ -74,11 +74,11 @@ class TestEveryKnob:
 
     def test_its_argument_has_a_row_in_the_stack(self, knob: Knob) -> None:
         if knob.argument is not None:
-            takes(Versions.from_names({}), knob.argument.name)
+            takes(Versions.from_names({}), knob.argument)
 
     def test_its_variables_are_cleared_before_they_are_set(self, knob: Knob) -> None:
         plans = [PLAN, RICH]
-        if knob.choices is not None and knob.put is not None:
+        if knob.offers is not None and knob.put is not None:
             there = knob.choices(FACTS, Ask()).values
             plans += [p for value in there if (p := knob.put(PLAN, value, FACTS)) is not None]
         named = {name for plan in plans for name in knob.variables(plan)}
@@ -89,7 +89,7 @@ class TestEveryKnob:
 
     def test_is_held_to_the_mathematics_where_it_says_so(self, knob: Knob) -> None:
         assert keeps_mathematics(PLAN, PLAN)
-        if knob.put is None or knob.choices is None:
+        if knob.put is None or knob.offers is None:
             return
         plans = (knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values)
         promised = knob.keeps in ("numbers", "mathematics")

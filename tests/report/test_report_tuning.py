@@ -12,7 +12,7 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 import cputune
-from cputune.knobs import LeftOut
+from cputune.knobs.record import LeftOut
 from cputune.levers import Lever
 from cputune.options import TuneOptions
 from cputune.report.tuning import (

@@ -18,9 +18,9 @@ from cputune.doctor.checks.versions import (
     oneccl_unused,
 )
 from cputune.facts import HostFacts, Launcher
-from cputune.knobs import Ask
 from cputune.knobs.backend import BACKEND
 from cputune.knobs.kernels import IPEX
+from cputune.knobs.record import Ask
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS

@@ -10,7 +10,7 @@ from cputune.stack import (
     default_optimizer,
     optimizers,
     why_no_bf16,
-    why_no_bf16_products,
+    why_no_compile,
     why_no_masks,
 )
 
@@ -36,7 +36,7 @@ def test_bf16_on_a_cpu():
 
 @pytest.mark.parametrize(
     ("why", "last_without", "first"),
-    [(why_no_bf16_products, "2.8.0", "2.9.0"), (why_no_masks, "1.13.1", "2.0.0")],
+    [(why_no_compile, "2.5.1", "2.6.0"), (why_no_masks, "1.13.1", "2.0.0")],
 )
 def test_what_torch_itself_can_be_told(why, last_without, first):
     assert "is not known" in why(stack())

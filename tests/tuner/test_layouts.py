@@ -10,7 +10,7 @@ from machines import machine
 
 import cputune
 from cputune.facts import HostFacts
-from cputune.knobs import Ask
+from cputune.knobs.record import Ask
 from cputune.memory import needed_bytes
 from cputune.plan import Plan
 from cputune.tuner.layouts import Layouts

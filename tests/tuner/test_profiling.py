@@ -13,7 +13,8 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.inside import where_time_goes
-from cputune.knobs import KNOBS, LeftOut
+from cputune.knobs import KNOBS
+from cputune.knobs.record import LeftOut
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.report.show import profile_lines

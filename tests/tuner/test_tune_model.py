@@ -11,7 +11,8 @@ from machines import machine
 from tuner.fakes import BY_NAME
 
 import cputune
-from cputune.knobs import KNOBS, Footprint
+from cputune.knobs import KNOBS
+from cputune.knobs.record import Footprint
 from cputune.plan import Plan
 from cputune.tuner.model import (
     Belief,
