@@ -1,9 +1,9 @@
 """Every option of ``tune`` and ``emit``, each in one place.
 
-A field says its type, its default, its help, its flag and whether a file in a working folder may
-set it. The command line, the keyword arguments of ``cputune.tune`` and ``cputune.emit``, the
-configuration files, the variables (``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of
-docs/ are made from these records. A new option is a new field.
+A field says its type, its default, its help and its flag. The command line, the keyword arguments
+of ``cputune.tune`` and ``cputune.emit``, the configuration file, the variables
+(``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of docs/ are made from these records. A
+new option is a new field.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from cputune.errors import UsageError
 Keep = Literal["numbers", "mathematics", "distribution"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
 
-OWN_CHOICE = "it is the user's own choice"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionText:
@@ -47,8 +45,6 @@ class OptionText:
         reads: from what is typed to the value. Raises UsageError.
         typed: back from a value to what is typed, a list where it is typed several times.
         repeated: whether it may be typed several times.
-        folder: whether a file in the working folder may set it, which may be a stranger's.
-        why_not: why such a file may not.
     """
 
     help: str
@@ -57,21 +53,11 @@ class OptionText:
     reads: Callable[[Any], Any] | None = None
     typed: Callable[[Any], Any] = str
     repeated: bool = False
-    folder: bool = False
-    why_not: str = OWN_CHOICE
 
 
-def users_option(default: object, help: str, flag: str | None = "", **said: Any) -> Any:
-    """A field that is an option which the user alone may set, not a file of a working folder.
-
-    ``flag`` is made of the field's name where none is given.
-    """
+def option(default: object, help: str, flag: str | None = "", **said: Any) -> Any:
+    """A field that is an option; ``flag`` is made of the field's name where none is given."""
     return field(default=default, metadata={"option": OptionText(help=help, flag=flag, **said)})
-
-
-def option(default: object, help: str, flag: str = "", **said: Any) -> Any:
-    """A field that is an option which a file of a working folder may set, too."""
-    return users_option(default, help, flag, folder=True, **said)
 
 
 def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
@@ -91,6 +77,7 @@ def keywords(record: Any) -> dict[str, Any]:
     return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
+_NOT_SEARCHED = ("budget", "seed", "study", "resume", "share_machine", "wait_quiet_seconds")
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -218,15 +205,14 @@ class TuneOptions:
         metavar="PRICE",
     )
     allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
-    study: str | Path | None = users_option(
+    study: str | Path | None = option(
         None,
         "Where the trials are kept, to resume (SQLite).",
         metavar="FILE.db",
-        why_not="it names a file that is written",
     )
-    resume: bool = users_option(False, "Go on with the trials that were interrupted.")
-    share_machine: bool = users_option(False, "Measure even while another process measures here.")
-    wait_quiet_seconds: float | None = users_option(
+    resume: bool = option(False, "Go on with the trials that were interrupted.")
+    share_machine: bool = option(False, "Measure even while another process measures here.")
+    wait_quiet_seconds: float | None = option(
         None,
         "Wait so long until nothing else computes here.",
         "--wait-quiet",
@@ -256,13 +242,13 @@ class TuneOptions:
     def search_words(self) -> tuple[str, ...]:
         """As `cputune tune` is told to make this study again; nothing for what is usual.
 
-        Its budget and its seed stand in the result by themselves, and what the user alone may set
-        (where the study is kept, when it measures) is no part of what is searched.
+        Its budget and its seed stand in the result by themselves; where the study is kept and when
+        it measures is no part of what is searched.
         """
         words: list[str] = []
         for name, hint, default, text in options_in(TuneOptions):
             value = getattr(self, name)
-            if not text.folder or name in ("budget", "seed") or value == default:
+            if name in _NOT_SEARCHED or value == default:
                 continue
             flag = text.flag or ""
             if hint is bool:
@@ -342,10 +328,6 @@ def _secret_keys(texts: Iterable[str]) -> tuple[SecretKey, ...]:
     return tuple(found)
 
 
-_RUN_BY_A_CLUSTER = "it names what a cluster runs"
-_SECRETS = "it hands out secrets"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What only the user knows of where the job runs: names, images, volumes.
@@ -356,12 +338,8 @@ class Cluster:
 
     job_name: str | None = option(None, "Name of the job on a cluster.")
     namespace: str | None = option(None, "Kubernetes namespace.")
-    image: str | None = users_option(
-        None, "Container image, e.g. registry.example.com/bert:1.", why_not=_RUN_BY_A_CLUSTER
-    )
-    base_image: str | None = users_option(
-        None, "Image that the Dockerfile starts from.", why_not=_RUN_BY_A_CLUSTER
-    )
+    image: str | None = option(None, "Container image, e.g. registry.example.com/bert:1.")
+    base_image: str | None = option(None, "Image that the Dockerfile starts from.")
     pvc: str | None = option(None, "Volume claim for data and output.")
     mounts: tuple[Mounted, ...] = option(
         (),
@@ -372,7 +350,7 @@ class Cluster:
         repeated=True,
     )
     read_only_root: bool = option(False, "Pods write to their volumes and /tmp alone.")
-    service_account: str | None = users_option(None, "Service account of pods.", why_not=_SECRETS)
+    service_account: str | None = option(None, "Service account of pods.")
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
     shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
@@ -390,19 +368,18 @@ class Cluster:
         reads=_tolerations,
         repeated=True,
     )
-    pull_secrets: tuple[str, ...] = users_option(
-        (), "Secret of the registry.", "--image-pull-secret", repeated=True, why_not=_SECRETS
+    pull_secrets: tuple[str, ...] = option(
+        (), "Secret of the registry.", "--image-pull-secret", repeated=True
     )
-    secret_variables: tuple[SecretKey, ...] = users_option(
+    secret_variables: tuple[SecretKey, ...] = option(
         (),
         "A variable from a Secret, e.g. HF_TOKEN=hub/token.",
         "--secret-env",
         metavar="NAME=SECRET/KEY",
         reads=_secret_keys,
         repeated=True,
-        why_not=_SECRETS,
     )
-    user_id: int | None = users_option(None, "User that pods run as. Default: 1000.")
+    user_id: int | None = option(None, "User that pods run as. Default: 1000.")
     runtime: str | None = option(None, "ClusterTrainingRuntime of a TrainJob.")
     trainer_version: str | None = option(None, "Kubeflow Trainer of the cluster. Default: 2.3.")
     time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time")
@@ -427,8 +404,8 @@ class EmitOptions:
     mpi: str | None = option(
         None, "Whose mpirun will start it. Default: the one that is here.", metavar="NAME"
     )
-    versions: Mapping[str, str] | None = users_option(None, "Versions where the job runs.", None)
-    cluster: Cluster | None = users_option(None, "What only the user knows of a cluster.", None)
+    versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
+    cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
 
 
 P = ParamSpec("P")

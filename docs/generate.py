@@ -36,37 +36,9 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
-FOLDER_TABLE = "| command | options |\n|---|---|\n"
-"""How the table of ``configuration.md`` begins; its last row is followed by an empty line."""
-
-
-def configuration_page() -> str:
-    """The page as it is, with the table of what a file in a working folder may set made anew."""
-    import click
-
-    from cputune.cli.settings import options_of
-
-    page = (Path(__file__).parent / "configuration.md").read_text(encoding="utf-8")
-    before, _, after = page.partition(FOLDER_TABLE)
-    context = click.Context(cli)
-    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    rows = ""
-    for name, command in {"cputune": cli, **commands}.items():
-        keys = sorted(one.key for one in options_of(command or cli) if one.folder)
-        shown = ", ".join(f"`{key}`{FOLDER_NOTES.get((name, key), '')}" for key in keys)
-        rows += f"| {name} | {shown} |\n" if keys != ["verbose"] else ""
-    _, _, rest = after.partition("\n\n")
-    return f"{before}{FOLDER_TABLE}{rows}\n{rest}"
-
-
-FOLDER_NOTES = {("tune", "recipe"): " (the name of a shipped one)"}
-"""What such a file may set it to, where that is not all."""
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "clusters.md": clusters_page,
-    "configuration.md": configuration_page,
     "cli.md": cli_page,
     "cputune.1": man_page,
     "knobs.md": knobs_page,

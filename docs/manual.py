@@ -15,9 +15,6 @@ _END = r"""
 .I ~/.config/cputune/config.toml
 Defaults of options; below $XDG_CONFIG_HOME where that is set.
 .TP
-.I cputune.toml, pyproject.toml
-The same in a working folder, for the options that such a folder may set.
-.TP
 .I cputune.json, cputune.db
 What
 .B cputune tune

@@ -208,10 +208,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
         for name in SCRIPTS:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(SCRIPT)
-        (folder / "cputune.toml").write_text("[tune]\nbudget = 2\n")
         shutil.copy(HERE / "recipes" / "bert-mini.toml", folder / "my.toml")
-        assert ours("--config", "none", "tune", "--budget", "2", "-o", "of-recipe.json") == 0
-        assert ours("--config", "none", "tune", "--budget", "4", "--", "train.py") == 0
+        assert ours("tune", "--budget", "2", "-o", "of-recipe.json") == 0
+        assert ours("tune", "--budget", "4", "--", "train.py") == 0
         kept_results = (folder / "state").rglob("*.json")  # two may be of one second
         earlier = max(kept_results, key=lambda file: file.stat().st_mtime_ns)
         for file in earlier.parent.glob(f"{earlier.stem}.*"):
@@ -230,7 +229,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
 
 def lay(kept: Path, folder: Path, line: str) -> None:
     """Put into an empty folder what the command reads, and nothing that it writes."""
-    for name in (*SCRIPTS, "cputune.toml", "my.toml"):
+    for name in (*SCRIPTS, "my.toml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(kept / name, folder / name)
     shutil.copytree(kept / "state", folder / "state")

@@ -5,7 +5,6 @@ Subcommands are imported when they are used, so that ``cputune --help`` stays qu
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Collection
@@ -28,11 +27,9 @@ from cputune.cli.output import (
 )
 from cputune.cli.settings import (
     common_options,
-    defaults,
-    option,
+    did_you_mean,
     read_settings,
     refuse_unknown_variables,
-    variable_behind,
 )
 from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
@@ -83,7 +80,7 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         if ctx.obj is not None:
             refuse_unknown_variables(command, cmd_name)
-            own = defaults(ctx.obj, command, cmd_name)
+            own = ctx.obj.defaults(command, cmd_name)
             ctx.default_map = {**(ctx.default_map or {}), cmd_name: own}
         return command
 
@@ -99,14 +96,12 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _SUBCOMMANDS and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], _SUBCOMMANDS, n=2)
-            meant = " or ".join(f"`cputune {name}`" for name in near)
-            script = args[0].endswith(".py")
-            hint = f"did you mean {meant}?" if near else "`cputune --help` lists the commands"
-            raise UsageError(
-                f"there is no command {args[0]!r}",
-                hint=f"cputune tune -- {args[0]}" if script else hint,
+            hint = did_you_mean(
+                args[0], _SUBCOMMANDS, "`cputune --help` lists the commands", "`cputune {}`"
             )
+            if args[0].endswith(".py"):
+                hint = f"cputune tune -- {args[0]}"
+            raise UsageError(f"there is no command {args[0]!r}", hint=hint)
         elsewhere = sys.platform != "linux" and not ctx.resilient_parsing
         if elsewhere and args[0] in _LINUX_ALONE and not {"--help", "-h"} & set(args):
             raise CannotError(
@@ -121,11 +116,11 @@ class _LazyGroup(click.Group):
 
 
 def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
-    """Read the settings files, before any other option."""
+    """Read the configuration file, before any other option."""
     if ctx.resilient_parsing:  # completion
         return
     ctx.obj = read_settings(config, _SUBCOMMANDS)
-    ctx.default_map = defaults(ctx.obj, ctx.command, "")
+    ctx.default_map = ctx.obj.defaults(ctx.command, "")
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -173,11 +168,10 @@ def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) ->
     is_eager=True,
     expose_value=False,
     callback=_read_settings,
-    help="Defaults of options, in place of the usual files; none reads no file.",
+    help="Defaults of options, in place of your usual file; none reads no file.",
 )
-@option(
+@click.option(
     "--color",
-    folder=True,
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     help="Beats NO_COLOR, which beats FORCE_COLOR, which beats the terminal.",
@@ -258,7 +252,9 @@ def _of_ours(error: BaseException) -> CputuneError:
     hint, said = None, " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what can be given"
-    if isinstance(error, click.BadParameter) and (variable := variable_behind(error)):
-        said = f"{variable}: {said}"
+    if isinstance(error, click.BadParameter) and error.ctx is not None:
+        settings = error.ctx.find_root().obj
+        place = settings and settings.place_of(error.param, error.ctx)
+        said = f"{place}: {said}" if place else said
     kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
     return kind(said, hint=hint)

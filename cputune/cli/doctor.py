@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import shlex
 import sys
@@ -26,7 +25,13 @@ from cputune.cli.given import (
     python_option,
 )
 from cputune.cli.output import console, json_text, put, tell, verbosity
-from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option, output_option
+from cputune.cli.settings import (
+    ConfiguredCommand,
+    did_you_mean,
+    force_option,
+    json_option,
+    output_option,
+)
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings
@@ -65,45 +70,44 @@ _ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_wo
 
 @click.command(name="doctor", cls=ConfiguredCommand)
 @json_option
-@option("--markdown", is_flag=True, help="For pasting into an issue.")
-@option("--print-fix", is_flag=True, help="The cures as one shell script.")
-@option(
+@click.option("--markdown", is_flag=True, help="For pasting into an issue.")
+@click.option("--print-fix", is_flag=True, help="The cures as one shell script.")
+@click.option(
     "--explain",
     is_flag=False,
     flag_value="",
     metavar="[CODE]",
     help="Explain a finding, with its sources; without CODE list all checks.",
 )
-@option("--only", multiple=True, folder=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
-@option("--ignore", multiple=True, folder=True, metavar="CODE,…", help="Leave these out.")
-@option(
+@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
+@click.option("--ignore", multiple=True, metavar="CODE,…", help="Leave these out.")
+@click.option(
     "--fail-on",
     type=click.Choice([*_SEVERITIES, "never"]),
     default="error",
     show_default=True,
-    folder=True,
     help="End with 1 where a finding is as bad as this.",
 )
-@option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
-@option(
+@click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
+@click.option(
     "--record",
     metavar="DIR",
     help="Record this machine for --root, without names.",
-    why_not="it names a folder that is written",
 )
 @python_option
-@option(
+@click.option(
     "--deep",
     is_flag=True,
     help="Also start short processes that import the stack and measure.",
-    why_not="it starts processes",
 )
-@option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
+@click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
-@option(
+@click.option(
     "--launch", metavar="PATH", help="With --hosts: files that must be the same on all of them."
 )
-@option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile.")
+@click.option(
+    "--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile."
+)
 @output_option("Write there; - is stdout.")
 @force_option
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
@@ -292,13 +296,9 @@ def _explained(code: str, *, as_json: bool) -> str:
 
 def _known(word: str, words: tuple[str, ...]) -> None:
     """Raise UsageError for a word that is none of these."""
-    if word in words:
-        return
-    near = difflib.get_close_matches(word, words, n=3)
-    hint = (
-        "did you mean " + " or ".join(near) if near else "cputune doctor --explain lists the codes"
-    )
-    raise UsageError(f"no check is called {word!r}", hint=hint)
+    if word not in words:
+        hint = did_you_mean(word, words, "`cputune doctor --explain` lists the codes")
+        raise UsageError(f"no check is called {word!r}", hint=hint)
 
 
 MOST_LOOKED_AT = 50

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from cputune.cli.given import (
-    NAMES_MACHINES,
     asked_hosts,
     batch_options,
     choose_python,
@@ -27,7 +26,6 @@ from cputune.cli.output import console, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     given,
-    option,
     options_from,
     output_option,
     script_of,
@@ -52,51 +50,48 @@ _PATH = click.Path(path_type=Path)
 
 @click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
 @click.argument("result", required=False, shell_complete=complete_result)
-@option(
+@click.option(
     "--format",
     "-f",
     required=True,
     type=click.Choice(_NAMES),
     metavar="FORMAT",
-    folder=True,
     help="One of: " + ", ".join(_NAMES) + ".",
 )
 @output_option("Directory or file; - prints the main file. Default: launch/, for env -.", None)
-@option("--force", is_flag=True, help="Replace files that exist.", why_not="it replaces files")
-@option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
-@option("--other-machine", is_flag=True, help="Take a result of another machine.")
-@option("--hostfile", metavar="FILE", help="Hosts, in any MPI's form.", why_not=NAMES_MACHINES)
-@option("--hosts", help="Hosts: a,b:2,[fd00::1].", why_not=NAMES_MACHINES)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
+@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--hostfile", metavar="FILE", help="Hosts, in any MPI's form.")
+@click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
 @options_from(EmitOptions)
 @python_option
-@option(
+@click.option(
     "--accelerate-version",
     metavar="VERSION",
-    folder=True,
     help="Where the job runs, e.g. 1.12.",
 )
-@option(
+@click.option(
     "--transformers-version",
     metavar="VERSION",
-    folder=True,
     help="Where the job runs, e.g. 4.56.",
 )
 @batch_options
-@option(
+@click.option(
     "--doctor",
     metavar="FILE",
     type=_PATH,
-    why_not=NAMES_MACHINES,
     help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
 )
 @options_from(Cluster)
-@option(
+@click.option(
     "--verify",
     is_flag=True,
     help="Then hand the files to their consumers.",
-    why_not="it starts processes",
 )
-@option("--share-machine", is_flag=True, help="Verify even while another process measures here.")
+@click.option(
+    "--share-machine", is_flag=True, help="Verify even while another process measures here."
+)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cputune.cli.output import tell
-from cputune.cli.settings import all_of, option
+from cputune.cli.settings import all_of
 from cputune.documents import parse, record_of
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
@@ -61,26 +61,21 @@ class Hosts:
     seconds: float
 
 
-NAMES_MACHINES = "it names machines that a launch starts processes on"
 host_options = all_of(
-    option(
+    click.option(
         "--hosts", metavar="A,B", help="Other machines; slurm: those of the Slurm allocation.",
-        why_not=NAMES_MACHINES,
     ),
-    option(
+    click.option(
         "--hostfile", metavar="FILE", help="A file of the hosts, as any MPI or Slurm writes it.",
-        why_not=NAMES_MACHINES,
     ),
-    option(
+    click.option(
         "--ssh", metavar="WORDS", help='Another ssh to the hosts: "ssh -F FILE".',
-        why_not="it names a program that is started",
     ),
-    option(
+    click.option(
         "--through", type=click.Choice(get_args(Manner)),
         help="How hosts are reached; by default ssh, or srun in a Slurm allocation.",
-        why_not="it names how processes are started on other machines",
     ),
-    option(
+    click.option(
         "--host-timeout", type=click.FloatRange(min=1, max=86400), default=30.0, show_default=True,
         metavar="SECONDS", help="The most that one host may take.",
     ),
@@ -89,7 +84,7 @@ host_options = all_of(
 
 batch_options = all_of(
     *(
-        option(word, type=click.IntRange(min=1), metavar="N", folder=True, help=help)
+        click.option(word, type=click.IntRange(min=1), metavar="N", help=help)
         for word, help in (
             ("--batch-per-rank", "Samples of each rank per step."),
             ("--global-batch-size", "Samples of all ranks per step."),
@@ -209,11 +204,10 @@ def _of_our_job() -> tuple[Node, ...]:
 MOST_HOSTS_BYTES = 256 << 20
 """The most bytes of such a document; one host of 1,024 CPUs takes about 100 KiB."""
 
-python_option = option(
+python_option = click.option(
     "--python",
     metavar="ENV",
     help="The environment, or the Python, that trains; else the active one.",
-    why_not="it names a program that is started",
 )
 _ON_PATH = "the first on PATH"
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")

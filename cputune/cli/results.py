@@ -15,7 +15,6 @@ from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
     force_option,
-    option,
     output_option,
     wants_json,
 )
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from cputune.report.writing import Block
 
 _FORMATS = ("table", "markdown", "json")
-_format_option = option(
+_format_option = click.option(
     "-f",
     "--format",
     is_eager=True,
@@ -35,7 +34,6 @@ _format_option = option(
     type=click.Choice(_FORMATS),
     default="table",
     show_default=True,
-    folder=True,
     help="How it is written.",
 )
 
@@ -56,8 +54,8 @@ _result_argument = click.argument("result", required=False, shell_complete=compl
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @_format_option
-@option("--all", is_flag=True, folder=True, help="Every plan, not the fastest alone.")
-@option("--root", metavar="DIR", help="Draw the plan on a recorded machine.")
+@click.option("--all", is_flag=True, help="Every plan, not the fastest alone.")
+@click.option("--root", metavar="DIR", help="Draw the plan on a recorded machine.")
 def show(result: str | None, format: str, all: bool, root: str | None) -> None:
     """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
 

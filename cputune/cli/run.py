@@ -16,7 +16,7 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.settings import ConfiguredCommand, option, script_of
+from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.emitters.command import rank_script
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.interpreter import has_module, training_python
@@ -27,15 +27,14 @@ from cputune.result import Result
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
 @click.argument("result", required=False, shell_complete=complete_result)
-@option(
+@click.option(
     "--plan",
     metavar="PLAN",
     default="best",
     show_default=True,
-    folder=True,
     help="best, baseline, or the number of a trial.",
 )
-@option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @python_option
 @click.pass_context
 def command(

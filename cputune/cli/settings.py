@@ -1,17 +1,9 @@
-"""Options, and their defaults from files and variables, by click's own means.
+"""Options, and their defaults from a file and variables, by click's own means.
 
 Command line > variable (``CPUTUNE_TUNE_BUDGET``, click's ``auto_envvar_prefix``) > file (click's
-``default_map``) > default. The files, the nearest last:
-
-- ``~/.config/cputune/config.toml`` (below ``$XDG_CONFIG_HOME``, where that is set)
-- ``cputune.toml`` in the working folder, or where there is none ``[tool.cputune]`` in its
-  ``pyproject.toml``; folders above it are not looked into
-- ``--config FILE`` in place of both; ``--config none`` reads none
-
-A working folder can be a clone, a download, /tmp. Its file is data like the rest of it: it sets
-what is worth knowing about a project (a budget, a format, a namespace), and not where files go,
-what is replaced, which program is started, on which machines, with which secrets. An option may
-be set there where it says so (``folder=True``).
+``default_map``) > default. The file is the user's own, ``~/.config/cputune/config.toml`` (below
+``$XDG_CONFIG_HOME``, where that is set), or what ``--config FILE`` names; ``--config none`` reads
+none. What lies in a working folder, which can be a clone, a download or /tmp, sets nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,35 +19,17 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
-from cputune.cli.output import console, print_json, set_json, set_verbosity, tell, verbosity
+from cputune.cli.output import console, print_json, set_json, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
-from cputune.options import OWN_CHOICE, options_in
+from cputune.options import options_in
 
-_TRUST = "set it in your own file (`cputune config` names it), or type it"
 _SHOWN = "`cputune config` shows every option and its value"
 _SCRIPT = "cputune.script"
+_ACT_AT_ONCE = ("version", "terms", "config")
+"""Options of ``cputune`` itself that only do something: there is no default to give them."""
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Record = TypeVar("Record")
-
-
-class Setting(click.Option):
-    """An option that files and a variable can set; a file of the working folder where it may."""
-
-    def __init__(
-        self, *words: Any, folder: bool = False, why_not: str = OWN_CHOICE, **said: Any
-    ) -> None:
-        super().__init__(*words, **said)
-        self.folder, self.why_not = folder, why_not
-
-    @property
-    def key(self) -> str:
-        """The option's name in a file: as it is typed, without the dashes."""
-        return (self.name or "").replace("_", "-")
-
-
-def option(*words: str, **said: Any) -> Callable[[Decorated], Decorated]:
-    """An option of a command: click's, and ``folder``, ``why_not``."""
-    return click.option(*words, cls=Setting, **said)
 
 
 def wants_json(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
@@ -65,37 +39,27 @@ def wants_json(ctx: click.Context, parameter: click.Parameter, value: object) ->
     return value
 
 
-json_option = option(
+json_option = click.option(
     "--json",
     is_flag=True,
     is_eager=True,
     callback=wants_json,
     help="One document on stdout, nothing else.",
 )
-force_option = option(
-    "--force", is_flag=True, help="Replace FILE where it exists.", why_not="it replaces files"
+force_option = click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+fail_if_slower = click.option(
+    "--fail-if-slower",
+    metavar="5%",
+    help="End with 1 where speed is lost beyond doubt, by more than that.",
 )
 
 
 def output_option(help: str, default: str | None = "-") -> Callable[[Decorated], Decorated]:
     """The option for where a product goes; ``-`` is stdout."""
-    return option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default=default,
-        show_default=default not in (None, "-"),
-        help=help,
-        why_not="it names a file that is written",
+    shown = default not in (None, "-")
+    return click.option(
+        "-o", "--output", metavar="FILE", default=default, show_default=shown, help=help
     )
-
-
-fail_if_slower = option(
-    "--fail-if-slower",
-    metavar="5%",
-    folder=True,
-    help="End with 1 where speed is lost beyond doubt, by more than that.",
-)
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -113,7 +77,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
     """Every option of a record as one of a command."""
     found = []
     for _, hint, default, text in options_in(record):
-        said: dict[str, object] = {"help": text.help, "metavar": text.metavar}
+        said: dict[str, Any] = {"help": text.help, "metavar": text.metavar}
         if hint is bool:
             said["is_flag"] = True
         elif text.repeated:
@@ -122,7 +86,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
             numbers = [kind for kind in (int, float) if kind.__name__ in str(hint)]
             said["type"] = str if text.reads or not numbers else numbers[0]
             said |= {"default": default, "show_default": default is not None}
-        found.append(option(text.flag or "", folder=text.folder, why_not=text.why_not, **said))
+        found.append(click.option(text.flag or "", **said))
     return all_of(*found)
 
 
@@ -152,14 +116,13 @@ def common_options() -> list[click.Parameter]:
             set_verbosity(-1)
 
     return [
-        Setting(
-            ["-v", "--verbose"], count=True, expose_value=False, callback=more, folder=True,
+        click.Option(
+            ["-v", "--verbose"], count=True, expose_value=False, callback=more,
             help="Say more (doctor: why each finding matters); -vv: tracebacks of errors.",
         ),
-        Setting(
+        click.Option(
             ["-q", "--quiet"], is_flag=True, expose_value=False, callback=less,
             help="Errors alone on stderr: no progress, no notes.",
-            why_not="it would hide that the folder sets anything",
         ),
     ]  # fmt: skip
 
@@ -173,17 +136,12 @@ class ConfiguredCommand(click.Command):
         self.params += common_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut off the script, then read the options, then say what the folder sets."""
+        """Cut off the script, then read the options."""
         if self.takes_script and "--" in args:
             cut = args.index("--")
             ctx.meta[_SCRIPT] = tuple(args[cut + 1 :])
             args = args[:cut]
-        left = super().parse_args(ctx, args)
-        for file in () if ctx.resilient_parsing else ctx.find_root().obj or ():
-            for key, value in file.tables.get(ctx.info_name, {}).items():
-                if not file.trusted:  # the folder may be somebody else's
-                    tell(f"note: {file.path} sets {key} = {value!r}")
-        return left
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The usage line, with the script in it."""
@@ -197,9 +155,13 @@ def script_of(ctx: click.Context) -> tuple[str, ...] | None:
     return words
 
 
-def options_of(command: click.Command) -> tuple[Setting, ...]:
-    """The options that a default can be given for: --help and --version only do something."""
-    return tuple(one for one in command.params if isinstance(one, Setting))
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options that a default can be given for, by their keys: as typed, without the dashes."""
+    return {
+        (one.name or "").replace("_", "-"): one
+        for one in command.params
+        if isinstance(one, click.Option) and one.name not in _ACT_AT_ONCE
+    }
 
 
 def variable_of(command: str, key: str) -> str:
@@ -209,137 +171,64 @@ def variable_of(command: str, key: str) -> str:
 
 def refuse_unknown_variables(command: click.Command, name: str) -> None:
     """Raise UsageError for a variable that begins as this command's, and means nothing."""
-    known = [variable_of(name, one.key) for one in options_of(command)]
+    known = [variable_of(name, key) for key in options_of(command)]
     for variable in sorted(os.environ):
         if variable.startswith(variable_of(name, "") + "_") and variable not in known:
-            hint = _meant(variable, known)
+            hint = did_you_mean(variable, known, _SHOWN)
             raise UsageError(f"{variable} is the variable of no option", hint=hint)
 
 
-def variable_behind(error: click.BadParameter) -> str | None:
-    """The variable that gave the value which an option refuses; None where it was typed."""
-    if error.ctx is None or not isinstance(error.param, Setting):
-        return None
-    source = error.ctx.get_parameter_source(error.param.name or "")
-    command = "" if error.ctx.parent is None else error.ctx.info_name or ""
-    return variable_of(command, error.param.key) if source is ParameterSource.ENVIRONMENT else None
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, how: str = "{}") -> str:
+    """A hint: the words that are near to one that means nothing, else another hint."""
+    near = difflib.get_close_matches(word, list(known), n=2)
+    return f"did you mean {' or '.join(map(how.format, near))}?" if near else otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFile:
-    """One file as it was read: tables by command, the options of ``cputune`` itself under "".
+class Settings:
+    """A file as it was read: tables by command, the options of ``cputune`` itself under ""."""
 
-    ``trusted``: the user wrote it, or named it; it is not what happens to lie in a folder.
-    """
+    path: str | None = None
+    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
-    path: str
-    trusted: bool
-    tables: Mapping[str, Mapping[str, object]]
-
-
-Files = tuple[SettingsFile, ...]
-"""The files that were read, the nearest last."""
-
-
-def defaults(files: Files, command: click.Command, name: str) -> dict[str, object]:
-    """Click's default map of a command; "" is ``cputune`` itself. Raises UsageError."""
-    found: dict[str, object] = {}
-    options = {one.key: one for one in options_of(command)}
-    for file in files:
-        for key, value in file.tables.get(name, {}).items():
-            place = f"{file.path}: {f'{name}.{key}' if name else key}"
+    def defaults(self, command: click.Command, name: str) -> dict[str, object]:
+        """Click's default map of a command: each value as it would be typed. Raises UsageError."""
+        found: dict[str, object] = {}
+        options = options_of(command)
+        for key, value in self.tables.get(name, {}).items():
+            place = f"{self.path}: {f'{name}.{key}' if name else key}"
             if key not in options:
-                raise UsageError(f"{place} is no option", hint=_meant(key, options))
-            one = options[key]
-            why = None if file.trusted else _why_not(one, value)
-            if why is not None:
-                raise UsageError(f"{place} may not be set by a working folder: {why}", hint=_TRUST)
-            _require_type(one, value, place)
-            found[one.name or ""] = value
-    return found
+                hint = did_you_mean(key, options, _SHOWN)
+                raise UsageError(f"{place} is no option", hint=hint)
+            one, members = options[key], value if isinstance(value, list) else [value]
+            if not all(isinstance(member, (str, int, float)) for member in members):
+                raise UsageError(f"{place} is text or a number, not {value!r}", hint=_SHOWN)
+            if isinstance(value, list) is not one.multiple:
+                wanted = "a list" if one.multiple else "no list"
+                hint = f"{key} = [{value!r}]" if one.multiple else _SHOWN
+                raise UsageError(f"{place} is {wanted}, not {value!r}", hint=hint)
+            typed = [str(member) for member in members]
+            found[one.name or ""] = typed if one.multiple else typed[0]
+        return found
 
-
-def _why_not(option: Setting, value: object) -> str | None:
-    """Why a file in the working folder may not set this; None where it may."""
-    from cputune.workload import recipe_names
-
-    if option.folder and option.key == "recipe" and value not in recipe_names():
-        return "a recipe of the folder names weights that are loaded; a shipped one may be set"
-    return None if option.folder else option.why_not
-
-
-_KINDS = {
-    "integer": (int, "a whole number"),
-    "float": (float, "a number"),
-    "boolean": (bool, "true or false"),
-}
-
-
-def _require_type(option: Setting, value: object, place: str) -> None:
-    """Raise UsageError for a value that is not of the option's type; none is converted."""
-    if option.multiple and not isinstance(value, list):
-        raise UsageError(f"{place} is a list, not {value!r}", hint=f"{option.key} = [{value!r}]")
-    name = option.type.name.removesuffix(" range")
-    kind, wanted = _KINDS.get(name, (str, "text in quotes"))
-    for member in value if isinstance(value, list) and option.multiple else [value]:
-        if type(member) is not kind and (kind, type(member)) != (float, int):
-            raise UsageError(f"{place} is {wanted}, not {member!r}", hint=_SHOWN)
-        try:
-            option.type.convert(member, option, None)
-        except click.BadParameter as error:
-            raise UsageError(f"{place}: {error.message}", hint=_SHOWN) from error
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else _SHOWN
+    def place_of(self, parameter: click.Parameter | None, context: click.Context) -> str | None:
+        """The variable, or the file and its key, that a value is of; None where it was typed."""
+        if not isinstance(parameter, click.Option):
+            return None
+        key = (parameter.name or "").replace("_", "-")
+        name = "" if context.parent is None else context.info_name or ""
+        source = context.get_parameter_source(parameter.name or "")
+        if source is ParameterSource.ENVIRONMENT:
+            return variable_of(name, key)
+        if source is ParameterSource.DEFAULT_MAP:
+            return f"{self.path}: {f'{name}.{key}' if name else key}"
+        return None
 
 
 MOST_BYTES = 1 << 20
-"""The most bytes of a configuration file; the pyproject.toml of a large project has 50 KiB."""
+"""The most bytes of a configuration file."""
 
 NO_FILE = "none"
-PROJECT_FILES = ("cputune.toml", "pyproject.toml")
-
-
-def read_settings(config: str | None, commands: Iterable[str]) -> Files:
-    """Read the files. ``config`` is what --config says, ``commands`` are the tables there are.
-
-    Raises UsageError for what means nothing, CannotError for what cannot be read.
-    """
-    if config == NO_FILE:
-        return ()
-    if config is not None and not os.path.lexists(config):
-        raise UsageError(f"there is no file {config}", hint=f"--config FILE, or --config {NO_FILE}")
-    known = tuple(commands)
-    if config is not None:
-        return (_file(Path(config), True, _document(Path(config), named=True) or {}, known),)
-    own = user_file()
-    found = [] if own is None else [(own, True, _document(own))]
-    project = ((Path(name), False, _document(Path(name))) for name in PROJECT_FILES)
-    found += [next((one for one in project if one[2] is not None), (Path(), False, None))]
-    return tuple(
-        _file(path, trusted, document, known)
-        for path, trusted, document in found
-        if document is not None
-    )
-
-
-def _file(
-    path: Path, trusted: bool, document: Mapping[str, object], commands: tuple[str, ...]
-) -> SettingsFile:
-    tables: dict[str, dict[str, object]] = {"": {}}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            if key not in commands:
-                raise UsageError(f"{path}: [{key}] is no command", hint=_meant(key, commands))
-            tables[key] = value
-        elif key in commands:
-            said = f"{path}: {key} is a command, and {value!r} no table"
-            raise UsageError(said, hint=f"begin with [{key}]")
-        else:
-            tables[""][key] = value
-    return SettingsFile(path=str(path), trusted=trusted, tables=tables)
 
 
 def user_file() -> Path | None:
@@ -352,32 +241,34 @@ def user_file() -> Path | None:
     return home / "cputune" / "config.toml" if home.is_absolute() else None
 
 
-def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
-    """The values of a TOML file; of a pyproject.toml, those of ``[tool.cputune]``.
+def read_settings(config: str | None, commands: Iterable[str]) -> Settings:
+    """Read the file. ``config`` is what --config says, ``commands`` are the tables there are.
 
-    None where there is none. Other faults of a pyproject.toml are ignored where nobody has named
-    the file.
+    Raises UsageError for what means nothing, CannotError for what cannot be read.
     """
-    if not os.path.lexists(path):
-        return None
+    path = user_file() if config is None else Path(config)
+    if path is None or config == NO_FILE or not (config or os.path.lexists(path)):
+        return Settings()
     from cputune.documents import toml  # imported here: `cputune --help` needs neither
     from cputune.host import read_document
 
     hint = f"mend it; --config {NO_FILE} does without"
-    shared = path.name == "pyproject.toml"
     try:
-        text = read_document(path, most_bytes=MOST_BYTES)
-        found = toml(text) if not shared or named or "tool.cputune" in text else {}
+        document = toml(read_document(path, most_bytes=MOST_BYTES))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file {path}", hint=f"--config {NO_FILE}") from error
     except OSError as error:
         raise CannotError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}", hint=hint) from error
-    if not shared:
-        return found
-    ours: dict[str, object] | None = found.get("tool", {}).get("cputune")
-    if ours is not None and not isinstance(ours, dict):
-        raise UsageError(f"{path}: cputune is no table", hint="begin with [tool.cputune]")
-    return ours
+    known = tuple(commands)
+    tables: dict[str, Any] = {"": {}}
+    for key, value in document.items():
+        if isinstance(value, dict) is not (key in known):
+            said = "is no command" if isinstance(value, dict) else "is a command: begin with [tune]"
+            raise UsageError(f"{path}: {key} {said}", hint=did_you_mean(key, known, _SHOWN))
+        (tables if key in known else tables[""])[key] = value
+    return Settings(path=str(path), tables=tables)
 
 
 @click.command(name="config", cls=ConfiguredCommand)
@@ -385,11 +276,10 @@ def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
 @json_option
 @click.pass_context
 def config(ctx: click.Context, command: str | None, json: bool) -> None:
-    """Show every option's default, and which file or variable says so.
+    """Show every option's default, and whether a file or a variable says so.
 
-    What is typed beats a variable (CPUTUNE_TUNE_BUDGET=40), which beats a file, in which a
-    table bears the name of a command. Files are ~/.config/cputune/config.toml, and cputune.toml
-    or [tool.cputune] in pyproject.toml in the working folder.
+    What is typed beats a variable (CPUTUNE_TUNE_BUDGET=40), which beats the file
+    ~/.config/cputune/config.toml, in which a table bears the name of a command.
 
     \b
     cputune config
@@ -399,59 +289,46 @@ def config(ctx: click.Context, command: str | None, json: bool) -> None:
     assert isinstance(root.command, click.Group)
     known = root.command.list_commands(root)
     if command is not None and command not in known:
-        raise UsageError(f"there is no command {command}", hint=f"one of {', '.join(known)}")
+        hint = did_you_mean(command, known, f"one of {', '.join(known)}")
+        raise UsageError(f"there is no command {command}", hint=hint)
     rows = [row for name in ([command] if command else ["", *known]) for row in _rows(root, name)]
+    settings: Settings = root.obj
     if json:
-        files = [{"path": file.path, "trusted": file.trusted} for file in root.obj]
-        print_json({"schema": "cputune.config/1", "files": files, "options": rows})
+        print_json({"schema": "cputune.config/1", "file": settings.path, "options": rows})
         return
     from cputune.report.writing import Lines, Rows, print_blocks
 
-    cells = ((r["command"] or "cputune", r["option"], _shown(r["value"]), r["place"] or r["from"])
-             for r in rows)  # fmt: skip
+    cells = tuple((r["command"] or "cputune", r["option"], _shown(r["value"]), r["from"])
+                  for r in rows)  # fmt: skip
     told = frozenset(number for number, row in enumerate(rows) if row["from"] != "default")
     headings = ("command", "option", "value", "from")
-    read = ", ".join(file.path for file in root.obj) or "none"
-    places = ", ".join(filter(None, (str(user_file() or ""), " or ".join(PROJECT_FILES))))
-    where = f"files that were read: {read}; looked for: {places}"
-    table = Rows(headings=headings, rows=tuple(cells), strong=told)
-    print_blocks((table, Lines((("", where),))), console())
+    where = f"the file that was read: {settings.path or f'none; it would be {user_file()}'}"
+    print_blocks(
+        (Rows(headings=headings, rows=cells, strong=told), Lines((("", where),))), console()
+    )
 
 
 def _rows(root: click.Context, name: str) -> Iterator[dict[str, Any]]:
     """The options of a command as click would fill them in, for the ``cputune.config/1`` document.
 
-    ``place`` is the file or the variable that says so.
+    ``from`` is the variable, the file and its key, or ``default``.
     """
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, name) if name else root.command
     assert command is not None
-    context = root
-    if name:
-        context = click.Context(command, info_name=name, parent=root)
-    for one in options_of(command):
-        raw, source = one.consume_value(context, {})
+    context = click.Context(command, info_name=name, parent=root) if name else root
+    for key, one in options_of(command).items():
+        value, source = one.consume_value(context, {})
         context.set_parameter_source(one.name or "", source)
-        value: object = [] if one.multiple else None
-        variable, place, told = variable_of(name, one.key), None, "default"
-        if source is ParameterSource.ENVIRONMENT:
-            told, place = "variable", variable
-        elif source is ParameterSource.DEFAULT_MAP:
-            told = "file"
-            place = [file.path for file in root.obj if one.key in file.tables.get(name, {})][-1]
-        raw = raw if told == "default" else one.type_cast_value(context, raw)
-        if isinstance(raw, (str, int, float)):  # else click's mark: no default
-            value = raw
-        elif isinstance(raw, (Path, tuple)):
-            value = str(raw) if isinstance(raw, Path) else list(map(str, raw))
-        yield {
-            "command": name or None,
-            "option": one.key,
-            "value": value,
-            "from": told,
-            "place": place,
-            "variable": variable,
-        }
+        place = root.obj.place_of(one, context)
+        value = value if place is None else one.type_cast_value(context, value)
+        if isinstance(value, (Path, tuple)):
+            value = str(value) if isinstance(value, Path) else list(map(str, value))
+        elif not isinstance(value, (str, int, float)):  # click's mark: no default
+            value = [] if one.multiple else None
+        variable = variable_of(name, key)
+        row = {"command": name or None, "option": key, "value": value, "from": place or "default"}
+        yield {**row, "variable": variable}
 
 
 def _shown(value: object) -> str:
@@ -459,7 +336,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "–"
+        return ", ".join(value) or "–"
     return "–" if value is None else str(value)
 
 

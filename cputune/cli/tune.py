@@ -28,7 +28,6 @@ from cputune.cli.settings import (
     ConfiguredCommand,
     given,
     json_option,
-    option,
     options_from,
     output_option,
 )
@@ -59,34 +58,33 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.command(
     name="tune", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False}
 )
-@option(
+@click.option(
     "--recipe",
     metavar="NAME",
-    folder=True,
     help=f"What to train; {DEFAULT_RECIPE} by default.",
 )
 @batch_options
 @options_from(TuneOptions)
 @python_option
-@option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
-@option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
+@click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
+@click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
-@option(
+@click.option(
     "--trainjobs",
     metavar="JSON",
     help="In the pod of a tunejob, which writes it: each trial is a TrainJob.",
-    why_not="it starts jobs in a cluster",
 )
 @output_option("The result; - is stdout.", "cputune.json")
-@option(
+@click.option(
     "--force",
     is_flag=True,
     help="Replace FILE, and a study, where they exist.",
-    why_not="it replaces files",
 )
-@option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
+@click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
-@option("--json-lines", is_flag=True, help="Each event as a JSON line on stdout, as it comes.")
+@click.option(
+    "--json-lines", is_flag=True, help="Each event as a JSON line on stdout, as it comes."
+)
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
 def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:

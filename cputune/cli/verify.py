@@ -25,7 +25,6 @@ from cputune.cli.settings import (
     fail_if_slower,
     force_option,
     json_option,
-    option,
 )
 from cputune.emitters.header import changed_since
 from cputune.errors import ResultError
@@ -44,47 +43,43 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
 
 @click.command(name="verify", cls=ConfiguredCommand)
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR]...")
-@option(
+@click.option(
     "--result",
     "--baseline",
     metavar="FILE",
     help="The result that the files must reproduce, and its speed.",
 )
-@option(
+@click.option(
     "--steps",
     type=click.IntRange(3, 10_000),
     default=12,
     show_default=True,
-    folder=True,
     help="Optimizer steps of each launch, warm-up included.",
 )
-@option(
+@click.option(
     "--timeout",
     type=click.FloatRange(1, 86_400),
     default=300.0,
     show_default=True,
-    folder=True,
     help="Seconds that one launch may take.",
 )
 @python_option
-@option("--share-machine", is_flag=True, help="Run even while another process measures here.")
-@option(
+@click.option("--share-machine", is_flag=True, help="Run even while another process measures here.")
+@click.option(
     "--ssh",
     metavar="COMMAND",
     default="ssh",
     show_default=True,
-    why_not="it names a program that is started",
     help="Reaches the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
 )
-@option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
-@option("--no-run", is_flag=True, help="Read the files only; start nothing.")
+@click.option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
+@click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
-@option("--markdown", is_flag=True, help="A table for a pull request or a job's summary.")
-@option(
+@click.option("--markdown", is_flag=True, help="A table for a pull request or a job's summary.")
+@click.option(
     "--report",
     metavar="FILE",
     help="Write that document to FILE as well.",
-    why_not="it names a file that is written",
 )
 @fail_if_slower
 @force_option
