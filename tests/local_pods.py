@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.host import read_document
-from cputune.verifier.kubernetes import Manifest, at, job_pods, ranks_asked
+from cputune.verifier.kubernetes import Manifest, at, job_pods
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
 """What a pod's processes keep of our environment; a container would have its own of them."""
@@ -37,7 +37,9 @@ def pods_of(
     environment: Mapping[str, str],
 ) -> tuple[Pod, ...]:
     """The pods that the operator would start, the master first."""
-    port, templates, processes = _free_port(), job_pods(job), ranks_asked(job)
+    port, templates = _free_port(), [pod for count, pod in job_pods(job) for _ in range(count)]
+    told = at(job, "spec", "nprocPerNode") or at(job, "spec", "trainer", "numProcPerNode")
+    processes = str(told or "auto")
     pods = []
     for index, template in enumerate(templates):
         container = at(template, "spec", "containers", 0) or {}

@@ -28,7 +28,6 @@ from cputune.inside import (
     recipe_script,
     torch_script,
 )
-from cputune.inside.state import digest
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, ipex_use, uses, why_too_few_ccl_workers
 from cputune.stack.tables import parse
@@ -174,26 +173,6 @@ def parser_of(workload: Workload, host: Host | None) -> str | None:
         text = (host or Host()).read_text(workload.argv[0])
         return "trainer" if "TrainingArguments" in text or "HfArgumentParser" in text else "its own"
     return None
-
-
-def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:
-    """The command line of a rank as digests (``cputune.inside.state``), the script first.
-
-    ``file:`` stands before the digest of what a file of the artefact holds. None is any
-    word: the user's own script by whatever path, a place for output, a secret.
-    """
-    texts = {file.name: file.text for file in _recipe_files(workload)}
-    if Beside(CARRY_SCRIPT) in command:
-        command = command[2:]  # carry.py removes itself and its first argument
-    if workload.recipe is None:
-        command = command[len(workload.program) :]
-    said: list[str | None] = [] if workload.recipe is not None else [None]
-    for word in command:
-        if isinstance(word, Beside):
-            said.append("file:" + digest(texts[word.name].encode()))
-        else:
-            said.append(digest(word.encode()) if isinstance(word, str) else None)
-    return said
 
 
 def rank_script() -> Path:

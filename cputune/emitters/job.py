@@ -14,11 +14,9 @@ from cputune.carrier.interface import (
     link_with,
     loopback_name,
 )
-from cputune.documents import plain
 from cputune.emitters import header
 from cputune.emitters.command import (
     companions,
-    promised_words,
     refuse_impossible,
     refuse_unchosen_batch,
     training_command,
@@ -29,7 +27,6 @@ from cputune.emitters.format import (
     MPI_DIALECTS,
     Emission,
     LaunchJob,
-    Word,
 )
 from cputune.emitters.header import scale_lines
 from cputune.emitters.promise import Promise, Scale, is_extrapolated
@@ -129,7 +126,7 @@ def _job(
         environment=typed(way.variables),
         companions=companions(workload, command, way, said),
         header=said,
-        promise=promise(plan, workload, result, way.variables, command, hosts),
+        promise=promise(plan, workload, result, way.variables, hosts),
         notes=(*changed, *notes, *of_network),
         threads_per_core=_count(host, "threads_per_core")
         or (1 if facts is None else facts.topology.threads_per_core),
@@ -185,33 +182,22 @@ def promise(
     workload: Workload,
     result: Result | None,
     variables: Mapping[str, str],
-    command: tuple[Word, ...],
     hosts: tuple[Node, ...],
 ) -> Promise:
     """What `cputune verify` holds an artefact against, beside its format.
 
     The speed only where it was measured on as many nodes.
     """
-    scale = Scale.of(plan, workload)
-    speed = measured = None
-    if result is not None and is_extrapolated(result, plan):
-        before = Scale.of(result.best.plan, result.workload)
-        measured = {**plain(before), "samples_per_second": plain(result.best.samples_per_second)}
-    elif result is not None and not result.disturbed:
-        speed = result.best.samples_per_second
+    believed = result is not None and not (result.disturbed or is_extrapolated(result, plan))
     keeps = workload.training is not None and workload.keeps(workload.training)
     return Promise(
         plan=plan,
         environment=dict(variables),
         hosts=tuple(str(node.name) for node in hosts) if plan.nodes > 1 else (),
-        samples_per_second=speed,
-        global_batch_size=scale.global_batch_size,
-        scale=scale if measured or plan.nodes > 1 else None,
-        measured=measured,
-        extrapolated=("nodes", "samples_per_second") if measured else (),
+        samples_per_second=result.best.samples_per_second if result and believed else None,
+        global_batch_size=Scale.of(plan, workload).global_batch_size,
         sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
         training=workload.training if keeps else None,
-        words=tuple(promised_words(workload, command)),
     )
 
 

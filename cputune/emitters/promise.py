@@ -73,12 +73,8 @@ class Promise:
         hosts: of a launch on several nodes, in the order of its plan.
         samples_per_second: the tuned figure, where it was measured on as many nodes.
         global_batch_size: samples per optimizer step over all ranks, where that is fixed.
-        scale: how large the job is, where it is of several nodes or of others than measured.
-        measured: how large it was, and how fast, where it was measured on other nodes.
-        extrapolated: what of this nobody has measured.
         sequence_length: tokens of a sample.
         training: what the launch as typed trains.
-        words: the command line of a rank (``promised_words``).
     """
 
     format: str | None = None
@@ -87,12 +83,8 @@ class Promise:
     hosts: tuple[str, ...] = ()
     samples_per_second: Throughput | None = None
     global_batch_size: int | None = None
-    scale: Scale | None = None
-    measured: Mapping[str, object] | None = None
-    extrapolated: tuple[str, ...] = ()
     sequence_length: int | None = None
     training: Training | None = None
-    words: tuple[str | None, ...] | None = None
 
     def line(self) -> str:
         """The comment that says it for programs."""

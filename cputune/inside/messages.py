@@ -51,8 +51,6 @@ class RankState(TypedDict, total=False):
         peak_bytes: the most memory that it has held so far, files of libraries included.
         ipex: whether ``intel_extension_for_pytorch.optimize`` was called.
         executable: path of the interpreter.
-        words: of the command line, the script first: for each the digest of the word, and
-            that of its content where it names a small file. Words may hold secrets.
         sequence_length: tokens of a sample of the first batch, for batches of tokens.
         samples: of the first optimizer step, of this rank.
         batch: samples of one forward pass, as the framework was told.
@@ -99,7 +97,6 @@ class RankState(TypedDict, total=False):
     versions: dict[str, str]
     python: str
     executable: str
-    words: list[tuple[str, str | None]]
     sequence_length: int
     framework: Framework | None
     samples: int

@@ -34,7 +34,6 @@ _VARIABLES = re.compile(
 )
 """What native libraries read once and then do not show otherwise."""
 
-LARGEST_FILE_BYTES = 1 << 20
 
 _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 
@@ -77,7 +76,6 @@ def read() -> RankState:
         },
         "python": sys.version.split()[0],
         "executable": sys.executable,
-        "words": [(digest(word.encode(errors="replace")), content(word)) for word in sys.argv],
         "environment": environment,
     }
     if torch is not None:
@@ -132,24 +130,6 @@ def products_rounded(torch: ModuleType) -> bool:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
-
-
-def digest(data: bytes) -> str:
-    """The first part of a SHA-256: enough to tell one text from another."""
-    import hashlib  # torch has loaded it
-
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def content(word: str) -> str | None:
-    """The digest of the small file that a word names; None where it names none."""
-    try:
-        if not os.path.isfile(word) or os.path.getsize(word) > LARGEST_FILE_BYTES:
-            return None
-        with open(word, "rb") as file:
-            return digest(file.read())
-    except (OSError, ValueError):
-        return None
 
 
 def optimizer(stepped: object) -> dict[str, object]:

@@ -44,7 +44,7 @@ from cputune.ranks.failure import signal_name
 from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.remote.named import Node
-from cputune.remote.reach import PODS, Mpirun, Reach, Srun
+from cputune.remote.reach import PODS, Mpirun, Reach, Srun, Ssh
 from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
 
@@ -229,7 +229,8 @@ class ByMpirun(_FromHere):
     def start(self, launch: Launch) -> list[RankCommand]:
         """As every verb: see ``Engine``."""
         _place(self.reach, launch)
-        return [_started_here(launch, {}, through=handing_on(launch))]
+        ssh = self.reach.words if isinstance(self.reach, Ssh) else ("ssh",)
+        return [_started_here(launch, {}, through=handing_on(launch, ssh))]
 
 
 LOST = re.compile(
@@ -408,26 +409,18 @@ os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 line of several commands."""
 
 
-def ssh_handing_on(
-    folder: Path, carried: Sequence[str], ssh: Sequence[str], environment: Mapping[str, str]
-) -> str:
-    """A folder with an ssh that hands variables on; it is put first on PATH.
+def handing_on(launch: Launch, ssh: Sequence[str] = ("ssh",)) -> str:
+    """A folder with an ssh that hands on the variables of a launch; it is put first on PATH.
 
     Open MPI hands no variables on unasked. This ssh also takes the options by which the user
     reaches hosts.
     """
-    programs = folder / "bin"
-    programs.mkdir(exist_ok=True)
-    found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
+    programs = launch.folder / "bin"
+    programs.mkdir(parents=True, exist_ok=True)
+    found = shutil.which(ssh[0], path=launch.environment.get("PATH")) or ssh[0]
+    carried = ("PYTHONPATH", *launch.variables)
     program = programs / "ssh"
-    text = SSH.format(python=training_python(), carried=tuple(carried), ssh=[found, *ssh[1:]])
+    text = SSH.format(python=training_python(), carried=carried, ssh=[found, *ssh[1:]])
     program.write_text(text, encoding="utf-8")
     program.chmod(0o700)
     return str(programs)
-
-
-def handing_on(launch: Launch) -> str:
-    """``ssh_handing_on`` of all variables of a launch that reports."""
-    launch.folder.mkdir(parents=True, exist_ok=True)
-    names = ("PYTHONPATH", *launch.variables)
-    return ssh_handing_on(launch.folder, names, ("ssh",), launch.environment)

@@ -75,16 +75,14 @@ def observe(
     logs: Sequence[Path] = (),
     show: Iterable[str] = (),
     host: str | None = None,
-    scratch: Path | None = None,
 ) -> Launched:
     """Start the commands together and listen until every rank has made its steps.
 
     ``ranks`` is how many are waited for. A launch that starts fewer is listened to until it ends by
     itself, or the time is up. ``logs`` are further files with its output. ``show`` names variables
     that the ranks report beside the usual ones. ``host`` is an address of this machine at which
-    ranks of other hosts reach it. ``scratch`` is a folder for the files that the script would have
-    written; without it they go to a temporary one. Raises TrialError where the launch cannot be
-    watched.
+    ranks of other hosts reach it. What the script would have written goes to a temporary folder.
+    Raises TrialError where the launch cannot be watched.
     """
     with (
         WorkFolder() as work,
@@ -92,9 +90,8 @@ def observe(
         contextlib.closing(Supervisor(os.environ, (), work)) as supervisor,
     ):
         supervisor.join(post)
-        if scratch is None:
-            scratch = work.path / "scratch"
-            scratch.mkdir()
+        scratch = work.path / "scratch"
+        scratch.mkdir()
         started = time.monotonic()
         deadline = started + timeout_seconds
         job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)

@@ -6,11 +6,11 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
-from cputune.equivalence import Training, equivalent
+from cputune.equivalence import equivalent
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
@@ -21,13 +21,11 @@ from cputune.steps import Step
 from cputune.text import figure
 from cputune.verifier.records import (
     FAILED,
-    NOT_CHECKED,
-    PASSED,
     Evidence,
     Expected,
     Outcome,
     Ratio,
-    State,
+    judged,
     not_checked,
 )
 
@@ -56,48 +54,62 @@ def outcomes(
     yield from _of_plan(plan, ranks, consumer, numbered=not dealt_out)
     if plan.nodes > 1 and expected.hosts:
         yield spread(plan, ranks, consumer)
-    promised = {
+    batch = expected.global_batch_size
+    rows = {
         "affinity": own_affinity(plan, ranks) if dealt_out else (),
-        "environment": tuple(seen_environment(expected, ranks)),
-        "workload": tuple(seen_workload(expected, ranks)),
-        "interpreter": tuple(seen_interpreter(interpreter, ranks)),
+        "environment": seen_environment(expected, ranks),
+        "workload": seen_lengths(expected, ranks),
+        "interpreter": seen_interpreter(interpreter, ranks),
+        "global batch": () if batch is None else (seen_batch(ranks, batch),),
     }
-    for name, evidence in promised.items():
-        if evidence:
-            yield _check(name, evidence, consumer)
+    for name, evidence in rows.items():
+        if found := tuple(evidence):
+            yield held(name, found, consumer)
     yield loss(ranks, consumer)
     if expected.training is not None and seen.training is not None:
         recipe = expected.sequence_length is not None
-        yield same_training(expected.training, seen.training, consumer, recipe=recipe)
-    if expected.global_batch_size is not None:
-        yield batch(ranks, expected.global_batch_size, consumer)
+        verdict = equivalent(expected.training, seen.training, other_data=recipe)
+        differs = [Evidence(what="training", seen=sentence) for sentence in verdict.differs]
+        yield judged("the same training", consumer, differs, verdict.summary)
+
+
+def held(name: str, rows: Sequence[Evidence], consumer: str) -> Outcome:
+    """A check that fails with the first row that shows something else than it should."""
+    wrong = [row for row in rows if row.expected not in (None, row.seen)]
+    if wrong:
+        first = wrong[0]
+        where = "" if first.rank is None else f"rank {first.rank}: "
+        said = f"{where}{first.seen}, the plan has {first.expected}"
+        return judged(name, consumer, wrong, "", rows, wrong=said)
+    shown: dict[int | None, list[str]] = {}
+    for row in rows:
+        shown.setdefault(row.rank, []).append(row.seen)
+    alike, *others = shown.values()
+    text = ", ".join(alike) + ("" if None in shown else " in every rank")
+    if any(one != alike for one in others):
+        text = " | ".join(dict.fromkeys(row.seen for row in rows))
+    return judged(name, consumer, (), text, rows)
 
 
 def _of_plan(
     plan: Plan, ranks: Sequence[Rank], consumer: str, *, numbered: bool
 ) -> Iterator[Outcome]:
     """One outcome for each thing that the plan says of its ranks."""
-    states = [(rank.number, rank.state) for rank in ranks if rank.state is not None]
     rows: dict[str, list[Comparison]] = {}
-    for row in compare(plan, states):
+    for row in compare(plan, [(rank.number, _state(rank)) for rank in ranks]):
         if numbered or not row.by_cpu_number:
             rows.setdefault(row.what, []).append(row)
     for what, compared in rows.items():
         evidence = tuple(
-            Evidence(
-                what=what,
-                rank=row.rank,
-                expected=row.expected,
-                seen="not shown" if row.seen is None else row.seen,
-            )
+            Evidence(what=what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
             for row in compared
         )
         unknown = [row for row in compared if row.seen is None]
         if unknown and not any(row.differs for row in compared):
-            summary = f"rank {unknown[0].rank}: not known: {unknown[0].unknown}"
-            yield _named(what, NOT_CHECKED, summary, consumer, evidence)
+            why = f"rank {unknown[0].rank}: not known: {unknown[0].unknown}"
+            yield not_checked(what, why, consumer=consumer, evidence=evidence)
         else:
-            yield _check(what, evidence, consumer)
+            yield held(what, evidence, consumer)
 
 
 def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
@@ -116,24 +128,29 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
     ]
     if seen.enough:
         count = f"{len(seen.ranks)} rank{'' if len(seen.ranks) == 1 else 's'}"
-        summary = f"{count} made {steps} steps in {seen.seconds:.0f} s"
-        state: State = PASSED if len(seen.ranks) == plan.world_size else FAILED
-        if state == FAILED:
-            summary = f"{count} ran, the plan has {plan.world_size}"
-        return _named("launch", state, summary, consumer, evidence)
+        good = f"{count} made {steps} steps in {seen.seconds:.0f} s"
+        missing = len(seen.ranks) != plan.world_size
+        wrong = f"{count} ran, the plan has {plan.world_size}"
+        return judged("launch", consumer, evidence[:missing], good, evidence, wrong=wrong)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:
         why = f"it says that it cannot run here: {refused[1]}"
         return not_checked("launch", why, refused[2], consumer)
     if seen.timed_out:
-        summary = f"no {steps} steps within {seen.seconds:.0f} s"
+        said = f"no {steps} steps within {seen.seconds:.0f} s"
     else:
-        summary = f"it ended with {seen.returncode} before {steps} steps"
-    if not seen.ranks:
-        summary += ", and no rank trained"
+        said = f"it ended with {seen.returncode} before {steps} steps"
+    said += "" if seen.ranks else ", and no rank trained"
     lines = [line for line in seen.output.splitlines() if line.strip()]
     evidence += [Evidence(what="output", seen=line[:400]) for line in lines[-15:]]
-    return _named("launch", FAILED, summary, consumer, evidence)
+    return judged("launch", consumer, [Evidence(what="end", seen=said)], "", evidence, wrong=said)
+
+
+def _by_node(plan: Plan, ranks: Iterable[Rank]) -> dict[int, list[Rank]]:
+    found: dict[int, list[Rank]] = {}
+    for rank in ranks:
+        found.setdefault(rank.number // plan.processes_per_node, []).append(rank)
+    return found
 
 
 def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
@@ -141,53 +158,33 @@ def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
 
     Machines that all have one name cannot be told apart.
     """
-    rows = [
-        Evidence(what="host", rank=rank.number, seen=_state(rank).get("host", "not known"))
-        for rank in ranks
-    ]
-    nodes: dict[int, set[str]] = {}
-    for row in rows:
-        nodes.setdefault((row.rank or 0) // plan.processes_per_node, set()).add(row.seen)
-    names = {name for seen in nodes.values() for name in seen}
+    name_of = {rank.number: _state(rank).get("host", "not known") for rank in ranks}
+    rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
+    nodes = [{name_of[rank.number] for rank in of} for of in _by_node(plan, ranks).values()]
+    names = sorted(set(name_of.values()))
     if len(names) == 1:
-        why = f"all ranks ran on {names.pop()}: that these are {plan.nodes} machines is not seen"
-        return _named("hosts", NOT_CHECKED, why, consumer, rows)
-    good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes.values())
-    told = ", ".join(
-        f"{len([row for row in rows if row.seen == name])} on {name}" for name in sorted(names)
-    )
-    return _named("hosts", PASSED if good else FAILED, f"ranks: {told}", consumer, rows)
+        why = f"all ranks ran on {names[0]}: that these are {plan.nodes} machines is not seen"
+        return not_checked("hosts", why, consumer=consumer, evidence=rows)
+    good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes)
+    counted = [f"{sum(row.seen == name for row in rows)} on {name}" for name in names]
+    said = f"ranks: {', '.join(counted)}"
+    return judged("hosts", consumer, () if good else rows, said, rows, wrong=said)
 
 
-def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> Iterator[Evidence]:
     """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
 
     For a scheduler that deals out CPUs by its own numbering.
     """
-    of_node: dict[int, list[int]] = {}
-    for rank in ranks:
-        of_node.setdefault(rank.number // plan.processes_per_node, []).extend(_cpus(rank))
-    rows = []
-    for rank in ranks:
-        own, together = _cpus(rank), of_node[rank.number // plan.processes_per_node]
-        good = len(own) >= plan.threads_per_process and all(together.count(cpu) == 1 for cpu in own)
-        seen = cpulist.render(own)
-        wanted = seen if good else f"{plan.threads_per_process} CPUs of its own"
-        rows.append(Evidence(what="affinity", rank=rank.number, seen=seen, expected=wanted))
-    return tuple(rows)
-
-
-def _cpus(rank: Rank) -> Sequence[int]:
-    return _state(rank).get("affinity", ())
-
-
-def same_training(typed: Training, launched: Training, consumer: str, *, recipe: bool) -> Outcome:
-    """Whether the first steps train what those of the launch as typed do."""
-    verdict = equivalent(typed, launched, other_data=recipe)
-    evidence = tuple(Evidence(what="training", seen=sentence) for sentence in verdict.differs)
-    state: State = PASSED if verdict.same else FAILED
-    summary = verdict.summary if verdict.same else verdict.differs[0]
-    return _named("the same training", state, summary, consumer, evidence)
+    for of_node in _by_node(plan, ranks).values():
+        together = [cpu for rank in of_node for cpu in _state(rank).get("affinity", ())]
+        for rank in of_node:
+            own = _state(rank).get("affinity", ())
+            good = all(together.count(cpu) == 1 for cpu in own)
+            seen = cpulist.render(own)
+            enough = good and len(own) >= plan.threads_per_process
+            wanted = seen if enough else f"{plan.threads_per_process} CPUs of its own"
+            yield Evidence(what="affinity", rank=rank.number, seen=seen, expected=wanted)
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
@@ -200,21 +197,20 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
         text = f"{values[0]:.4g} at the first step, {values[-1]:.4g} at step {len(values)}"
         evidence.append(Evidence(what="loss", rank=rank.number, seen=text))
         if not all(map(math.isfinite, values)) or values[-1] > 10 * abs(values[0]) + 1:
-            wrong.append(str(rank.number))
+            wrong.append(evidence[-1])
     if not evidence:
-        return _named("loss", NOT_CHECKED, "the script reports no loss", consumer, ())
-    summary = f"runs away in rank {', '.join(wrong)}" if wrong else "finite in every rank"
-    return _named("loss", FAILED if wrong else PASSED, summary, consumer, evidence)
+        return not_checked("loss", "the script reports no loss", consumer=consumer)
+    said = f"runs away in rank {', '.join(str(row.rank) for row in wrong)}"
+    return judged("loss", consumer, wrong, "finite in every rank", evidence, wrong=said)
 
 
-def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
-    """Whether the ranks together take the global batch that was tuned.
+def seen_batch(ranks: Sequence[Rank], expected: int) -> Evidence:
+    """What the ranks take together, beside the global batch that was tuned.
 
     Of a Trainer its arguments count, as in a trial: TRL's DPO makes two sequences of a sample.
     """
     taken = sum(_samples(rank) for rank in ranks if rank.steps)
-    evidence = (Evidence(what="samples per step", expected=str(expected), seen=str(taken)),)
-    return _check("global batch", evidence, consumer)
+    return Evidence(what="samples per step", expected=str(expected), seen=str(taken))
 
 
 def _samples(rank: Rank) -> int:
@@ -223,32 +219,6 @@ def _samples(rank: Rank) -> int:
     if state.get("framework") == "trainer" and batch and accumulation:
         return int(batch) * int(accumulation)
     return rank.steps[0].samples
-
-
-def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Outcome:
-    wrong = [row for row in evidence if row.expected is not None and row.expected != row.seen]
-    if wrong:
-        first = wrong[0]
-        where = "" if first.rank is None else f"rank {first.rank}: "
-        return _named(
-            name, FAILED, f"{where}{first.seen}, the plan has {first.expected}", consumer, evidence
-        )
-    shown: dict[int | None, list[str]] = {}
-    for row in evidence:
-        shown.setdefault(row.rank, []).append(row.seen)
-    alike, *others = shown.values()
-    text = ", ".join(alike) + ("" if None in shown else " in every rank")
-    if any(one != alike for one in others):
-        text = " | ".join(dict.fromkeys(row.seen for row in evidence))
-    return _named(name, PASSED, text, consumer, evidence)
-
-
-def _named(
-    name: str, state: State, summary: str, consumer: str, evidence: Sequence[Evidence]
-) -> Outcome:
-    return Outcome(
-        name=name, state=state, summary=summary, consumer=consumer, evidence=tuple(evidence)
-    )
 
 
 SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
@@ -276,35 +246,14 @@ def seen_environment(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evid
             yield Evidence(what=name, rank=rank.number, expected=texts[0], seen=texts[1])
 
 
-def seen_workload(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
-    """What each rank trains: the files and words of its command line, the length of a sample."""
+def seen_lengths(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
+    """How many tokens a sample has in each rank that shows it, where that is promised."""
+    wanted = expected.sequence_length
     for rank in ranks:
-        state, wanted = _state(rank), expected.sequence_length
-        length = state.get("sequence_length")
+        length = _state(rank).get("sequence_length")
         if wanted is not None and length is not None:
-            yield Evidence(
-                what="tokens of a sample",
-                rank=rank.number,
-                expected=f"{wanted} tokens",
-                seen=f"{length} tokens",
-            )
-        if expected.words is not None and "words" in state:
-            yield _words(rank.number, expected.words, state["words"])
-
-
-def _words(
-    rank: int, promised: Sequence[str | None], seen: Sequence[tuple[str, str | None]]
-) -> Evidence:
-    """The command line of a rank: as many words, and the first that is another."""
-    wanted, found = (f"{len(words)} words" for words in (promised, seen))
-    for position, (word, (own, file)) in enumerate(zip(promised, seen, strict=False)):
-        of_file = word is not None and word.startswith("file:")
-        if word not in (None, f"file:{file}" if of_file else own):
-            what = "file" if of_file else "word"
-            wanted = f"the {what} that was emitted as word {position}"
-            found = f"another {what}"
-            break
-    return Evidence(what="training command", rank=rank, expected=wanted, seen=found)
+            texts = {"expected": f"{wanted} tokens", "seen": f"{length} tokens"}
+            yield Evidence(what="tokens of a sample", rank=rank.number, **texts)
 
 
 def seen_interpreter(wanted: str | None, ranks: Sequence[Rank]) -> Iterator[Evidence]:
@@ -402,10 +351,10 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
     )
     if ratio.ratio >= SLOWEST_RATIO:
-        return _named(name, PASSED, text, consumer, ())
+        return judged(name, consumer, (), text)
     busy = ratio.delayed_steps >= ratio.steps / 2
     if ratio.high < SLOWEST_RATIO and not busy:
-        return _named(name, FAILED, text, consumer, ())
+        return Outcome(name=name, state=FAILED, summary=text, consumer=consumer)
     why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
     remedy = "verify again when nothing else runs here, with more --steps"
     return not_checked(name, f"{text}; {why}", remedy, consumer)

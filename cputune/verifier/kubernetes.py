@@ -56,7 +56,6 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
 def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
     kind = str(document.get("kind"))
     if kind not in OPERATORS:
-        yield quantities(document)
         yield pod_schema([dict(document)])
         return
     distribution, operator, through = OPERATORS[kind]
@@ -66,9 +65,8 @@ def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
         yield not_checked("SDK models", why, consumer=distribution)
     else:
         yield round_trip(document, distribution, through)
-    yield quantities(document)
     yield admission(document, operator)
-    yield pod_schema(job_pods(document))
+    yield pod_schema([pod for _, pod in job_pods(document)])
     yield plan_of_job(document, plan)
 
 
@@ -128,36 +126,6 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
         yield Evidence(what=where, expected=repr(expected), seen=repr(seen))
 
 
-def quantities(document: Manifest) -> Outcome:
-    """Whether the Kubernetes client can read every quantity: CPUs, memory, sizes."""
-    try:
-        from kubernetes.utils.quantity import parse_quantity
-    except ImportError:
-        return not_installed("quantities", "the kubernetes client", INSTALL)
-    consumer = f"kubernetes {metadata.version('kubernetes')}"
-    found = list(_quantities(document, str(document.get("kind"))))
-    wrong = []
-    for where, value in found:
-        try:
-            parse_quantity(value)
-        except (ValueError, TypeError) as error:
-            wrong.append(Evidence(what=where, seen=f"{value!r}: {error}", expected="a quantity"))
-    return judged("quantities", consumer, wrong, f"{len(found)} read")
-
-
-def _quantities(document: object, where: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(document, list):
-        document = dict(enumerate(document))
-    for key, value in document.items() if isinstance(document, Mapping) else ():
-        inner = f"{where}.{key}"
-        if key in ("limits", "requests") and isinstance(value, Mapping):
-            yield from ((f"{inner}.{name}", quantity) for name, quantity in value.items())
-        elif key == "sizeLimit":
-            yield inner, value
-        else:
-            yield from _quantities(value, inner)
-
-
 def admission(job: Manifest, consumer: str) -> Outcome:
     """What the operator refuses of a job, or takes and does wrongly, as the doctor says it."""
     found = [
@@ -193,43 +161,30 @@ def pod_schema(documents: list[dict[str, Any]]) -> Outcome:
     return judged("Pod schema", consumer, wrong, f"{len(documents)} valid: {kinds}")
 
 
-def job_pods(job: Manifest) -> list[dict[str, Any]]:
-    """The Pods that the operator makes of a job, one for each node, the master first.
+def job_pods(job: Manifest) -> list[tuple[int, dict[str, Any]]]:
+    """A Pod for each role that the operator makes of a job, and how many; the master first.
 
     A TrainJob says what is in one as far as its runtime does not.
     """
     if job.get("kind") == "TrainJob":
         trainer = Document(value=job).mapping("spec", "trainer")
-        keys = {"image": "image", "command": "command", "args": "args", "env": "env"}
-        keys["resourcesPerNode"] = "resources"
-        container = {mine: trainer[key] for key, mine in keys.items() if trainer.get(key)}
-        template = {"spec": {"containers": [{"name": "node", **container}]}}
-        roles = [("node-0", trainer.get("numNodes"), template)]
+        container = {key: trainer.get(key) for key in ("image", "command", "args", "env")}
+        container = {"name": "node", **container, "resources": trainer.get("resourcesPerNode")}
+        spec = {"containers": [{key: value for key, value in container.items() if value}]}
+        roles = {"node": (trainer.get("numNodes"), {"spec": spec})}
     else:
         replicas = Document(value=job).mapping("spec", "pytorchReplicaSpecs")
-        roles = [
-            (str(role).lower(), at(replicas, role, "replicas"), at(replicas, role, "template"))
-            for role in sorted(replicas)
-        ]
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            **Document(value=template).mapping(),
-            "metadata": {
-                **Document(value=template).mapping("metadata"),
-                "name": f"{at(job, 'metadata', 'name')}-{role}-{index}",
-            },
+        roles = {
+            str(role).lower(): (at(one, "replicas"), Document(value=at(one, "template")).mapping())
+            for role, one in sorted(replicas.items())
         }
-        for role, count, template in roles
-        for index in range(count if isinstance(count, int) and 0 < count <= 1024 else 1)
-    ]
-
-
-def ranks_asked(job: Manifest) -> str:
-    """Ranks of each node, as the job says it; ``auto`` where it does not."""
-    told = at(job, "spec", "nprocPerNode") or at(job, "spec", "trainer", "numProcPerNode")
-    return str(told or "auto")
+    pods = []
+    for role, (count, template) in roles.items():
+        of_pod = Document(value=template).mapping("metadata")
+        named = {**of_pod, "name": f"{at(job, 'metadata', 'name')}-{role}"}
+        pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": named}
+        pods.append((count if isinstance(count, int) else 1, pod))
+    return pods
 
 
 def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
@@ -238,20 +193,23 @@ def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
         why = "there is no result file to compare with"
         return not_checked("plan", why, "give it with --result cputune.json")
     pods = job_pods(job)
-    container = Document(value=at(pods, 0, "spec", "containers", 0))
+    container = Document(value=at([pod for _, pod in pods], 0, "spec", "containers", 0))
     env = {at(entry, "name"): at(entry, "value") for entry in container.items("env")}
-    needed = plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers)
-    rows: list[tuple[str, object, object]] = [
-        ("nodes", plan.nodes, len(pods)),
-        ("ranks per node", plan.processes_per_node, ranks_asked(job)),
-    ]
-    carried = plan.environment()
-    for variable in ("OMP_NUM_THREADS", "CCL_WORKER_COUNT", "ACCELERATE_MIXED_PRECISION"):
-        if variable in carried:
-            rows.append((variable, carried[variable], env.get(variable)))
+    ranks = at(job, "spec", "nprocPerNode") or at(job, "spec", "trainer", "numProcPerNode")
     cpus = str(container.get("resources", "limits", "cpu"))
+    needed = plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers)
     enough = cpus.isdigit() and int(cpus) >= needed
-    rows.append(("CPUs", cpus if enough else f"at least {needed}", cpus))
+    carried = plan.environment()
+    rows: list[tuple[str, object, object]] = [
+        ("nodes", plan.nodes, sum(count for count, _ in pods)),
+        ("ranks per node", plan.processes_per_node, ranks or "auto"),
+        *(
+            (name, carried[name], env.get(name))
+            for name in ("OMP_NUM_THREADS", "CCL_WORKER_COUNT", "ACCELERATE_MIXED_PRECISION")
+            if name in carried
+        ),
+        ("CPUs", cpus if enough else f"at least {needed}", cpus),
+    ]
     evidence = [Evidence(what=w, expected=str(e), seen=str(s)) for w, e, s in rows]
     wrong = [row for row in evidence if row.expected != row.seen]
     said = f"not the plan's: {', '.join(row.what for row in wrong)}"

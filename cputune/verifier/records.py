@@ -145,10 +145,21 @@ def judged(
 
 
 def not_checked(
-    name: str, why: str, remedy: str | None = None, consumer: str | None = None
+    name: str,
+    why: str,
+    remedy: str | None = None,
+    consumer: str | None = None,
+    evidence: Sequence[Evidence] = (),
 ) -> Outcome:
     """The check that could not be made, and what makes it possible."""
-    return Outcome(name=name, state=NOT_CHECKED, summary=why, remedy=remedy, consumer=consumer)
+    return Outcome(
+        name=name,
+        state=NOT_CHECKED,
+        summary=why,
+        remedy=remedy,
+        consumer=consumer,
+        evidence=tuple(evidence),
+    )
 
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from cputune.emitters import EmittedFile
 from cputune.emitters.mpirun import NAMES
 from cputune.errors import CputuneError
-from cputune.host import Command, Host
+from cputune.host import Command, Host, read_document
 from cputune.host.interpreter import ELSEWHERE
-from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE, site_directory
+from cputune.inside import SCRATCH_VARIABLE
 from cputune.plan import Plan
 from cputune.probing.installed import parse_version
-from cputune.ranks.engines import HERE, Held, Launch, is_here, own_address, ssh_handing_on
+from cputune.ranks.engines import HERE, ByMpirun, Held, Launch, is_here, own_address
 from cputune.ranks.launched import Begin, Launched, observe
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.work_folder import WorkFolder
@@ -40,17 +41,6 @@ from cputune.verifier.records import (
 
 LINT_SECONDS = 60.0
 REACH_SECONDS = 30.0
-CARRIED = ("PYTHONPATH", SOCKET_VARIABLE, SCRATCH_VARIABLE, SHOW_VARIABLE)
-"""What makes a Python process report, wherever it runs."""
-
-MISSING = """import json, os, sys
-paths = json.loads(sys.argv[1])["paths"]
-print(json.dumps({"missing": [path for path in paths if not os.path.exists(path)]}))
-"""
-REMOVE = """import json, shutil, sys
-shutil.rmtree(json.loads(sys.argv[1])["folder"], ignore_errors=True)
-print("{}")
-"""
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -150,26 +140,54 @@ def over_hosts(
     python: str | None,
     environment: Mapping[str, str],
 ) -> Answer:
-    """One launch on the hosts that it names, or why that cannot be tried from here."""
-    hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
-    if len(hosts) != plan.nodes:
+    """One launch on the hosts that it names, as a trial is run there; or why it cannot be.
+
+    The engine of a trial brings the launch's files, and what makes its ranks report.
+    """
+    nodes, reach = tuple(Node(name=host) for host in expected.hosts), Ssh(words=expected.ssh)
+    if len(nodes) != plan.nodes:
         why = f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are"
         yield not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
         return
-    needed = [str(path), os.getcwd(), *([python] if python else [])]
-    problem = cannot_run(hosts, ssh, needed, consumer)
-    if problem is not None:
-        yield problem
+    try:
+        for one in ask_each(nodes, reach, "print('{}')", lambda _: {}, REACH_SECONDS):
+            if one.unreachable is not None and not is_here(one.node.name):
+                raise one.unreachable
+    except CputuneError as error:
+        yield not_checked("launch", str(error), error.hint, consumer)
         return
-    with WorkFolder() as work, scratch_everywhere(hosts, ssh, work.path) as scratch:
-        if artefact.format == "torchrun":
-            commands: Begin = on_every_host(path, plan, environment, hosts, ssh)
-        else:
-            commands = [through_ssh(path, environment, ssh, work.path)]
-        address = own_address(hosts)
-        yield from measured(
-            commands, expected, plan, consumer, interpreter=python, address=address, scratch=scratch
+    engine = Held(reach) if artefact.format == "torchrun" else ByMpirun(reach)
+    with WorkFolder() as work:
+        launch = Launch(
+            plan=plan,
+            nodes=nodes,
+            files=_with_companions(artefact),
+            variables={},
+            environment=environment,
+            folder=work.path / "launch",
         )
+
+        def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
+            told = {**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"}
+            return engine.start(replace(launch, variables=told))
+
+        try:
+            address = own_address(expected.hosts)
+            yield from measured(
+                begin, expected, plan, consumer, interpreter=python, address=address
+            )
+        finally:
+            engine.end(launch)
+
+
+COMPANIONS = re.compile(r"(rank|meet|carry|train|in_torch|padding)\.py|.*\.(json|yaml)|hosts\..*")
+
+
+def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:
+    """The script, and of what lies beside it the files that a launch may need."""
+    beside = [path for path in artefact.path.parent.iterdir() if COMPANIONS.fullmatch(path.name)]
+    others = (EmittedFile(name=one.name, text=read_document(one)) for one in sorted(beside))
+    return (EmittedFile(name=artefact.path.name, text=artefact.text, executable=True), *others)
 
 
 def measured(
@@ -182,13 +200,12 @@ def measured(
     dealt_out: bool = False,
     logs: Sequence[Path] = (),
     address: str | None = None,
-    scratch: Path | None = None,
 ) -> Answer:
     """Start a launch, and judge what its ranks saw and how fast they were.
 
     One that is slower than the tuned trial is started once more, and the faster run
     counts: what else runs on a machine can only slow it down. ``address`` is where ranks of
-    other hosts reach this one, ``scratch`` what they write to.
+    other hosts reach this one.
     """
 
     def start() -> Launched:
@@ -200,7 +217,6 @@ def measured(
             logs=logs,
             show=expected.environment or (),
             host=address,
-            scratch=scratch,
         )
 
     tuned, ratio = expected.samples_per_second, None
@@ -295,80 +311,3 @@ def no_plan(consumer: str) -> Outcome:
     """What is said where nobody knows what the launch should do."""
     why = "the file does not say its plan, and there is no result file beside it"
     return not_checked("launch", why, "give it with --result cputune.json", consumer)
-
-
-# Several hosts. mpirun and accelerate start the ranks of other hosts themselves, through ssh. So a
-# program ``ssh`` of ours stands first on PATH: it passes on the variables by which a rank reports
-# (Open MPI passes none unasked), and calls the user's own ssh command. torchrun is started by us on
-# each host, and ended there however we end.
-
-
-def cannot_run(
-    hosts: Sequence[str], ssh: Sequence[str], needed: Sequence[str], consumer: str
-) -> Outcome | None:
-    """Why the launch cannot be tried: a host that is not reached, or that lacks a file.
-
-    ``needed`` are paths that every host must have; None where all is well.
-    """
-    far = [Node(name=host) for host in hosts if not is_here(host)]
-    paths = [*needed, str(site_directory() / "sitecustomize.py")]
-    asked = {"paths": paths}
-    try:
-        heard = ask_each(far, Ssh(words=tuple(ssh)), MISSING, lambda _: asked, REACH_SECONDS)
-    except CputuneError as error:
-        return not_checked("launch", str(error), error.hint, consumer)
-    for one in heard:
-        if one.told is None:
-            away = one.unreachable
-            return not_checked("launch", str(away), away.hint if away else None, consumer)
-        for path in one.told.get("missing", ()):
-            copy = f"rsync -a {shlex.quote(os.path.dirname(path))}/ {one.node.name}:{path}"
-            hint = copy if path in needed else "install cputune there, at the same path"
-            return not_checked("launch", f"{path} is not on {one.node.name}", hint, consumer)
-    return None
-
-
-@contextlib.contextmanager
-def scratch_everywhere(hosts: Sequence[str], ssh: Sequence[str], folder: Path) -> Iterator[Path]:
-    """A folder for what scripts would have written; what they made of it on far hosts goes too."""
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        far = [Node(name=host) for host in hosts if not is_here(host)]
-        asked = {"folder": str(folder)}
-        with contextlib.suppress(CputuneError, OSError):
-            ask_each(far, Ssh(words=tuple(ssh)), REMOVE, lambda _: asked, REACH_SECONDS)
-
-
-def through_ssh(
-    path: Path, environment: Mapping[str, str], ssh: Sequence[str], folder: Path
-) -> Command:
-    """The launch script, with an ssh that hands on what makes ranks report."""
-    programs = ssh_handing_on(folder, CARRIED, ssh, environment)
-    path_variable = f"{programs}:{environment.get('PATH', os.defpath)}"
-    return Command(argv=("bash", str(path)), environment={**environment, "PATH": path_variable})
-
-
-def on_every_host(
-    path: Path,
-    plan: Plan,
-    environment: Mapping[str, str],
-    hosts: Sequence[str],
-    ssh: Sequence[str],
-) -> Callable[[Mapping[str, str]], Sequence[RankCommand]]:
-    """The launch script on each host, as torchrun wants it, held as a trial is."""
-
-    def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
-        launch = Launch(
-            plan=plan,
-            nodes=tuple(Node(name=host) for host in hosts),
-            argv=("bash", str(path)),
-            variables={**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"},
-            environment=environment,
-            folder=path.parent,
-        )
-        return Held(Ssh(words=tuple(ssh))).start(launch)
-
-    return begin

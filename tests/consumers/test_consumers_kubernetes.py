@@ -40,7 +40,7 @@ def test_every_consumer_takes_the_document(format, plan, cluster, write, tiny):
     verdicts = verify([directory], run=False)
     checks = [check for verdict in verdicts for check in verdict.checks]
     assert {check.state for check in checks if check.name != "launch"} == {"passed"}, checks
-    assert {"SDK models", "quantities", "admission rules", "Pod schema", "plan"} <= {
+    assert {"SDK models", "admission rules", "Pod schema", "plan"} <= {
         check.name for check in checks
     }
 
@@ -52,7 +52,6 @@ DAMAGE = [
     (lambda job: job["spec"].pop("nprocPerNode"), "admission rules"),
     (lambda job: pod(job)["spec"].__setitem__("container", []), "Pod schema"),
     (lambda job: container(job).__setitem__("image", ["a"]), "Pod schema"),
-    (lambda job: limits(job).__setitem__("memory", "16 GB"), "quantities"),
     (lambda job: limits(job).__setitem__("cpu", "1"), "plan"),
     (lambda job: container(job)["env"].clear(), "plan"),
 ]

@@ -81,14 +81,12 @@ def test_a_host_that_is_not_reached_is_named(tmp_path: Path) -> None:
         assert "sshd" in checks["launch"]["remedy"]
 
 
-def test_a_host_without_the_files_is_named(tmp_path: Path) -> None:
+def test_a_host_without_the_files_is_given_them(tmp_path: Path) -> None:
     (there := tmp_path / "launch").mkdir()
     script = write(there, "torchrun", tiny(tmp_path))
     with two_hosts(beta=Odd(hidden=(there,))) as hosts:
-        checks = verify(hosts, script)
-        assert checks["launch"]["state"] == "not checked"
-        assert checks["launch"]["summary"] == f"{script} is not on beta"
-        assert "rsync" in checks["launch"]["remedy"]
+        assert_seen_on_both(verify(hosts, script))
+        assert_nothing_is_left(hosts)
 
 
 @pytest.mark.skipif(install.why_no_slurm() is not None, reason=str(install.why_no_slurm()))

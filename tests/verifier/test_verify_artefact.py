@@ -133,7 +133,6 @@ def test_what_is_not_run_is_read_by_the_doctor(tmp_path: Path) -> None:
     assert "--no_cuda is refused by transformers 5.23.0" in said
     assert "--use_ipex" in said
     assert checks["doctor"].remedy == "Write what the evidence says instead."
-    assert checks["quantities"].state == "passed"
     (tmp_path / "constraints.txt").write_text("transformers==4.35.0\naccelerate==0.25.0\n")
     (seen,) = verify([file], run=False)
     assert "--no_cuda" not in str([check for check in seen.checks if check.name == "doctor"])

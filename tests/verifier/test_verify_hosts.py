@@ -13,15 +13,11 @@ import pytest
 from test_verify_checks import PLAN, launched, rank
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
-from cputune.ranks.engines import is_here, own_address
+from cputune.ranks.engines import Launch, handing_on, is_here, own_address
+from cputune.verifier import scripts
 from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Artefact, Expected
-from cputune.verifier.scripts import (
-    cannot_run,
-    on_every_host,
-    over_hosts,
-    through_ssh,
-)
+from cputune.verifier.scripts import over_hosts
 
 TWO = PLAN.on_nodes([((0,), (1,)), ((4,), (5,))])
 NOWHERE = "nowhere.invalid"
@@ -79,10 +75,10 @@ def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
     real = tmp_path / "real-ssh"
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\n')
     real.chmod(0o755)
-    launch = through_ssh(
-        tmp_path / "mpirun.sh", {"PATH": os.environ["PATH"]}, [str(real), "-F", "my file"], tmp_path
-    )
-    environment = {**launch.environment, SOCKET_VARIABLE: "tcp:a b:1:h"}
+    told = {SOCKET_VARIABLE: "tcp:a b:1:h"}
+    launch = Launch(plan=TWO, variables=told, environment=os.environ, folder=tmp_path)
+    programs = handing_on(launch, [str(real), "-F", "my file"])
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", **told}
     subprocess.run(["ssh", *command], env=environment, check=True, timeout=30)
     words = (tmp_path / "real-ssh.words").read_text().splitlines()
     at = command.index("beta") + 1
@@ -95,44 +91,42 @@ def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
         assert there == []
 
 
-def test_torchrun_is_held_on_each_host_with_its_number(tmp_path):
-    begin = on_every_host(
-        tmp_path / "torchrun.sh",
-        TWO,
-        {"PYTHON": "/opt/python"},
-        ["127.0.0.1", "beta"],
-        ["ssh", "-4"],
-    )
-    told = {SOCKET_VARIABLE: "tcp:TOKEN:4711:10.0.0.9", SCRATCH_VARIABLE: "/scratch"}
+def tried(folder, **expected):
+    artefact = Artefact(path=folder / "torchrun.sh", format="torchrun", text="#!/bin/sh\n")
+    (folder / "rank.py").write_text("the rank")
+    (folder / "notes.txt").write_text("mine")
+    return list(over_hosts(artefact, Expected(**expected), TWO, "torchrun", None, os.environ))
+
+
+def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):
+    def observe(begin, **_):
+        for command in begin({SOCKET_VARIABLE: "tcp:TOKEN:4711:10.0.0.9"}):
+            packed = base64.b85decode(command["input"].splitlines()[1].strip())
+            reader = bz2 if packed.startswith(b"BZh") else zlib
+            questions.append(json.loads(reader.decompress(packed)))
+        raise OSError("enough")
+
     questions = []
-    for command in begin(told):
-        text = command["input"].splitlines()[1]
-        packed = base64.b85decode(text.strip())
-        reader = bz2 if packed.startswith(b"BZh") else zlib
-        questions.append(json.loads(reader.decompress(packed)))
+    monkeypatch.setattr(scripts, "observe", observe)
+    (check,) = tried(tmp_path, hosts=("127.0.0.1", "127.0.0.2"))
+    assert (check.state, check.summary) == ("failed", "it cannot be started: enough")
     here, there = (question["env"] for question in questions)
     assert [one["NODE_RANK"] for one in (here, there)] == ["0", "1"]
-    assert here["PORT"] == there["PORT"]
     assert there[SCRATCH_VARIABLE] == "{folder}/scratch"
-    assert questions[1]["argv"] == ["bash", str(tmp_path / "torchrun.sh")]
-    assert questions[1]["home"] == "tcp:TOKEN:4711:10.0.0.9"
-    assert begin(told)[1]["argv"][:2] == ["ssh", "-4"]
+    files = questions[1]["files"]
+    assert files["launch/rank.py"] == "the rank"
+    assert "launch/notes.txt" not in files
+    assert questions[1]["argv"] == ["bash", "{folder}/launch/torchrun.sh"]
 
 
-def test_a_host_that_is_not_reached_is_not_checked_with_its_cure():
-    problem = cannot_run(["127.0.0.1", NOWHERE], ["ssh"], [], "mpirun")
-    assert problem is not None
-    assert problem.state == "not checked"
-    assert NOWHERE in problem.summary
-
-
-def test_hosts_that_are_all_here_are_not_asked():
-    assert cannot_run(["127.0.0.1", "127.0.0.2"], ["/no/ssh"], ["/no/file"], "mpirun") is None
+def test_a_host_that_is_not_reached_is_not_checked_with_its_cure(tmp_path):
+    (check,) = tried(tmp_path, hosts=("127.0.0.1", NOWHERE))
+    assert check.state == "not checked"
+    assert NOWHERE in check.summary
 
 
 def test_a_launch_that_does_not_name_its_hosts_is_not_tried(tmp_path):
-    artefact = Artefact(path=tmp_path / "mpirun.sh", format="mpirun", text="")
-    (check,) = over_hosts(artefact, Expected(), TWO, "mpirun", None, {})
+    (check,) = tried(tmp_path)
     assert check.state == "not checked"
     assert "does not say which hosts" in check.summary
     assert "--hosts" in check.remedy
