@@ -1,14 +1,19 @@
-"""Values that must not be written down: tokens, passwords, keys, addresses that hold one.
+"""Values that must not be written down: tokens, passwords, keys, and whatever might be one.
 
-A value is hidden where its name says so (``--password``, ``HF_TOKEN``), where it has the shape of a
-key that is known, and where it is a long run of letters of both cases and digits. What a script
-writes is cleaned of the values of such variables, and by shape.
+Of a script's arguments only what is known to be harmless is shown: numbers and switches, paths that
+are there, names in the form of the model hub, and words behind an argument of which it is known
+that anybody may read them. Everything else becomes a variable. Of a launcher's words, of variables
+and of what a script writes, what a name or a shape says is a secret is hidden.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
+
+from cputune.stack.tables import load
 
 HIDDEN = "(hidden)"
 """What stands in the place of such a value."""
@@ -48,29 +53,16 @@ _PERSONAL = frozenset({"user", "users", "username", "account", "email"})
 _NO_SECRET = re.compile(
     r"\W{0,4}|true|false|yes|no|none|null|auto|<[^<>]*>|\[[A-Z0-9_]+\]|\$\{\w+\}", re.IGNORECASE
 )
-_NUMBER = re.compile(r"[-+]?\.?\d[\d.,:e+-]*")
-_ASSIGNED = re.compile(r"[+~]*(?:[\w@/-]+\.)*(?P<name>[A-Za-z_][\w-]*)=(?P<value>\S*)")
-"""``NAME=value``, as ``mpirun -x`` and ``env`` take it, or ``group.name=value`` as Hydra does."""
-
-_FAMILIES = re.compile(
-    r"(?:ACCELERATE|ATEN|CCL|DNNL|FI|GLOO|GOMP|I_MPI|KMP|MALLOC|MKL|MPICH|MPI|NUMEXPR|OMP|OMPI|ONEDNN"
-    r"|OPENBLAS|PET|PMI|PMIX|PRTE|TCMALLOC|TORCHELASTIC|TORCHINDUCTOR|TORCH|VECLIB)_[A-Za-z0-9_]+"
-    r"|SLURM_(?:CPUS?|DISTRIBUTION|HINT|JOB_CPUS|JOB_NUM_NODES|LOCALID|MEM|MPI_TYPE|NNODES|NODEID"
-    r"|NPROCS|NTASKS|PROCID|STEP_NUM|STEP_TASKS|TASKS|THREADS|WHOLE)(?:_\w+)?"
+_NUMBER = re.compile(r"[-+[(]?\.?\d[\d.,:/x e+-]*[\])]?", re.IGNORECASE)
+_HUB = re.compile(r"[A-Za-z][\w.-]*/[A-Za-z][\w.]*(?:-[\w.]+)+")
+"""``google-bert/bert-base-uncased``: an organisation, and a name of several parts."""
+_PATHS = frozenset({"dir", "file", "folder", "path"})
+"""Last words of arguments that take a path."""
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z](?:\d+|[A-Za-z_-]*)")
+_ASSIGNED = re.compile(
+    r"(?:--?|[+~]*(?:[\w@/-]+\.)*)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^=].*)", re.DOTALL
 )
-_OTHERS = """
-CONDA_PREFIX CUDA_VISIBLE_DEVICES CXX DS_ACCELERATOR GLIBC_TUNABLES GROUP_RANK GROUP_WORLD_SIZE
-HF_HOME HF_HUB_CACHE KUBERNETES_SERVICE_HOST LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH LD_PRELOAD
-LOCAL_RANK LOCAL_WORLD_SIZE LRU_CACHE_CAPACITY MASTER_ADDR MASTER_PORT NODE_RANK PYTHONPATH RANK
-ROLE_RANK ROLE_WORLD_SIZE TF32_OVERRIDE TMPDIR TOKENIZERS_PARALLELISM TP_SOCKET_IFNAME
-TRANSFORMERS_CACHE VIRTUAL_ENV WORLD_SIZE container
-"""
-_KNOWN = frozenset(_OTHERS.split())
-
-
-def concerns_training(name: str) -> bool:
-    """Whether a variable is one of what trains and launches, and no secret by its name."""
-    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not _says_secret(name))
+"""``--name=value``; ``NAME=value``, as ``mpirun -x`` takes it; ``group.name=value`` of Hydra."""
 
 
 def looks_secret(text: str) -> bool:
@@ -106,18 +98,30 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
-def _says_secret(name: str) -> bool:
+def says_secret(name: str) -> bool:
+    """Whether a name ends in a word for a secret: ``HF_TOKEN``, ``hub-token``, ``dbPassword``."""
     return bool(_SECRET_NAME.fullmatch("_".join(_words(name)[-4:])[-64:]))
 
 
-def _may_show(name: str, value: str) -> bool:
-    """Whether a value may be written down: the rule for flags and variables alike."""
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a name or the shape of a value says so: the rule for launchers and variables."""
     if _NO_SECRET.fullmatch(value):
+        return False
+    words = _words(name)
+    if looks_secret(value) or says_secret(name) or _PERSONAL.intersection(words):
+        return True
+    return bool(name) and "revision" not in words and looks_random(value)
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    """Whether it is known of an argument of a script that anybody may read it."""
+    if _is_secret(name, value):
+        return False
+    if any(shape.fullmatch(value) for shape in (_NO_SECRET, _NUMBER, _HUB)):
         return True
     words = _words(name)
-    if looks_secret(value) or _says_secret(name) or _PERSONAL.intersection(words):
-        return False
-    return not name or "revision" in words or not looks_random(value)
+    named = "_".join(words) in load().harmless or not _PATHS.isdisjoint(words[-1:])
+    return named or os.path.exists(value)
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
@@ -128,7 +132,7 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
         value
         for name, value in variables.items()
         if len(value) > 5 and not value.startswith("/")
-        if not (_PERSONAL.intersection(_words(name)) or _may_show(name, value))
+        if not _PERSONAL.intersection(_words(name)) and _is_secret(name, value)
     }
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
@@ -136,43 +140,41 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
     return _SHAPES.sub(HIDDEN, text)
 
 
-def hide_arguments(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words of a command with ``${NAME}`` for each value that may not be shown, and those."""
-    words, found = list(argv[:1]), dict[str, str]()
-    for position in range(1, len(argv)):
-        last = argv[position - 1]
-        if position > 1 and argv[position - 2] in ("-env", "-genv"):  # mpirun -genv NAME value
-            last = f"--{last}="
-        before, name, value = _parted(argv[position], last)
-        if _may_show(name, value):
-            words.append(argv[position])
+def hide_arguments(
+    argv: Sequence[str], *, own: int | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The words of a command with ``${NAME}`` for each value that may not be shown, and those.
+
+    From ``own`` on they are the script's arguments; what stands before, all where it is None, is a
+    launcher's.
+    """
+    words, found, flag = list(argv[:1]), dict[str, str](), ""
+    for position, word in enumerate(argv[1:], 1):
+        arguments = own is not None and position >= own
+        if _FLAG.fullmatch(word) and not _is_secret("", word):
+            words.append(word)
+            flag = word.strip("-")
+            continue
+        flag = "" if position == own else flag
+        assigned = None if says_secret(flag) else _ASSIGNED.fullmatch(word)
+        name, value = (assigned["name"], assigned["value"]) if assigned else (flag, word)
+        if not arguments:  # a script's flag may have several values; -genv has NAME and value
+            flag = word if flag in ("env", "genv") else ""
+        if _is_harmless(name, value) if arguments else not _is_secret(name, value):
+            words.append(word)
         else:
             variable = _variable(name, value, found)
             found[variable] = value
-            words.append(f"{before}${{{variable}}}")
+            words.append(word.removesuffix(value) + f"${{{variable}}}")
     return tuple(words), found
 
 
-def _parted(word: str, last: str) -> tuple[str, str, str]:
-    """What stands before a value in a word, the name that it belongs to ("" for none), and it."""
-    if re.match(r"-{1,4}(?!-)", word) and not _NUMBER.fullmatch(word):
-        flag, equals, value = word.partition("=")
-        return (f"{flag}=", flag.strip("-"), value) if equals else ("", "", word)
-    name = last.strip("-=") if last.startswith("-") and ("=" not in last or last[-1] == "=") else ""
-    assigned = _ASSIGNED.fullmatch(word)
-    if assigned is None or (name and _says_secret(name)):
-        return "", name, word
-    return word[: assigned.start("value")], assigned["name"], assigned["value"]
-
-
-def _variable(flag: str, value: str, taken: dict[str, str]) -> str:
+def _variable(flag: str, value: str, taken: Mapping[str, str]) -> str:
     """A name for the variable that holds the value: the flag's, in capital letters."""
-    name = re.sub(r"\W+", "_", flag.strip("-")).upper()
+    name = re.sub(r"\W+", "_", flag).upper()
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         name = "TRAIN"
     if not re.search("TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|JWT|BEARER|OTP|COOKIE", name):
         name += "_SECRET"
-    unique, count = name, 2
-    while taken.get(unique, value) != value:
-        unique, count = f"{name}_{count}", count + 1
-    return unique
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    return next(one for one in names if taken.get(one, value) == value)

@@ -6,6 +6,7 @@ A recipe is a TOML file of validated data; ``recipes/README.md`` describes its k
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -239,7 +240,7 @@ class Workload:
         (``--hub_token`` to HUB_TOKEN), from which trials take it. Raises UsageError without
         a script.
         """
-        words, found = hide_arguments(argv)
+        words, found = hidden_words(argv)
         os.environ.update(found)
         typed = read_typed(words)
         first = typed.argv[0]
@@ -309,7 +310,8 @@ class Workload:
         """A text that a trial wrote, without the values of the secrets, its own and others."""
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
-            text = text.replace(value, HIDDEN)
+            whole = re.escape(value) if len(value) > 5 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            text = re.sub(whole, HIDDEN, text)
         return without_secrets(text, variables)
 
     def argument(self, flag: str) -> str | None:
@@ -370,6 +372,16 @@ class Workload:
             return record_of(cls, document)
         except ValueError as error:
             raise RecipeError(f"not a workload: {error}") from error
+
+
+def hidden_words(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The words of a command without values that may not be shown, and those by variable.
+
+    Raises UsageError where there is no script among them.
+    """
+    typed = read_typed(hide_arguments(argv)[0]).argv
+    arguments = len(typed) - (2 if typed[0] == "-m" else 1)
+    return hide_arguments(argv, own=len(argv) - arguments)
 
 
 def left_out(names: Iterable[str]) -> str:

@@ -40,11 +40,10 @@ from cputune.errors import (
     NoValidTrialError,
     UsageError,
 )
-from cputune.hidden import hide_arguments
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import require_trainable, script_text
-from cputune.workload import DEFAULT_RECIPE, Workload, left_out
+from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -327,4 +326,4 @@ def _again(job: Workload, script: Sequence[str], how: str = "--resume") -> str:
     at = typed.index(context.info_name or "") + 1
     left = [word for word in typed[at:] if word not in ("--force", "--resume", "--")]
     command = shlex.join(["cputune", *typed[:at], how, *left])
-    return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
+    return f"{command} -- {for_shell(job, hidden_words(script)[0])}" if script else command

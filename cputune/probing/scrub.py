@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cputune.hidden import HIDDEN, concerns_training, looks_random, looks_secret
+from cputune.hidden import HIDDEN, looks_random, looks_secret, says_secret
 from cputune.host import Host
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
@@ -157,13 +157,34 @@ class Scrubber:
         return tuple(name for name in (self.host_name, short) if len(name) > 2)
 
 
+_FAMILIES = re.compile(
+    r"(?:ACCELERATE|ATEN|CCL|DNNL|FI|GLOO|GOMP|I_MPI|KMP|MALLOC|MKL|MPICH|MPI|NUMEXPR|OMP|OMPI|ONEDNN"
+    r"|OPENBLAS|PET|PMI|PMIX|PRTE|TCMALLOC|TORCHELASTIC|TORCHINDUCTOR|TORCH|VECLIB)_[A-Za-z0-9_]+"
+    r"|SLURM_(?:CPUS?|DISTRIBUTION|HINT|JOB_CPUS|JOB_NUM_NODES|LOCALID|MEM|MPI_TYPE|NNODES|NODEID"
+    r"|NPROCS|NTASKS|PROCID|STEP_NUM|STEP_TASKS|TASKS|THREADS|WHOLE)(?:_\w+)?"
+)
+_OTHERS = """
+CONDA_PREFIX CUDA_VISIBLE_DEVICES CXX DS_ACCELERATOR GLIBC_TUNABLES GROUP_RANK GROUP_WORLD_SIZE
+HF_HOME HF_HUB_CACHE KUBERNETES_SERVICE_HOST LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH LD_PRELOAD
+LOCAL_RANK LOCAL_WORLD_SIZE LRU_CACHE_CAPACITY MASTER_ADDR MASTER_PORT NODE_RANK PYTHONPATH RANK
+ROLE_RANK ROLE_WORLD_SIZE TF32_OVERRIDE TMPDIR TOKENIZERS_PARALLELISM TP_SOCKET_IFNAME
+TRANSFORMERS_CACHE VIRTUAL_ENV WORLD_SIZE container
+"""
+_KNOWN = frozenset(_OTHERS.split())
+
+
+def _concerns_training(name: str) -> bool:
+    """Whether a variable is one of what trains and launches, and no secret by its name."""
+    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not says_secret(name))
+
+
 def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:
     """The variables that concern training, sorted; names of hosts and people replaced.
 
     A name that ends in a word for a secret (SLURM_JWT, FI_PASSPHRASE) is not read, and a value
     that looks like a secret is left out.
     """
-    kept = {name: variables[name] for name in sorted(filter(concerns_training, variables))}
+    kept = {name: variables[name] for name in sorted(filter(_concerns_training, variables))}
     scrub = Scrubber() if scrub is None else scrub
     shown = scrub.variables(kept)
     for name, value in kept.items():

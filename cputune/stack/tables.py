@@ -162,10 +162,14 @@ class Era:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """All tables. Rows stand in the order of their versions, the oldest first."""
+    """All tables. Rows stand in the order of their versions, the oldest first.
+
+    ``harmless`` are arguments of scripts whose words anybody may read.
+    """
 
     eras: tuple[Era, ...]
     wheels: Mapping[str, str]
+    harmless: frozenset[str]
     numpy: tuple[Version, ...]
     torch: tuple[Torch, ...]
     torch_behaviours: tuple[Feature, ...]
@@ -246,6 +250,7 @@ def load() -> Stack:
     return Stack(
         eras=tuple(_era(row) for row in document["era"]),
         wheels=document["wheels"],
+        harmless=frozenset(document["arguments"]["harmless"].split()),
         numpy=tuple(map(Version, document["numpy"]["read"])),
         torch=_rows(Torch, torch["release"], torch["source"]),
         torch_behaviours=_rows(Feature, torch["behaviour"]),
