@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -95,15 +95,20 @@ def record_of(kind: type[Record], document: object) -> Record:
     """
     _check(document)
     try:
-        record = msgspec.convert(document, kind)
+        record = msgspec.convert(document, kind, dec_hook=_made_of)
     except msgspec.ValidationError as error:
         raise ValueError(_in_words(str(error))) from error
     except CputuneError as error:  # a record that refuses what it was given
         raise ValueError(str(error)) from error
-    unknown = _unknown_key(document, msgspec.to_builtins(record), "")
+    unknown = _unknown_key(document, msgspec.to_builtins(record, enc_hook=str), "")
     if unknown is not None:
         raise ValueError(f"unknown key {unknown}")
     return record
+
+
+def _made_of(kind: Callable[[object], Record], value: object) -> Record:
+    """A value of a type that documents have none for, such as a version, made of its text."""
+    return kind(value)
 
 
 def plain(record: object) -> Any:

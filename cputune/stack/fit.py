@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
 
 from packaging.version import Version
 
-from cputune.stack.tables import DISTRIBUTIONS, Minor, Versions, load, minor, satisfies
+from cputune.stack.tables import DISTRIBUTIONS, Library, Minor, Versions, load, minor, satisfies
 
-Requirer = Literal["transformers", "accelerate"]
 Rule = Callable[[Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
 
@@ -88,7 +86,7 @@ def was_seen_training(versions: Versions) -> bool:
     )
 
 
-def declared(v: Versions, name: Requirer, other: str, *, key: str = "") -> str | None:
+def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
     """What a release declares that it needs of another package, where that is not met.
 
     ``key`` is the column of the table, where it is not called as the other package is.

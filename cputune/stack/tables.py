@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from cputune.documents import packaged_toml
+from cputune.documents import packaged_toml, record_of
 from cputune.facts import HostFacts
 
 REMEMBERED = 4096
 """Answers about versions: a search for a way out asks some thousand times."""
 
 Minor = tuple[int, int]
-Row = TypeVar("Row")
+Library = Literal["transformers", "accelerate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,6 @@ class Torch:
     last: Version
     tags: tuple[str, ...]
     numpy: str = ""
-    source: str
 
     @property
     def minor(self) -> Minor:
@@ -80,13 +79,14 @@ class Needs:
 class Feature:
     """Something that a package has from one minor release to another, both included.
 
-    ``torch`` and ``accelerate`` are specifiers: it is there beside these only.
+    ``source`` is empty where it is that of the whole table. ``torch`` and ``accelerate`` are
+    specifiers: it is there beside these only.
     """
 
     name: str
     first: Minor | None = None
     last: Minor | None = None
-    source: str
+    source: str = ""
     claim: str | None = None
     torch: str = ""
     accelerate: str = ""
@@ -115,15 +115,16 @@ class Feature:
 class LibraryTable:
     """transformers or accelerate: what it needs, accepts and does, release by release."""
 
+    source: str
     read: tuple[Version, ...]
     needs: tuple[Needs, ...]
-    arguments: tuple[Feature, ...]
-    backends: tuple[Feature, ...]
-    optimizers: tuple[Feature, ...]
-    default_optimizers: tuple[Feature, ...]
-    keys: tuple[Feature, ...]
-    options: tuple[Feature, ...]
-    behaviours: tuple[Feature, ...]
+    arguments: tuple[Feature, ...] = ()
+    backends: tuple[Feature, ...] = ()
+    optimizers: tuple[Feature, ...] = ()
+    default_optimizers: tuple[Feature, ...] = ()
+    keys: tuple[Feature, ...] = ()
+    options: tuple[Feature, ...] = ()
+    behaviours: tuple[Feature, ...] = ()
 
     def needs_of(self, version: Version) -> Needs | None:
         """What this release needs; None for one older than the tables."""
@@ -167,6 +168,8 @@ class Stack:
     ``harmless`` are arguments of scripts whose words anybody may read.
     """
 
+    schema: Literal[1]
+    checked: str
     eras: tuple[Era, ...]
     wheels: Mapping[str, str]
     harmless: frozenset[str]
@@ -182,7 +185,7 @@ class Stack:
         """``ipex`` or ``today``. Raises KeyError for another."""
         return {era.name: era for era in self.eras}[name]
 
-    def library(self, name: Literal["transformers", "accelerate"]) -> LibraryTable:
+    def library(self, name: Library) -> LibraryTable:
         """The table of this library."""
         return self.transformers if name == "transformers" else self.accelerate
 
@@ -246,67 +249,9 @@ def parse(text: str | None) -> Version | None:
 def load() -> Stack:
     """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
     document = packaged_toml("cputune.stack", "stack.toml")
-    torch = document["torch"]
-    return Stack(
-        eras=tuple(_era(row) for row in document["era"]),
-        wheels=document["wheels"],
-        harmless=frozenset(document["arguments"]["harmless"].split()),
-        numpy=tuple(map(Version, document["numpy"]["read"])),
-        torch=_rows(Torch, torch["release"], torch["source"]),
-        torch_behaviours=_rows(Feature, torch["behaviour"]),
-        ipex=_rows(Ipex, document["ipex"]),
-        oneccl=_rows(Bindings, document["oneccl"]),
-        transformers=_library(document["transformers"]),
-        accelerate=_library(document["accelerate"]),
-    )
-
-
-def _library(table: Mapping[str, Any]) -> LibraryTable:
-    keys = [
-        {**{k: v for k, v in row.items() if k != "names"}, "name": name}
-        for row in table.get("keys", ())
-        for name in row["names"]
-    ]
-    changes: list[dict[str, Any]] = table["needs"]
-    needs = accumulate(changes, operator.or_)
-
-    def features(name: str) -> tuple[Feature, ...]:
-        return _rows(Feature, table.get(name, ()), table["source"])
-
-    return LibraryTable(
-        read=tuple(map(Version, table["read"])),
-        needs=_rows(Needs, needs),
-        arguments=features("argument"),
-        backends=features("backend"),
-        optimizers=features("optimizer"),
-        default_optimizers=features("default_optimizer"),
-        keys=_rows(Feature, keys, table["source"]),
-        options=features("option"),
-        behaviours=features("behaviour"),
-    )
-
-
-def _era(row: Mapping[str, str]) -> Era:
-    packages = {k: Version(v) for k, v in row.items() if k not in ("name", "says", "source")}
-    return Era(name=row["name"], says=row["says"], versions=packages, source=row["source"])
-
-
-def _rows(
-    kind: type[Row], rows: Iterable[Mapping[str, Any]], source: str | None = None
-) -> tuple[Row, ...]:
-    """Records of a table. A key that the record has no field for is a TypeError."""
-    given = {} if source is None else {"source": source}
-    return tuple(kind(**given | dict(_value(*item) for item in row.items())) for row in rows)
-
-
-def _value(key: str, value: Any) -> tuple[str, Any]:
-    """The field of a record that a key of a row stands for, and its value."""
-    if key in ("from", "until"):
-        major, small = value.split(".")
-        return {"from": "first", "until": "last"}[key], (int(major), int(small))
-    if key in ("version", "last"):
-        return key, Version(value)
-    return key, tuple(value.split()) if key == "tags" else value
+    for library in (document["transformers"], document["accelerate"]):
+        library["needs"] = [*accumulate(library["needs"], operator.or_)]  # a row says what changes
+    return record_of(Stack, document)
 
 
 DISTRIBUTIONS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cputune.stack.fit import ipex_torch, oneccl_torch
-from cputune.stack.tables import Feature, Versions, load
+from cputune.stack.tables import Feature, Library, Versions, load
 
 Framework = Literal["trainer", "accelerate"]
 IpexState = Literal["used unasked", "used when asked", "ignored", "unfit", "absent", "unknown"]
@@ -277,14 +277,16 @@ def vocabulary(versions: Versions) -> tuple[Word, ...]:
     return tuple(sorted(found, key=lambda word: tuple(Fate).index(word.state)))
 
 
-def _word(spelling: str, feature: Feature, reader: str, version: Version) -> Word:
-    there = feature.covers(version)
+def _word(spelling: str, row: Feature, library: Library, version: Version) -> Word:
+    there, instead = row.covers(version), row.instead(version)
+    if instead and not instead.startswith("nothing"):
+        instead = f"--{instead}"
     return Word(
         spelling=spelling,
         state=Fate.ACCEPTED if there else Fate.REFUSED,
-        reader=f"{reader} {version}",
-        instead=None if there else _flag(feature.instead(version)),
-        source=feature.source,
+        reader=f"{library} {version}",
+        instead=None if there else instead,
+        source=row.source or load().library(library).source,
     )
 
 
@@ -319,19 +321,14 @@ def _use_ipex(v: Versions, word: Word) -> Word:
 
 def _ccl(v: Versions, word: Word) -> Word:
     """``--ddp_backend ccl``, which accelerate has its own say about."""
-    why = "the word is gone"
-    if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
-        why = f"accelerate {v.accelerate} has no ccl"
-    elif word.state is Fate.ACCEPTED:
+    word = replace(word, source="huggingface/accelerate#3883")
+    lacks = v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate)
+    if word.state is Fate.ACCEPTED and not lacks:
         why = f"with the bindings of this torch and CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
-        return replace(word, why=why, source="huggingface/accelerate#3883")
-    return replace(
-        word,
-        state=Fate.REFUSED,
-        why=why,
-        instead=word.spelling.replace("ccl", "gloo"),
-        source="huggingface/accelerate#3883",
-    )
+        return replace(word, why=why)
+    why = f"accelerate {v.accelerate} has no ccl" if lacks else "the word is gone"
+    instead = word.spelling.replace("ccl", "gloo")
+    return replace(word, state=Fate.REFUSED, why=why, instead=instead)
 
 
 def _of_accelerate(v: Versions) -> Iterator[Word]:
@@ -343,13 +340,12 @@ def _of_accelerate(v: Versions) -> Iterator[Word]:
         # What every release has known is no news.
         if key.first is not None and key.first >= (0, 19):
             yield _word(f"{key.name}:", key, "accelerate", version)
-    read = {
+    read: dict[str, object] = {
         IPEX_VARIABLE: not library.does("no-ipex", version),
         "CCL_WORKER_COUNT": not library.does("no-ccl", version),
     }
     if "mpirun_config" in library.keys_of(version):
-        reads = library.does("reads-mpirun-ccl", version)
-        read["mpirun_config.mpirun_ccl:"] = reads is not None
+        read["mpirun_config.mpirun_ccl:"] = library.does("reads-mpirun-ccl", version)
     for spelling, known in read.items():
         yield Word(
             spelling=spelling,
@@ -357,10 +353,6 @@ def _of_accelerate(v: Versions) -> Iterator[Word]:
             reader=f"accelerate {version}",
             source="huggingface/accelerate#3883",
         )
-
-
-def _flag(instead: str | None) -> str | None:
-    return instead if instead is None or instead.startswith("nothing") else f"--{instead}"
 
 
 def exchanged(arguments: Sequence[str], word: Word) -> tuple[tuple[str, ...], str]:
