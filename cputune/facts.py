@@ -74,7 +74,7 @@ class NumaNode:
     """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known.
 
     ``distances`` are those of the ACPI SLIT to each node of the topology, in their order: 10 is
-    local. ``kind`` is dram, hbm, cxl, or slow (below the tier of DRAM, its kind not told).
+    local. ``kind`` is dram, hbm, or slow (below the tier of DRAM: CXL).
     Bandwidth and latency are what the firmware (HMAT) says of the CPUs nearest to it, the nodes
     ``nearest``; ``tier`` is the kernel's number of its memory tier, the fastest lowest.
     """
@@ -91,7 +91,7 @@ class NumaNode:
     nearest: tuple[int, ...] = ()
 
 
-MEMORY_WORDS = {"hbm": "HBM", "cxl": "CXL memory", "slow": "slow memory"}
+MEMORY_WORDS = {"hbm": "HBM", "slow": "slow memory"}
 """What kinds of memory are called; DRAM goes without saying."""
 
 

@@ -25,7 +25,7 @@ class NodeCores:
 
     ``numa_node`` is None where no node is known. ``caches`` are the numbers of cores that share
     an L3 cache, in their order, where there are several of ``cache_bytes`` each. A node without
-    cores is memory near this socket; ``memory`` is its kind (hbm, cxl, slow).
+    cores is memory near this socket; ``memory`` is its kind (hbm, slow).
     """
 
     socket: CpuNumber

@@ -17,7 +17,7 @@ from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids"),
+    *("processes", "pids", "address_space_bytes", "file_bytes", "cpu_seconds"),
 )
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
@@ -52,17 +52,17 @@ def read_limits(look: Look) -> Limits:
         cpuset=_cpuset(look, cpuset),
         memory_bytes=_memory(look, memory),
         shm_bytes=size,
-        open_files=_shell_limit(look, "Max open files", "open_files"),
-        open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
-        memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
         cgroup_version=None if told is None else told.version,
         cgroup_path=None if told is None else told.path,
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
         shm_free_bytes=free,
-        processes=_shell_limit(look, "Max processes", "processes"),
         pids=pids,
         pids_used=pids_used,
+        open_files=_shell_limit(look, "Max open files", "open_files"),
+        open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
+        memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
+        processes=_shell_limit(look, "Max processes", "processes"),
     )
     none = (name for name in LIMITS if getattr(limits, name) is None)
     return replace(
@@ -164,16 +164,6 @@ _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """One mounted hierarchy. ``root`` is the cgroup that shows at its mount point."""
-
-    version: int
-    controllers: frozenset[str]
-    root: str
-    point: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The cgroup of the process for one controller: own directory first, then upwards.
 
@@ -191,77 +181,51 @@ def find_groups(look: Look) -> dict[str, Group]:
     A controller belongs to one version at a time (cgroups(7)): the line of
     /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.
     """
-    paths = _own_paths(look)
-    mounts = sorted(_mounts(look), key=lambda mount: mount.version)
-    return {controller: _find(look, controller, paths, mounts) for controller in _CONTROLLERS}
-
-
-def _find(look: Look, controller: str, paths: dict[str, str], mounts: list[Mount]) -> Group:
-    version = 1 if controller in paths else 2 if "" in paths else None
-    for mount in mounts:
-        if version not in (mount.version, None):
-            continue
-        if mount.version == 1 and controller not in mount.controllers:
-            continue
-        path = paths.get(controller if mount.version == 1 else "", "/")
-        directories = _upwards(look, mount, path)
-        if directories:
-            return Group(version=mount.version, path=path, directories=directories)
-    return Group()
-
-
-def _own_paths(look: Look) -> dict[str, str]:
-    """Controller to path from /proc/self/cgroup; the key of version 2 is empty."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}  # by controller; version 2 has the empty one
     for line in (look.text("/proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if colon and path.startswith("/"):
-            for controller in controllers.split(","):
-                found.setdefault(controller, path)
-    return found
-
-
-def _mounts(look: Look) -> tuple[Mount, ...]:
-    """Mounted hierarchies."""
-    found = []
+        controllers, colon, path = line.partition(":")[2].partition(":")
+        for controller in controllers.split(",") if colon and path.startswith("/") else ():
+            paths.setdefault(controller, path)
+    found: dict[str, Group] = {}
     for line in (look.text("/proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         left, right = before.split(), after.split()
         if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
             continue
-        found.append(
-            Mount(
-                version=2 if right[0] == "cgroup2" else 1,
-                controllers=frozenset(right[2].split(",")),
-                root=_unescape(left[3]),
-                point=posixpath.normpath(posixpath.join("/", _unescape(left[4]))),
-            )
-        )
-    return tuple(found)
+        version = 2 if right[0] == "cgroup2" else 1
+        held = _CONTROLLERS if version == 2 else right[2].split(",")
+        for controller in _CONTROLLERS:
+            owner = 1 if controller in paths else 2 if "" in paths else version
+            if controller in found or controller not in held or version != owner:
+                continue
+            path = paths.get(controller if version == 1 else "", "/")
+            root, point = (re.sub(r"\\([0-7]{3})", _unescaped, one) for one in left[3:5])
+            directories = _upwards(look, root, posixpath.normpath(posixpath.join("/", point)), path)
+            if directories:
+                found[controller] = Group(version=version, path=path, directories=directories)
+    return {controller: found.get(controller, Group()) for controller in _CONTROLLERS}
 
 
-def _unescape(text: str) -> str:
-    """Undo the octal escapes of mount tables (``\\040`` is a space)."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+def _unescaped(octal: re.Match[str]) -> str:
+    """A character that mount tables write as a number (``\\040`` is a space)."""
+    return chr(int(octal[1], 8))
 
 
-def _upwards(look: Look, mount: Mount, path: str) -> tuple[str, ...]:
-    """Directories from the cgroup at ``path`` up to the top of the mount.
+def _upwards(look: Look, root: str, point: str, path: str) -> tuple[str, ...]:
+    """Directories from the cgroup at ``path`` up to the top of a mount, which shows ``root``.
 
     In a cgroup namespace, or where only a part of the hierarchy is mounted, the path
     may not lie below the mount's root: then the top is all there is to see.
     """
-    top = mount.root.rstrip("/") + "/"
+    top = root.rstrip("/") + "/"
     seen = path.startswith(top) and ".." not in path.split("/")
-    relative = path.removeprefix(top).lstrip("/") if seen else ""
-    directory = posixpath.normpath(posixpath.join(mount.point, relative))
+    directory = posixpath.normpath(posixpath.join(point, path.removeprefix(top) if seen else ""))
     if not look.exists(directory):
-        directory = mount.point
+        directory = point
     found = []
     while True:
         if look.exists(directory):
             found.append(directory)
-        if directory in (mount.point, "/"):
+        if directory in (point, "/"):
             return tuple(found)
         directory = posixpath.dirname(directory)

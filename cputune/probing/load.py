@@ -52,20 +52,6 @@ def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
     return tuple(sorted(found, key=lambda process: (-process.cpu_share, process.pid))[:MOST_BUSY])
 
 
-def together(processes: tuple[Process, ...]) -> tuple[tuple[str, float], ...]:
-    """Those that each use little and much together, by user and command, the busiest first."""
-    groups: dict[tuple[str, str | None], list[float]] = {}
-    for process in processes:
-        if process.cpu_share is not None and 0 < process.cpu_share < BUSY_SHARE:
-            groups.setdefault((process.name, process.user), []).append(process.cpu_share)
-    found = [
-        (f"{len(shares)} × {name}" + (f" of {user}" if user else ""), sum(shares))
-        for (name, user), shares in groups.items()
-        if len(shares) > 1 and sum(shares) >= BUSY_SHARE
-    ]
-    return tuple(sorted(found, key=lambda one: -one[1])[:MOST_BUSY])
-
-
 def _pressure(look: Look, resource: str) -> float | None:
     """Percent of the last ten seconds in which some thread waited for the resource."""
     text = look.text(f"/proc/pressure/{resource}") or ""
@@ -93,14 +79,11 @@ computes, those are of other containers."""
 class Activity:
     """What others did with the machine while it was looked at.
 
-    ``many`` are processes of one user and command that each use little, and much together, in
-    words with the CPUs that they use. ``steal_share`` is the share of CPU time that the
-    hypervisor gave to others;
+    ``steal_share`` is the share of CPU time that the hypervisor gave to others;
     ``pressure_percent`` of time some task has waited for a CPU. None is not known.
     """
 
     busy: tuple[BusyProcess, ...] = ()
-    many: tuple[tuple[str, float], ...] = ()
     steal_share: float | None = None
     pressure_percent: float | None = None
 
@@ -110,9 +93,7 @@ class Activity:
             f"{process.name} (process {process.pid}) {100 * process.cpu_share:.0f} % of a CPU"
             for process in self.busy
         ]
-        names += [f"{who} {100 * share:.0f} % of a CPU" for who, share in self.many]
-        used = sum(p.cpu_share for p in self.busy) + sum(share for _, share in self.many)
-        found = names if used >= LOUD_CPUS else []
+        found = names if sum(p.cpu_share for p in self.busy) >= LOUD_CPUS else []
         if self.steal_share is not None and self.steal_share >= LOUD_STEAL:
             found.append(
                 f"other virtual machines on this host (steal {100 * self.steal_share:.0f} %)"
@@ -141,7 +122,6 @@ def surroundings(
     known = len(first) == len(last) == _TICKS and passed > 0
     return Activity(
         busy=busiest(processes or ()),
-        many=together(processes or ()),
         steal_share=(last[-1] - first[-1]) / passed if known else None,
         pressure_percent=load.cpu_pressure_percent,
     )

@@ -10,20 +10,17 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from cputune import cpulist
 from cputune.host import (
     Command,
     Completed,
     Host,
-    Package,
     Process,
     RecordedHost,
-    Surroundings,
     write_tree,
 )
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
@@ -35,7 +32,7 @@ from cputune.probing.settings import OS_RELEASE, OS_RELEASE_LINE
 
 _CGROUPS = "/sys/fs/cgroup/"
 _TREES = ("/proc/", "/sys/")
-_NUMBERED = re.compile(r"(cpu|node|policy|memory_tier|dax_region|dax)\d+(\.\d+)?")
+_NUMBERED = re.compile(r"(cpu|node|policy|memory_tier)\d+")
 
 
 def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
@@ -46,11 +43,11 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     Raises UsageError where something lies there already, CannotError where it cannot
     be written.
     """
-    noted = NotingHost(host)
-    facts = probe(noted)
+    noted = _Noting(host)
+    facts = probe(cast(Host, noted))
     told_of = {p.pid for p in facts.bound_processes} | {p.pid for p in facts.load.busy}
-    affinity = noted.affinity()
-    scrub = Scrubber.of(noted)
+    affinity = host.affinity()
+    scrub = Scrubber.of(host)
     texts = {
         _place(path, scrub): _clean(path, text, scrub)
         for path, text in sorted(noted.texts.items())
@@ -58,12 +55,12 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     }
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
-        "python": noted.python_version(),
+        "python": facts.python,
         "affinity": None if affinity is None else cpulist.render(affinity),
-        "environment": read_environment(noted.environment(), scrub),
+        "environment": read_environment(host.environment(), scrub),
         "packages": [
             {**asdict(package), "location": package.location and scrub.text(package.location)}
-            for package in noted.distributions()
+            for package in host.distributions()
         ],
         "launchers": _launchers(noted, scrub),
         "processes": None
@@ -71,7 +68,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
         "disk_bytes": {path: size for path, (size, _) in noted.disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in noted.disks.items()},
-        "surroundings": scrub.document(json.loads(json.dumps(asdict(noted.around)))),
+        "surroundings": scrub.document(json.loads(json.dumps(asdict(facts.surroundings)))),
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
@@ -152,7 +149,7 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
     return f"{' '.join(left[:6])} - {kind} none {options}\n"
 
 
-def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, dict[str, object]]:
+def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
     launchers: dict[str, dict[str, object]] = {}
     for name, path in noted.programs.items():
         if path is None:
@@ -189,12 +186,11 @@ def _noted(notes: dict[Key, Told], key: Key, answer: Told) -> Told:
     return answer
 
 
-class NotingHost(Host):
-    """Passes every question on, and notes the answers to those of which there are many."""
+class _Noting:
+    """A host that notes the answers to those questions of which there are many."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.live = host.live
         self.texts: dict[str, str] = {}
         self.errors: dict[str, int] = {}
         self.directories: dict[str, tuple[str, ...]] = {}
@@ -206,7 +202,9 @@ class NotingHost(Host):
         self.seen: tuple[Process, ...] | None = None
         self.disks: dict[str, tuple[int | None, int | None]] = {}
         self.registers: dict[str, tuple[int, int, int, int] | None] = {}
-        self.around = Surroundings()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._host, name)
 
     def read_text(self, path: str) -> str:
         try:
@@ -239,28 +237,9 @@ class NotingHost(Host):
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         return _noted(self.registers, f"{leaf}.{subleaf}", self._host.cpuid(leaf, subleaf))
 
-    def knows(self, path: str) -> bool:
-        return self._host.knows(path)
-
-    def environment(self) -> Mapping[str, str]:
-        return self._host.environment()
-
-    def affinity(self) -> tuple[int, ...] | None:
-        return self._host.affinity()
-
-    def distributions(self) -> tuple[Package, ...]:
-        return self._host.distributions()
-
-    def python_version(self) -> str | None:
-        return self._host.python_version()
-
     def processes(self) -> tuple[Process, ...] | None:
         self.seen = self._host.processes()
         return self.seen
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         return _noted(self.disks, path, self._host.disk_bytes(path))
-
-    def surroundings(self) -> Surroundings:
-        self.around = self._host.surroundings()
-        return self.around

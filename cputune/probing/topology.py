@@ -235,7 +235,7 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
     if listed:
         ids = tuple(node for node in ids if node in listed)
     nodes = []
-    tiers, cxl = _tiers(look), _cxl_nodes(look)
+    tiers = _tiers(look)
     for node in ids:
         directory = f"{NODE_DIR}/node{node}"
         cpus = look.cpu_list(f"{directory}/cpulist")
@@ -256,7 +256,6 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
             memory_bytes=total,
             free_bytes=free,
             distances=_distances(look, directory, len(ids)),
-            kind="cxl" if node in cxl else None,
             tier=tiers.get(node),
         )
         nodes.append(_performance(look, found))
@@ -299,26 +298,14 @@ def _tiers(look: Look) -> dict[int, int]:
     }
 
 
-def _cxl_nodes(look: Look) -> frozenset[int | None]:
-    """Nodes whose memory the CXL driver has put online (ABI/testing/sysfs-bus-cxl)."""
-    top = "/sys/bus/cxl/devices"
-    regions = [f"{top}/{name}" for name in look.names(top) if name.startswith("dax_region")]
-    return frozenset(
-        look.number(f"{region}/{name}/target_node")
-        for region in regions
-        for name in look.names(region)
-        if name.startswith("dax")
-    )
-
-
 HBM_TIMES = 1.5
 """A node without CPUs that reads so many times as fast as the memory of its nearest CPUs is HBM
 (Xeon Max: 2 to 4 times its DDR5)."""
 
 
 def _of_a_kind(look: Look, node: NumaNode, nodes: Sequence[NumaNode]) -> NumaNode:
-    """The node with the kind of its memory, as its driver, its bandwidth or its tier tells it."""
-    if node.kind or not node.memory_bytes:
+    """The node with the kind of its memory, as its bandwidth or its tier tells it."""
+    if not node.memory_bytes:
         return node
     if node.cpus:
         return replace(node, kind="dram")
@@ -334,7 +321,7 @@ def _of_a_kind(look: Look, node: NumaNode, nodes: Sequence[NumaNode]) -> NumaNod
         kind = "hbm" if node.tier < min(tiers) else "slow"
     if kind is None:
         fact = f"topology.numa_nodes.{node.id}.kind"
-        look.not_known(fact, "neither the HMAT, a memory tier nor the CXL driver tells it")
+        look.not_known(fact, "neither the HMAT nor a memory tier tells it")
     return replace(node, kind=kind)
 
 

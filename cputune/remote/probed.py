@@ -56,7 +56,6 @@ READ = (
     f"{_NODE}/node[0-9]*/meminfo", f"{_NODE}/node[0-9]*/distance",
     f"{_NODE}/node[0-9]*/access[01]/initiators/read_*",
     "/sys/devices/virtual/memory_tiering/*/nodelist",
-    "/sys/bus/cxl/devices/dax_region*/*/target_node",
 )  # fmt: skip
 """Files that the probe reads on most machines, as patterns of glob."""
 
@@ -66,7 +65,6 @@ LISTED = (
     f"{_CPU}/cpu[0-9]*/cpufreq", f"{_CPU}/cpufreq", f"{_CPU}/cpufreq/policy*",
     "/sys/devices/system", _NODE, f"{_NODE}/node[0-9]*", "/sys/kernel/mm", "/sys/fs/cgroup",
     f"{_NODE}/node[0-9]*/access[01]/initiators", "/sys/devices/virtual/memory_tiering",
-    "/sys/bus/cxl/devices", "/sys/bus/cxl/devices/dax_region*",
 )  # fmt: skip
 """Directories whose listing also shows what is not there."""
 

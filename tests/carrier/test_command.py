@@ -69,7 +69,7 @@ def learning_rates(directory: Path) -> list[float]:
 ONE_STEP = ("--max_steps", "1", "--save_steps", "1", "--logging_steps", "1", "--report_to", "none")
 
 
-SCRIPT = Workload.script(["run_qa.py", "--text", "a b"])
+SCRIPT = Workload.script(["run_qa.py", "--run_name", "a b"])
 AS_FOUND = replace(ONE, as_found=True)
 SEEN = SCRIPT.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
 
@@ -78,7 +78,7 @@ def test_a_run_as_found_gets_the_users_words_alone() -> None:
     for job in (SCRIPT, SEEN):
         way = carried(job, AS_FOUND, {})
         assert (way.flags, way.force, dict(way.variables)) == ((), None, {})
-        assert trial_command(job, way) == ("run_qa.py", "--text", "a b")
+        assert trial_command(job, way) == ("run_qa.py", "--run_name", "a b")
 
 
 def test_a_script_that_was_seen_to_read_flags_gets_them() -> None:

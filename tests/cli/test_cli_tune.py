@@ -164,9 +164,11 @@ class TestGoodRun:
         self, cputune: Run, runner: type[FakeProcessRunner]
     ) -> None:
         Path("train.py").write_text("")
-        ended = cputune("tune", "--budget", "2", "--", "train.py", "--fix", "./a b", "--", "-o")
+        ended = cputune(
+            "tune", "--budget", "2", "--", "train.py", "--train_file", "./a b", "--", "-o"
+        )
         assert ended.code == 0
-        assert runner.opened[0][0].argv == ("train.py", "--fix", "./a b", "--", "-o")
+        assert runner.opened[0][0].argv == ("train.py", "--train_file", "./a b", "--", "-o")
 
     def test_knobs_fixes_and_batches_reach_the_study(self, cputune: Run) -> None:
         ended = cputune(

@@ -81,8 +81,13 @@ class Case:
 
 def script_workload(*arguments: str) -> Workload:
     """A script of the user that reads TrainingArguments."""
-    script = Workload.script(["run_qa.py", *arguments], global_batch_size=96)
-    return replace(script, framework="trainer", parses_arguments=True)
+    return Workload(
+        name="run_qa.py",
+        argv=("run_qa.py", *arguments),
+        global_batch_size=96,
+        framework="trainer",
+        parses_arguments=True,
+    )
 
 
 def one_socket() -> Case:

@@ -142,10 +142,10 @@ def test_the_batch_that_is_typed_is_read(emit: Run, recorded_sockets: str) -> No
 
 def test_a_script_of_the_user(emit: Run) -> None:
     write(document())
-    answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "x y")
+    answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "2", "--run_name", "x y")
     assert answer.code == 0
     text = Path("launch/torchrun.sh").read_text()
-    assert "  run.py\n  --force\n  --format 'x y'\n)" in text
+    assert "  run.py\n  --force\n  --format 2\n  --run_name 'x y'\n)" in text
     assert "was not run yet" in text.replace("\n# ", " ")
     assert "carry.py" in text
     assert Path("launch/carry.py").exists()

@@ -132,7 +132,7 @@ def machine(
             for a kernel that shows no caches), which is a die of its own where it is fewer.
         distances: a row for each node, as ``numactl --hardware`` prints them.
         memory: of nodes ``gib``, ``tier``, and what the HMAT says: ``mb_per_second``, ``ns``,
-            ``nearest`` (a node), or ``cxl`` (the number of its region).
+            ``nearest`` (a node).
         kernel: ``new`` (lists and bitmaps), ``old`` (2.6: bitmaps alone, no lists of
             CPUs), ``bare`` (no topology directories at all: only /proc/cpuinfo).
         cpu_numbers: the numbers to use in place of 0, 1, 2...
@@ -341,9 +341,6 @@ def _write_memory(
             tree.write(f"{at}/read_bandwidth", f"{told['mb_per_second']}\n")
             tree.write(f"{at}/read_latency", f"{told['ns']}\n")
             tree.write(f"{at}/node{told['nearest']}/cpulist", "")
-        if "cxl" in told:
-            region = f"sys/bus/cxl/devices/dax_region{told['cxl']}/dax{told['cxl']}.0"
-            tree.write(f"{region}/target_node", f"{node}\n")
     for tier, nodes in tiers.items():
         place = f"sys/devices/virtual/memory_tiering/memory_tier{tier}/nodelist"
         tree.write(place, cpulist.render(nodes) + "\n")

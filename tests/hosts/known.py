@@ -60,7 +60,7 @@ KNOWN: dict[str, dict[str, Any]] = {
         "distances": [[10, 21, 14, 24], [21, 10, 24, 14], [14, 24, 10, 26], [24, 14, 26, 10]],
         "memory": {
             0: {"tier": 4}, 1: {"tier": 4},
-            2: {"gib": 64, "tier": 20, "cxl": 0}, 3: {"gib": 128, "tier": 20},
+            2: {"gib": 64, "tier": 20}, 3: {"gib": 128, "tier": 20},
         },
     },
 }  # fmt: skip

@@ -33,7 +33,8 @@ def write(directory: Path, format: str, workload: Workload) -> Path:
 
 def witnessed(directory: Path) -> Workload:
     (directory / "seen").mkdir()
-    script = Workload.script([str(WITNESS), str(directory / "seen"), *HOSTILE])
+    argv = (str(WITNESS), str(directory / "seen"), *HOSTILE)
+    script = Workload(name=WITNESS.name, argv=argv)
     return script.observed(framework="trainer", global_batch_size=8, parses_arguments=False)
 
 

@@ -46,7 +46,7 @@ def test_what_is_null_has_its_reason_and_a_result_keeps_what_is_drawn(name: str)
         ("genoa-nps4", 12, 32, ["dram"] * 4),
         ("sapphire-rapids-snc4", 2, 105, ["dram"] * 8),
         ("xeon-max-flat", 2, 112, ["dram", "dram", "hbm", "hbm"]),
-        ("cxl", 2, 105, ["dram", "dram", "cxl", "slow"]),
+        ("cxl", 2, 105, ["dram", "dram", "slow", "slow"]),
     ],
 )
 def test_caches_and_kinds_of_memory(name: str, caches: int, mib: int, memory: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_caches_and_memory_are_drawn() -> None:
     assert lines[1] == "  ■■■■■■■■│■■■■■■■■│■■■■■■■■"
     assert lines[-1].endswith("│ another L3 cache, 32 MiB")
     lines = picture(known("cxl").topology)
-    assert "node 2  no CPUs  64 GiB CXL memory  nearest to node 0" in lines
+    assert "node 2  no CPUs  64 GiB slow memory  nearest to node 0" in lines
     assert max(map(len, picture(known("genoa-nps1").topology))) <= 80
 
 

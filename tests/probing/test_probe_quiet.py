@@ -56,11 +56,6 @@ def test_who_computes_is_named_the_busiest_first() -> None:
     )
 
 
-def test_many_that_use_little_are_named_together() -> None:
-    host = FakeHost(*[("worker", 0.05)] * 35, ("sshd", 0.01), pressure="some avg10=90.00 total=1")
-    assert neighbours(host) == ("35 × worker 175 % of a CPU",)
-
-
 def test_other_virtual_machines_are_seen_as_steal() -> None:
     assert neighbours(FakeHost(steal=20)) == ("other virtual machines on this host (steal 20 %)",)
 

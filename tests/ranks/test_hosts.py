@@ -227,7 +227,7 @@ def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
 
     def job(folder: Path) -> Workload:
         folder.mkdir()
-        given = Workload.script([str(script), str(folder), "a b", "$HOME"])
+        given = Workload(name="train.py", argv=(str(script), str(folder), "a b", "$HOME"))
         return given.observed(framework="trainer", global_batch_size=8, parses_arguments=False)
 
     tried, launched = tmp_path / "tried", tmp_path / "launched"

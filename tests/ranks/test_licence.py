@@ -54,7 +54,7 @@ def test_a_trial_of_the_same_numbers_has_to_have_them(
     alone = Plan(processes_per_node=1, threads_per_process=1, cpus=(facts.topology.allowed[:1],))
     today, plan = baseline_plan(facts), alone.with_setting("malloc", "kept")
     assert keeps_mathematics(today, plan)
-    with ProcessRunner(Workload.script(["train.py", how]), facts) as runner:
+    with ProcessRunner(Workload(name="train.py", argv=("train.py", how)), facts) as runner:
         with closing(runner.steps(today)) as steps:
             assert len(list(islice(steps, 2))) == 2
         with closing(runner.steps(plan)) as steps:

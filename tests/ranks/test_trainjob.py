@@ -115,7 +115,7 @@ def allowed(role: dict[str, Any]) -> set[tuple[str, str, str]]:
 
 def test_the_pods_of_a_pytorchjob_are_those_of_a_trial(facts: HostFacts) -> None:
     """No engine creates PyTorchJobs: what its pods run is what those of a trial's TrainJob do."""
-    job = Workload.script(["train.py", "a b", "$HOME"]).observed(
+    job = Workload(name="train.py", argv=("train.py", "a b", "$HOME")).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
     (tried, *_) = engines.render_for(REACH, TWO, job, facts, (), None)

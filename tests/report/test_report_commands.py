@@ -43,11 +43,17 @@ def test_the_study_of_a_script_has_its_launcher_and_hides_its_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HUB_TOKEN", "")  # put back what Workload.script sets
-    words = ["torchrun", "train.py", "--text", "a b", "--hub_token=hf_" + "a1B2c3D4e5F6g7H8i9" * 2]
+    words = [
+        "torchrun",
+        "train.py",
+        "--run_name",
+        "a b",
+        "--hub_token=hf_" + "a1B2c3D4e5F6g7H8i9" * 2,
+    ]
     command = tune_command(replace(tuned(), workload=Workload.script(words)))
     assert command == (
         "cputune tune --budget 12 --seed 0 -- "
-        "torchrun train.py --text 'a b' --hub_token=\"$HUB_TOKEN\""
+        "torchrun train.py --run_name 'a b' --hub_token=\"$HUB_TOKEN\""
     )
 
 
