@@ -17,7 +17,7 @@ from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids", "address_space_bytes", "file_bytes", "cpu_seconds"),
+    *("processes", "pids"),
 )
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
