@@ -11,10 +11,8 @@ from cputune.carrier.interface import launcher_variables
 from cputune.emitters import shell, words
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
-    DETECT,
     HYDRA_HOSTS,
     NAMES,
-    NO_COLON,
     OPENMPI_HOSTS,
     dialects_of,
     host_files,
@@ -26,13 +24,16 @@ from cputune.errors import UsageError
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
+PUT_BACK = (
+    "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
+    "and binds each rank, whatever mpirun has done."
+)
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, the YAML, and for several ranks the host files. Raises UsageError."""
     several = job.plan.world_size > 1
     variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
-    notes = []
     shell.require_hosts(job)
     if several:
         refuse_colon(job)
@@ -41,45 +42,37 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
                 f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
                 hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
             )
-        notes.append(
-            "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
-            "and binds each rank, whatever mpirun has done."
-        )
-    text = shell.head(
-        job, "accelerate", f"Launch of {job.workload.name} with accelerate launch.", notes
-    )
-    text += shell.oneccl(job) + shell.training(job)
-    text += "\n" + shell.exports(variables)
-    launch = [
-        '"$python" -m accelerate.commands.launch',
-        f'--config_file "$here/{CONFIG}"',
-        f"--num_cpu_threads_per_process {job.plan.threads_per_process}",
-        f"--mixed_precision {precision(job)}",
-    ]
-    if several:
-        text += shell.exports(words.typed(_binding(job)))
-        if job.plan.nodes > 1 and job.interface is not None:
-            text += "# The launcher that accelerate starts takes its interface from a variable.\n"
-            text += shell.exports(words.typed(launcher_variables(dialects_of(job), job.interface)))
-        text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
-        text += NO_COLON + shell.FREE_PORT
-        launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
-    text += shell.lines_array("launch", launch)
-    text += shell.rank(
+    of_mpi = {"mpirun": "mpirun", "of_mpi": NAMES[job.mpi] if job.mpi else "an MPI"}
+    of_ranks = '  --mpirun_hostfile "$hosts"\n  --main_process_port "$port"\n'
+    script = shell.launch_script(
         job,
-        "mpi" if several else "torch",
-        here=job.plan.nodes == 1,
-        more=_carried(job, variables),
+        "accelerate",
+        "accelerate launch",
+        (PUT_BACK,) if several else (),
+        exports=shell.exports(variables) + (_of_launcher(job) if several else ""),
+        mpi=shell.fill("accelerate_mpi.sh", of_mpi) if several else "",
+        threads=str(job.plan.threads_per_process),
+        precision=precision(job),
+        launch=of_ranks if several else "",
+        rank=shell.rank(
+            job,
+            "mpi" if several else "torch",
+            here=job.plan.nodes == 1,
+            more=_carried(job, variables),
+        ),
     )
-    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=True)
     config = words.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
-    return (
-        shell.script("accelerate.sh", text, tuple(notes)),
-        EmittedFile(name=CONFIG, text=config),
-        *shell.meeting(job),
-        *hosts,
-    )
+    return (script, EmittedFile(name=CONFIG, text=config), *shell.meeting(job), *hosts)
+
+
+def _of_launcher(job: LaunchJob) -> str:
+    """Exports for the launcher that accelerate starts: what it binds, and its interface."""
+    text = shell.exports(words.typed(_binding(job)))
+    if job.plan.nodes > 1 and job.interface is not None:
+        text += "# The launcher that accelerate starts takes its interface from a variable.\n"
+        text += shell.exports(words.typed(launcher_variables(dialects_of(job), job.interface)))
+    return text
 
 
 def _binding(job: LaunchJob) -> dict[str, str]:
@@ -109,21 +102,6 @@ def _carried(job: LaunchJob, variables: words.Variables) -> list[str]:
         lines.append("--set " + words.ShellWord(f"MASTER_ADDR={job.nodes[0].name}"))
         lines.append('--set "MASTER_PORT=$port"')
     return lines
-
-
-HOSTS_OF_DIALECT = f"""
-case $dialect in
-  intelmpi | mpich) hosts=$here/{HYDRA_HOSTS} ;;
-  openmpi*)
-    hosts=$here/{OPENMPI_HOSTS}
-    [[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    ;;
-  *) fail "mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI" ;;
-esac
-[[ -f $hosts ]] ||
-  fail "these files were written for another MPI than this $dialect" \\
-    "cputune emit --format accelerate --mpi $dialect"
-"""
 
 
 def precision(job: LaunchJob) -> str:

@@ -1,7 +1,9 @@
 """What the Kubernetes formats need beside their YAML: an image, a volume, and the steps.
 
 The steps are those of https://huggingface.co/docs/transformers/perf_train_cpu_many,
-build, submit, watch, fetch, delete, as a script with one word for each.
+build, submit, watch, fetch, delete, as a script with one word for each. What they all say lies in
+``texts/``. ``Dockerfile.dockerignore`` names secrets, studies and histories that lie in a folder by
+chance, which ``COPY . .`` would take.
 """
 
 from __future__ import annotations
@@ -12,57 +14,55 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from cputune import placing
-from cputune.emitters import header, shell, words
+from cputune.emitters import header, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
-from cputune.emitters.words import DockerWord, Manifest, PackageName, ShellWord, comment
+from cputune.emitters.shell import fill
+from cputune.emitters.words import Manifest, ShellWord, comment
 from cputune.knobs.kernels import compiled
 from cputune.stack.system_packages import DEBIAN
 
 PLACE_SCRIPT = "place.py"
-
-IGNORED = """\
-# Read by `docker build` for the Dockerfile beside it: what is no part of the training.
-""" + "".join(
-    f"**/{name}\n"
-    for name in (
-        *(".git", ".hg", ".svn", ".env*", ".netrc", ".ssh", ".aws", ".azure", ".kube", ".docker"),
-        *(".huggingface", ".cache", ".config", ".pypirc", ".npmrc", "*.pem", "*.key", "id_rsa*"),
-        *("id_ed25519*", "*token*.txt", "*.db*", "*.sqlite*", "cputune.json", ".cputune"),
-        *(".venv", "venv", "__pycache__", "*.pyc", ".ipynb_checkpoints", "wandb", "mlruns"),
-    )
-)
-"""Secrets, studies and histories that lie in a folder by chance; ``COPY . .`` would take them."""
-
-
-def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
-    """Dockerfile, pvc.yaml and the script of steps for one format."""
-    return (
-        EmittedFile(name="Dockerfile", text=dockerfile(job)),
-        EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
-        EmittedFile(name=CONSTRAINTS, text=constraints(job)),
-        EmittedFile(name="pvc.yaml", text=volume_claim(job)),
-        *kustomization(format),
-        shell.script(f"{format}.kubectl.sh", steps(job, format)),
-        EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
-    )
+CONSTRAINTS = "constraints.txt"
 
 
 def job_format(
     kind: str,
     document: Callable[[LaunchJob], Manifest],
     fits: str,
+    *,
+    first: str,
+    label: str,
     notes: Callable[[LaunchJob], tuple[str, ...]] = k8s.notes,
 ) -> Format:
-    """The record of a format that is one Kubernetes document, with the files of ``files``."""
+    """The record of a format that is one Kubernetes document, and what lies beside that.
+
+    ``first`` ends the name of the first pod; ``label`` holds the job's name on all of them.
+    """
     name = kind.lower()
 
     def write(job: LaunchJob) -> tuple[EmittedFile, ...]:
         said = notes(job)
         title = f"Launch of {job.workload.name} as a {kind}."
         text = header.full(job, name, title, said) + words.dump(document(job))
-        return (EmittedFile(name=f"{name}.yaml", text=text, notes=said), *files(job, name))
+        steps = fill("kubectl.sh", {"kind": name, "first": first, "label": label, **_steps(job)})
+        texts = {
+            "Dockerfile": dockerfile(job),
+            "Dockerfile.dockerignore": fill("dockerignore", {}),
+            CONSTRAINTS: constraints(job),
+            "pvc.yaml": volume_claim(job),
+            # kustomize knows the fields of no custom resource: a prefix would rename the claim,
+            # and not its use (its docs: builtins, NameReferenceTransformer).
+            "kustomization.yaml": fill("kustomization.yaml", {"kind": name}),
+            "kustomizeconfig.yaml": fill(f"{name}.kustomizeconfig.yaml", {}),
+            PLACE_SCRIPT: Path(placing.__file__).read_text(encoding="utf-8"),
+        }
+        return (
+            EmittedFile(name=f"{name}.yaml", text=text, notes=said),
+            *(EmittedFile(name=beside, text=text) for beside, text in texts.items()),
+            EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),
+        )
 
     return Format(
         name=name,
@@ -76,60 +76,42 @@ def job_format(
     )
 
 
-CONSTRAINTS = "constraints.txt"
+def _steps(job: LaunchJob) -> dict[str, str]:
+    """What ``build|submit|watch|fetch|delete`` have to know of a job."""
+    recipe = job.workload.recipe is not None
+    return {
+        "header": comment(job.header),
+        "image": ShellWord(k8s.image(job)),
+        "namespace": ShellWord(k8s.namespace(job)),
+        "job": ShellWord(job_name(job)),
+        "claim": ShellWord(k8s.claim(job)),
+        "context": '"$here"' if recipe else '"$PWD"',
+        "data": k8s.data(job),
+        "output": "out" if recipe else ".",
+        "pod": json.dumps(k8s.of_pod(job)),
+        "container": json.dumps(k8s.of_container(job)),
+    }
+
+
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
 
 
 def constraints(job: LaunchJob) -> str:
-    """What was measured, for pip: nothing that a requirement drags in takes another version."""
+    """What was measured, for pip: nothing that a requirement drags in takes another version.
+
+    A line of any other form might be an option of pip: it is left out.
+    """
     pinned = (
-        f"{PackageName(name)}=={version.partition('+')[0]}\n"
+        f"{name}=={version.partition('+')[0]}\n"
         for name, version in sorted(job.versions.items())
-        if _VERSION.fullmatch(version) and name not in ("oneccl_bind_pt", "cputune")
+        if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
+        if name not in ("oneccl_bind_pt", "cputune")
     )
     return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
 
 
-_TEMPLATE = "spec/runtimePatches/trainingRuntimeSpec/template/spec/replicatedJobs/template/spec"
-_PODS = {
-    "pytorchjob": (
-        "PyTorchJob",
-        [f"spec/pytorchReplicaSpecs/{role}/template/spec" for role in ("Master", "Worker")],
-    ),
-    "trainjob": ("TrainJob", [f"{_TEMPLATE}/template/spec"]),
-}
-_NAMED_IN_PODS = {
-    "PersistentVolumeClaim": "volumes/persistentVolumeClaim/claimName",
-    "ServiceAccount": "serviceAccountName",
-    "Secret": "imagePullSecrets/name",
-}
-
-
-def kustomization(format: str) -> tuple[EmittedFile, ...]:
-    """``kubectl apply -k``, and where kustomize finds the names that it may change.
-
-    It knows the fields of no custom resource: a prefix would rename the claim, and not its use
-    (https://kubectl.docs.kubernetes.io/references/kustomize/builtins/#_namereferencetransformer_).
-    """
-    kind, pods = _PODS[format]
-    config: Manifest = {"nameReference": []}
-    for named, use in _NAMED_IN_PODS.items():
-        places = [{"path": f"{path}/{use}", "kind": kind} for path in pods]
-        config["nameReference"].append({"kind": named, "version": "v1", "fieldSpecs": places})
-    if kind == "TrainJob":
-        config["images"] = [{"path": "spec/trainer/image", "kind": kind}]
-    files = ["pvc.yaml", f"{format}.yaml"]
-    content = {"resources": files, "configurations": ["kustomizeconfig.yaml"]}
-    documents = {
-        "kustomization.yaml": (content, "kubectl apply -k ."),
-        "kustomizeconfig.yaml": (config, f"Where a {kind} names what kustomize may rename."),
-    }
-    return tuple(
-        EmittedFile(name=name, text=words.document(document, [said]))
-        for name, (document, said) in documents.items()
-    )
-
-
-def claim_document(job: LaunchJob) -> dict[str, object]:
+def claim_document(job: LaunchJob) -> Manifest:
     """The claim for data and output, as data."""
     return {
         "apiVersion": "v1",
@@ -150,202 +132,70 @@ def volume_claim(job: LaunchJob) -> str:
     return words.document(claim_document(job), lines)
 
 
-def steps(job: LaunchJob, format: str) -> str:
-    """``pytorchjob.kubectl.sh build|submit|watch|fetch|delete``."""
-    names = {
-        "image": k8s.image(job),
-        "namespace": k8s.namespace(job),
-        "job": job_name(job),
-        "claim": k8s.claim(job),
-    }
-    first, label = {
-        "pytorchjob": ("-master-0", "training.kubeflow.org/job-name"),
-        "trainjob": ("-node-0-0", "jobset.sigs.k8s.io/jobset-name"),
-    }[format]
-    text = "#!/usr/bin/env bash\n" + comment(
-        [
-            f"Steps to run {format}.yaml on a cluster, in this order:",
-            "  build    build the image from this directory and push it",
-            "  submit   create the volume claim and the job",
-            "  watch    follow the log of the first pod",
-            "  fetch    copy the output of the job into a directory here",
-            "  delete   delete the job; the volume and what is on it stay",
-            "",
-            *job.header,
-        ]
-    )
-    text += "set -euo pipefail\n\n"
-    text += "".join(f"{name}={ShellWord(value)}\n" for name, value in names.items())
-    context = '"$here"' if job.workload.recipe is not None else '"$PWD"'
-    output = "out" if job.workload.recipe is not None else "."
-    return text + STEPS.format(
-        kind=format,
-        context=context,
-        first=first,
-        label=label,
-        data=k8s.data(job),
-        output=output,
-        pod=json.dumps(k8s.of_pod(job)),
-        container=json.dumps(k8s.of_container(job)),
-    )
-
-
-STEPS = r"""here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)
-
-if [[ $image == *"<"* ]]; then
-  echo "error: the image is still a placeholder: $image" >&2
-  echo "hint: cputune emit --format {kind} --image REGISTRY/NAME:TAG" >&2
-  exit 3
-fi
-case ${{1:-}} in
-  build)
-    # "launch" is the directory of these files, whatever else the image is built from. Further
-    # words are docker's: --build-arg TORCH_INDEX_URL=https://mirror.example.com/cpu
-    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" \
-      "${{@:2}}" {context}
-    docker push "$image"
-    # A tag may move; submit takes the digest that the registry has given.
-    docker image inspect --format '{{{{join .RepoDigests "\n"}}}}' "$image" |
-      {{ grep -F "${{image%:*}}@sha256:" || true; }} | head -n 1 >"$here/image.digest"
-    ;;
-  submit)
-    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
-      kubectl apply --filename "$here/pvc.yaml"
-    pinned=$(cat -- "$here/image.digest" 2>/dev/null || true)
-    if [[ -n $pinned ]]; then
-      document=$(<"$here/{kind}.yaml")
-      kubectl apply --filename - <<<"${{document//\"$image\"/\"$pinned\"}}"
-    else
-      kubectl apply --filename "$here/{kind}.yaml"
-    fi
-    ;;
-  watch)
-    kubectl --namespace "$namespace" get {kind} "$job"
-    kubectl --namespace "$namespace" get pods --selector "{label}=$job" --output wide
-    pod=$(kubectl --namespace "$namespace" get pods --selector "{label}=$job" --output name |
-      grep -- "{first}" | head -n 1)
-    kubectl --namespace "$namespace" logs --follow "$pod"
-    ;;
-  fetch)
-    # The pods of a job that is done cannot be copied from; a small one mounts the volume.
-    kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
-      --overrides '{{"spec": {{"securityContext": {pod},
-        "containers": [{{"name": "fetch", "image": "busybox:1.36",
-        "securityContext": {container},
-        "command": ["sleep", "3600"], "volumeMounts": [{{"name": "data", "mountPath": "{data}"}}]
-        }}],
-        "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "'"$claim"'"}}}}]}}}}'
-    kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
-    kubectl cp "$namespace/$job-fetch:{data}/{output}" "./$job-output"
-    kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
-    ;;
-  delete)
-    kubectl --namespace "$namespace" delete --ignore-not-found {kind} "$job"
-    echo "the volume stays; to delete it: kubectl --namespace $namespace delete pvc $claim"
-    ;;
-  *)
-    echo "usage: $0 build|submit|watch|fetch|delete" >&2
-    exit 2
-    ;;
-esac
-"""
-
-
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
-
-
-def dockerfile(job: LaunchJob) -> str:
-    """An image with the versions that were measured and the libraries that are preloaded."""
-    base = k8s.base_image(job)
-    text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
-    if "@sha256:" not in base:
-        text += "# A tag may move; NAME@sha256:DIGEST does not (--base-image).\n"
-    text += f"FROM {base}\n"
-    debian = [DEBIAN[name] for name in k8s.preloads(job) if name in DEBIAN]
-    debian += ["g++"] * compiled(job.plan)  # torch.compile calls it
-    if debian:
-        text += (
-            "RUN apt-get update \\\n"
-            f" && apt-get install --yes --no-install-recommends {' '.join(debian)} \\\n"
-            " && rm -rf /var/lib/apt/lists/*\n"
-        )
-    text += _INDEXES + f"COPY --from=launch {CONSTRAINTS} /opt/{CONSTRAINTS}\n" + _pip(job)
-    if k8s.preloads(job):
-        text += f"RUN mkdir -p {k8s.PRELOAD}"
-        for name in k8s.preloads(job):
-            text += (
-                f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
-                f"{k8s.PRELOAD}/{name}.so"
-                f" \\\n && test -f {k8s.PRELOAD}/{name}.so"
-            )
-        text += "\n"
-    user = k8s.user_id(job)
-    chown = f"--chown={user}:{user}"
-    text += _user(user)
-    own = [*(file.name for file in job.companions), PLACE_SCRIPT]
-    if job.workload.recipe is not None:
-        text += f"WORKDIR {k8s.WORKSPACE}\n"
-    else:
-        # The script with what it imports: the directory that the image is built from.
-        text += f"WORKDIR {k8s.WORKSPACE}/project\nCOPY {chown} . .\n" + _requirements(job)
-    text += f"COPY {chown} --from=launch {' '.join(own)} {k8s.WORKSPACE}/\n"
-    return text + f"USER {user}:{user}\n"
-
-
-def _user(user: int) -> str:
-    """Who trains; torch asks for the name of its user (getpass), so a number is not enough."""
-    return (
-        f"RUN (getent passwd {user} >/dev/null \\\n"
-        f"  || (groupadd --gid {user} train \\\n"
-        f"  && useradd --uid {user} --gid {user} --create-home train)) \\\n"
-        f" && install --directory --owner {user} --group {user} "
-        f"{k8s.WORKSPACE} {k8s.WORKSPACE}/project\n"
-    )
-
-
-def _requirements(job: LaunchJob) -> str:
-    """What the script says that it needs, without another torch than the measured one."""
-    folder = PurePosixPath(job.script or ".").parent
-    places = [DockerWord("requirements.txt")]
-    if job.script is not None and not folder.is_absolute() and str(folder) != ".":
-        places.insert(0, DockerWord(f"{folder}/requirements.txt"))
-    lines = [f"RUN if [ -f {f} ]; then {_PIP_INSTALL} --requirement {f}; fi\n" for f in places]
-    return "# What the script needs beside.\n" + "".join(lines)
-
-
 _FILES = {
     "tcmalloc": "libtcmalloc*.so.*",
     "jemalloc": "libjemalloc.so.*",
     "libgomp": "libgomp.so.*",
     "libiomp5": "libiomp5.so",
 }
+_PIP = f"pip install --no-cache-dir --constraint /opt/{CONSTRAINTS}"
 
 
-_PIP_INSTALL = f"pip install --no-cache-dir --constraint /opt/{CONSTRAINTS}"
-_INDEXES = """# Mirrors: docker build --build-arg PIP_INDEX_URL=...
-ARG PIP_INDEX_URL=https://pypi.org/simple
-ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
-ARG ONECCL_INDEX_URL=https://pytorch-extension.intel.com/release-whl/stable/cpu/us/
+def dockerfile(job: LaunchJob) -> str:
+    """An image with the versions that were measured and the libraries that are preloaded."""
+    plan, recipe, base = job.plan, job.workload.recipe, k8s.base_image(job)
+    said = [f"Image that trains {job.workload.name}.", "", *job.header]
+    if "@sha256:" not in base:
+        said.append("A tag may move; NAME@sha256:DIGEST does not (--base-image).")
+    debian = [DEBIAN[name] for name in k8s.preloads(job) if name in DEBIAN]
+    debian += ["g++"] * compiled(plan)  # torch.compile calls it
+    packages = ["transformers", "accelerate"]
+    packages += ["datasets"] * (recipe is None or bool(recipe.dataset))
+    packages += ["peft"] * (recipe is not None and recipe.lora is not None)
+    packages += ["intel-openmp"] * (plan.openmp == "libiomp5")
+    packages += ["intel_extension_for_pytorch"] * plan.ipex
+    oneccl = "oneccl_bind_pt"
+    if _VERSION.fullmatch(version := job.versions.get(oneccl, "")):
+        oneccl += f"=={version}"
+    links = "".join(
+        f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
+        f"{k8s.PRELOAD}/{name}.so \\\n && test -f {k8s.PRELOAD}/{name}.so"
+        for name in k8s.preloads(job)
+    )
+    user = k8s.user_id(job)
+    values = {
+        "header": comment(said),
+        "base": base,
+        "debian": _RUN_APT.format(" ".join(debian)) if debian else "",
+        "pip": _PIP,
+        "packages": " ".join(packages),
+        "oneccl": f"RUN {_PIP} '{oneccl}' \\\n    --extra-index-url \"$ONECCL_INDEX_URL\"\n"
+        if plan.backend == "ccl"
+        else "",
+        "preload": f"RUN mkdir -p {k8s.PRELOAD}{links}\n" if links else "",
+        "user": str(user),
+        "project": f"WORKDIR {k8s.WORKSPACE}\n" if recipe else _project(job, user),
+        "files": " ".join([*(file.name for file in job.companions), PLACE_SCRIPT]),
+    }
+    return fill("Dockerfile", values)
+
+
+_RUN_APT = """RUN apt-get update \\
+ && apt-get install --yes --no-install-recommends {} \\
+ && rm -rf /var/lib/apt/lists/*
 """
 
 
-def _pip(job: LaunchJob) -> str:
-    recipe = job.workload.recipe
-    names = ["transformers", "accelerate"]
-    names += ["datasets"] * (recipe is None or bool(recipe.dataset))
-    names += ["peft"] * (recipe is not None and recipe.lora is not None)
-    names += ["intel-openmp"] * (job.plan.openmp == "libiomp5")
-    names += ["intel_extension_for_pytorch"] * job.plan.ipex
-    text = (
-        "# torch without CUDA; constraints.txt has the versions that were measured.\n"
-        f'RUN {_PIP_INSTALL} --index-url "$TORCH_INDEX_URL" torch\n'
-        f"RUN {_PIP_INSTALL} {' '.join(names)}\n"
-    )
-    if job.plan.backend == "ccl":
-        version = job.versions.get("oneccl_bind_pt", "")
-        pinned = f"=={version}" if _VERSION.fullmatch(version) else ""
-        text += (
-            f"RUN {_PIP_INSTALL} 'oneccl_bind_pt{pinned}' \\\n"
-            '    --extra-index-url "$ONECCL_INDEX_URL"\n'
-        )
-    return text
+def _project(job: LaunchJob, user: int) -> str:
+    """The script with what it imports, the directory that the image is built from; and what it
+    says that it needs, there and beside itself, without another torch than the measured one.
+    """
+    folder = PurePosixPath(job.script or ".").parent
+    beside = f"{folder}/requirements.txt"
+    places = [beside, "requirements.txt"] if folder.name else ["requirements.txt"]
+    lines = [f"WORKDIR {k8s.WORKSPACE}/project", f"COPY --chown={user}:{user} . ."]
+    lines += ["# What the script needs beside."]
+    for place in places:
+        if re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*", place):  # another would have to be quoted
+            lines.append(f"RUN if [ -f {place} ]; then {_PIP} --requirement {place}; fi")
+    return "\n".join(lines) + "\n"

@@ -40,4 +40,10 @@ def document(job: LaunchJob) -> Manifest:
     }
 
 
-PYTORCHJOB = container.job_format("PyTorchJob", document, "the Kubeflow training operator")
+PYTORCHJOB = container.job_format(
+    "PyTorchJob",
+    document,
+    "the Kubeflow training operator",
+    first="-master-0",
+    label="training.kubeflow.org/job-name",
+)

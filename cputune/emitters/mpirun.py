@@ -27,52 +27,37 @@ NAMES = {
 HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"
 
-DETECT = """
-# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-beside=$(dirname -- "$(command -v -- "$python")")
-command -v mpirun >/dev/null || [[ ! -x $beside/mpirun ]] || PATH=$PATH:$beside
-
-# Which dialect this mpirun speaks; its name does not say.
-mpirun=%s
-command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install %s, or mend PATH"
-version=$("$mpirun" --version 2>&1 || true)
-case $version in
-  *"Intel(R) MPI"*) dialect=intelmpi ;;
-  *HYDRA*) dialect=mpich ;;
-  *"(Open MPI) 4."* | *"(OpenRTE) 4."*) dialect=openmpi4 ;;
-  *"(Open MPI) "* | *"(OpenRTE) "*) dialect=openmpi5 ;;
-  *) dialect=unknown ;;
-esac
-"""
-
-NO_COLON = """for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
-done
-"""
-
 
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     shell.require_hosts(job)
     refuse_colon(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
-    text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
-    text += shell.oneccl(job)
-    text += DETECT % ("${MPIRUN:-mpirun}", NAMES[job.mpi] if job.mpi else "an MPI")
-    if job.mpi:
-        text += (
-            f"[[ $dialect == {_pattern(job.mpi)} ]] ||\n"
-            f'  fail "this script is for {of}, and $mpirun is another: $dialect" \\\n'
-            '    "cputune emit --format mpirun --mpi NAME"\n'
-        )
-    text += shell.training(job) + NO_COLON + shell.FREE_PORT
-    text += _launch(job, job.mpi) if job.mpi else _launch_of_any(job)
-    text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
+    words = '"$python" "${rank[@]}" -- "${train[@]}"'
+    # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = job.mpi in ("intelmpi", None)
-    text += shell.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=watched)
-    files = host_files(job, dialects_of(job))
-    return (shell.script("mpirun.sh", text), *shell.meeting(job), *files)
+    script = shell.launch_script(
+        job,
+        "mpirun",
+        f"mpirun ({of})",
+        mpirun="${MPIRUN:-mpirun}",
+        of_mpi=NAMES[job.mpi] if job.mpi else "an MPI",
+        only=_refuse_others(job.mpi) if job.mpi else "",
+        launch=_launch(job, job.mpi) if job.mpi else _launch_of_any(job),
+        rank=shell.rank(job, "mpi", here=job.plan.nodes == 1),
+        start=f"launch+=({words})\n" + shell.fill("watched.sh", {})
+        if watched
+        else f'exec "${{launch[@]}}" {words} "$@"\n',
+    )
+    return (script, *shell.meeting(job), *host_files(job, dialects_of(job)))
+
+
+def _refuse_others(dialect: str) -> str:
+    return (
+        f"[[ $dialect == {_pattern(dialect)} ]] ||\n"
+        f'  fail "this script is for {NAMES[dialect]}, and $mpirun is another: $dialect" \\\n'
+        '    "cputune emit --format mpirun --mpi NAME"\n'
+    )
 
 
 def _launch_of_any(job: LaunchJob) -> str:

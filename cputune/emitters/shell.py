@@ -1,17 +1,18 @@
-"""Pieces of the bash scripts: quoting, the head that all share, variables, the last lines."""
+"""The bash scripts: the texts of ``texts/``, filled with words that are quoted here."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cputune import cpulist
 from cputune.carrier.environment import CLEARED
 from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.words import WIDTH, CpuList, ShellWord, Variables, comment, typed
+from cputune.emitters.words import WIDTH, ShellWord, Variables, comment, typed
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -20,22 +21,42 @@ DIFFERENT_NODES = (
     "its own host."
 )
 MEET_SCRIPT = "meet.py"
+TEXTS = Path(__file__).with_name("texts")
 
-STRICT = r"""# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
-set -euo pipefail
 
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-"""
+def fill(name: str, values: Mapping[str, str]) -> str:
+    """A text of ``texts/`` with its ``{{names}}`` filled in, by words that are quoted already.
 
-HERE = """# The files beside this one, also where it is started through a symbolic link.
-here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-[[ -f $here/rank.py ]] ||
-  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
-"""
+    A name alone in its line stands for whole lines, or for none. One that is no value is that of
+    another text, which lies beside it. What was filled in is not read again.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = match[1] or match[2]
+        return values[found] if found in values else fill(f"{found}.sh", values)
+
+    text = (TEXTS / name).read_text(encoding="utf-8")
+    return re.sub(r"(?m)^\{\{(\w+)\}\}\n|\{\{(\w+)\}\}", value, text)
+
+
+def launch_script(
+    job: LaunchJob, format: str, title: str, notes: Iterable[str] = (), **values: str
+) -> EmittedFile:
+    """The script of a format: its text, with what all of them say of the job. Raises UsageError."""
+    notes = tuple(notes)
+    differ = (DIFFERENT_NODES,) if job.plan.node_cpus else ()
+    said = f"Launch of {job.workload.name} with {title}."
+    filled = {
+        "header": header.full(job, format, said, (*notes, *differ)),
+        "tuned": python(job),
+        "clear": clear(),
+        "oneccl": oneccl(job),
+        "training": training(job),
+        "exports": exports(variables(job)),
+        **values,
+    }
+    text = fill(f"{format}.sh", filled)
+    return EmittedFile(name=f"{format}.sh", text=text, executable=True, notes=notes)
 
 
 def clear() -> str:
@@ -53,17 +74,6 @@ def clear() -> str:
         ).replace("\n", " \\\n")
         text += "\n"
     return text
-
-
-FREE_PORT = """
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
-"""
 
 
 def quote(word: Word) -> str:
@@ -97,33 +107,12 @@ def lines_array(name: str, lines: Iterable[str]) -> str:
     return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
 
 
-def head(
-    job: LaunchJob, format: str, title: str, notes: Iterable[str] = (), *, inputs: str = ""
-) -> str:
-    """Shebang, header comment, and what every script needs first.
-
-    ``inputs`` are lines that read variables of the caller before those are cleared.
-    """
-    notes = (*notes, DIFFERENT_NODES) if job.plan.node_cpus else notes
-    text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
-    return text + STRICT + HERE + inputs + python(job) + clear()
-
-
 def python(job: LaunchJob) -> str:
-    """The interpreter that trains: PYTHON, else the one of the tuning, else python3."""
-    text = "python=${PYTHON:-python3}\n"
-    if job.python is not None:
-        text += f"tuned={ShellWord(job.python)}\n"
-        text += "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
-    return text + CHECK_PYTHON
-
-
-CHECK_PYTHON = """command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-"""
+    """Lines that take the interpreter of the tuning, where it is there and PYTHON says no other."""
+    if job.python is None:
+        return ""
+    taken = "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
+    return f"tuned={ShellWord(job.python)}\n{taken}"
 
 
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
@@ -172,14 +161,16 @@ def rank(
     if job.plan.nodes > 1 and not here:
         lines.append(f"--meet {MEET_SECONDS}")
     text = lines_array("rank", [*lines, *more])
-    return text + LOOK if here and job.plan.nodes == 1 else text
+    look = '"$python" "${rank[@]}" --look\n' if here and job.plan.nodes == 1 else ""
+    return text + look
 
 
 def _lists(job: LaunchJob) -> list[str]:
     """The CPUs of each local rank; of each host where they differ, and by which names."""
     plan = job.plan
     nodes = range(plan.nodes if plan.node_cpus else 1)
-    lines = [f"--cpus {ShellWord(CpuList(*plan.cpus_on(node)))}" for node in nodes]
+    shares = ("/".join(map(cpulist.render, plan.cpus_on(node))) for node in nodes)
+    lines = [f"--cpus {ShellWord(share)}" for share in shares]
     if not plan.node_cpus:
         return lines
     if plan.backend == "ccl" and plan.ccl_cpus:
@@ -192,9 +183,6 @@ def _lists(job: LaunchJob) -> list[str]:
 
 MEET_SECONDS = 120
 """So long the ranks of a launch wait for each other: a launcher starts them all at once."""
-
-LOOK = """"$python" "${rank[@]}" --look
-"""
 
 
 def meeting(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -211,21 +199,12 @@ print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") o
 
 
 def oneccl(job: LaunchJob) -> str:
-    """Source the setvars.sh of the oneCCL bindings, which bring oneCCL and Intel MPI."""
+    """Lines that source the setvars.sh of the oneCCL bindings, with oneCCL and Intel MPI."""
     if job.plan.backend != "ccl":
         return ""
     module = oneccl_module(Versions.from_names(job.versions))
-    return f"""
-# oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
-setvars=$("$python" -c '{FIND_SETVARS.format(module=module)}')
-[[ -f $setvars ]] ||
-  fail "{module} has no env/setvars.sh here" \\
-    "install the oneccl_bind_pt that fits torch"
-set +eu
-# shellcheck disable=SC1090
-source "$setvars"
-set -eu
-"""
+    values = {"module": module, "find_setvars": FIND_SETVARS.format(module=module)}
+    return fill("oneccl.sh", values)
 
 
 def require_hosts(job: LaunchJob) -> None:
@@ -235,11 +214,6 @@ def require_hosts(job: LaunchJob) -> None:
             f"a launch on {job.plan.nodes} nodes needs their names",
             hint="give --hostfile FILE or --hosts a,b",
         )
-
-
-def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
-    """An executable file of an artefact."""
-    return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
 def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) -> Variables:
@@ -257,36 +231,3 @@ def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) ->
     if job.plan.backend == "ccl" and not intel_mpi:
         found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
     return typed(found)
-
-
-WATCHED = """
-# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
-# signal to this script goes to all that it has started.
-[[ ! -t 0 ]] || exec </dev/null
-set -m
-"${launch[@]}" "$@" &
-started=$!
-for signal in HUP INT QUIT TERM; do
-  # shellcheck disable=SC2064 # each trap its own signal
-  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
-done
-while
-  status=0
-  wait "$started" || status=$?
-  kill -0 "$started" 2>/dev/null # a signal to this script only interrupted the waiting
-do :; done
-# Whatever the launcher has left behind, however it ended.
-kill -s TERM -- "-$started" 2>/dev/null || true
-exit "$status"
-"""
-"""The end of a script whose launcher does not end its ranks; elsewhere it becomes the launcher.
-
-A launcher that is replaced (exec) keeps the terminal; one that is watched does not read it.
-"""
-
-
-def start(words: str, *, watched: bool) -> str:
-    """The last lines: the launch, with the further arguments of the script."""
-    if watched:
-        return f"launch+=({words})\n{WATCHED}"
-    return f'exec "${{launch[@]}}" {words} "$@"\n'

@@ -10,25 +10,6 @@ from cputune.emitters import shell
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import ShellWord
 
-SEVERAL_NODES = """
-# Start this on every node: pdsh -w {all} FILE. Each finds which of them it is; NODE_RANK
-# (0 on the first, 1 on the next) says it where names and addresses do not.
-# All nodes must agree on the port, so it cannot be picked free here.
-[[ -n $node_rank ]] || node_rank=$("$python" "$here/rank.py" --which {all})
-if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= {nodes})); then
-  fail "NODE_RANK is not a number below {nodes}" "NODE_RANK=0 on the first node, 1 on the next"
-fi
-port=${{PORT:-29500}}
-((node_rank > 0)) || "$python" -c 'import socket, sys
-socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
-  fail "port $port is not free here" "set PORT to another one, on every node"
-"""
-
-
-MEET = """# All nodes start, or none: where one cannot have its CPUs all end, and say why.
-MASTER_ADDR={address} MASTER_PORT=$port \\
-  "$python" "${{rank[@]}}" --meet {seconds} --node "$node_rank/{nodes}" --look
-"""
 MEET_SECONDS = 600
 """So long torchrun itself would wait for the other nodes, which people start one by one."""
 
@@ -38,35 +19,25 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     plan = job.plan
     shell.require_hosts(job)
     several = plan.nodes > 1
-    text = shell.head(
+    values = {
+        "nodes": str(plan.nodes),
+        "ranks": str(plan.processes_per_node),
+        "node_rank": '"$node_rank"' if several else "0",
+        "address": ShellWord(job.nodes[0].name if several else "127.0.0.1"),
+        "all": ShellWord(",".join(node.name for node in job.nodes)),
+        "seconds": str(MEET_SECONDS),
+    }
+    script = shell.launch_script(
         job,
         "torchrun",
-        f"Launch of {job.workload.name} with torchrun.",
+        "torchrun",
+        **values,
         inputs="node_rank=${NODE_RANK:-}\n" if several else "",
+        port=shell.fill("torchrun_port.sh" if several else "free_port.sh", values),
+        rank=shell.rank(job, "torch", here=True),
+        look=shell.fill("torchrun_meet.sh", values) if several else "",
     )
-    text += shell.oneccl(job) + shell.training(job)
-    text += "\n" + shell.exports(shell.variables(job))
-    node_rank = "0"
-    address = "127.0.0.1"
-    if several:
-        address = job.nodes[0].name
-        text += SEVERAL_NODES.format(
-            all=ShellWord(",".join(node.name for node in job.nodes)), nodes=plan.nodes
-        )
-        node_rank = '"$node_rank"'
-    else:
-        text += shell.FREE_PORT
-    launch = [
-        '"$python" -m torch.distributed.run',
-        f"--nnodes {plan.nodes} --node-rank {node_rank}",
-        f"--nproc-per-node {plan.processes_per_node}",
-        f'--master-addr {ShellWord(address)} --master-port "$port"',
-    ]
-    text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
-    if several:
-        text += MEET.format(address=ShellWord(address), seconds=MEET_SECONDS, nodes=plan.nodes)
-    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=False)
-    return (shell.script("torchrun.sh", text), *shell.meeting(job))
+    return (script, *shell.meeting(job))
 
 
 TORCHRUN = Format(

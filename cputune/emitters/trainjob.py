@@ -109,4 +109,11 @@ def _pod_patch(job: LaunchJob) -> Manifest:
     return {"metadata": k8s.pod_metadata(job), "spec": spec}
 
 
-TRAINJOB = container.job_format("TrainJob", document, "Kubeflow Trainer 2", notes)
+TRAINJOB = container.job_format(
+    "TrainJob",
+    document,
+    "Kubeflow Trainer 2",
+    first="-node-0-0",
+    label="jobset.sigs.k8s.io/jobset-name",
+    notes=notes,
+)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from cputune import cpulist
 from cputune.errors import UsageError
 
 WIDTH = 92
@@ -100,43 +99,6 @@ class ShellWord(str):
         if "," in text and "'" not in text:
             return super().__new__(cls, f"'{text}'")  # shellcheck wants it in arrays (SC2054)
         return super().__new__(cls, shlex.quote(text))
-
-
-class DockerWord(str):
-    """A word of a RUN line: quoted for sh. A line break would begin another instruction."""
-
-    __slots__ = ()
-
-    def __new__(cls, text: str) -> DockerWord:
-        """Raises UsageError for a text with control characters."""
-        if not text.isprintable():
-            raise _refused(text, "path that a Dockerfile can carry", "rename the folder")
-        return super().__new__(cls, shlex.quote(text))
-
-
-class PackageName(str):
-    """A distribution, as a file of constraints names it: another line there is an option of pip."""
-
-    __slots__ = ()
-
-    def __new__(cls, text: str) -> PackageName:
-        """Raises UsageError for another text."""
-        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text):
-            raise _refused(text, "name of a package", "letters, digits, . _ -; mend the result")
-        return super().__new__(cls, text)
-
-
-class CpuList(str):
-    """The CPUs of each local rank as kernel lists between slashes: ``0-3/4-7``."""
-
-    __slots__ = ()
-
-    def __new__(cls, *ranks: Iterable[int]) -> CpuList:
-        """Of numbers alone, so that no text can get in. Raises UsageError for what is no CPU."""
-        text = "/".join(cpulist.render(map(int, cpus)) for cpus in ranks)
-        if not re.fullmatch(r"([0-9,-]+(/[0-9,-]+)*)?", text) or re.search(r"(?<![0-9])-", text):
-            raise _refused(text, "list of CPUs", "numbers from 0 on; mend the result")
-        return super().__new__(cls, text)
 
 
 class YamlScalar(str):

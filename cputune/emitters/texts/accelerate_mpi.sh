@@ -1,0 +1,4 @@
+{{detect}}
+{{hosts}}
+{{no_colon}}
+{{free_port}}

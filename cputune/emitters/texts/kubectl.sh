@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Steps to run {{kind}}.yaml on a cluster, in this order:
+#   build    build the image from this directory and push it
+#   submit   create the volume claim and the job
+#   watch    follow the log of the first pod
+#   fetch    copy the output of the job into a directory here
+#   delete   delete the job; the volume and what is on it stay
+#
+{{header}}
+set -euo pipefail
+
+image={{image}}
+namespace={{namespace}}
+job={{job}}
+claim={{claim}}
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+if [[ $image == *"<"* ]]; then
+  echo "error: the image is still a placeholder: $image" >&2
+  echo "hint: cputune emit --format {{kind}} --image REGISTRY/NAME:TAG" >&2
+  exit 3
+fi
+case ${1:-} in
+  build)
+    # "launch" is the directory of these files, whatever else the image is built from. Further
+    # words are docker's: --build-arg TORCH_INDEX_URL=https://mirror.example.com/cpu
+    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" \
+      "${@:2}" {{context}}
+    docker push "$image"
+    # A tag may move; submit takes the digest that the registry has given.
+    docker image inspect --format '{{join .RepoDigests "\n"}}' "$image" |
+      { grep -F "${image%:*}@sha256:" || true; } | head -n 1 >"$here/image.digest"
+    ;;
+  submit)
+    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
+      kubectl apply --filename "$here/pvc.yaml"
+    pinned=$(cat -- "$here/image.digest" 2>/dev/null || true)
+    if [[ -n $pinned ]]; then
+      document=$(<"$here/{{kind}}.yaml")
+      kubectl apply --filename - <<<"${document//\"$image\"/\"$pinned\"}"
+    else
+      kubectl apply --filename "$here/{{kind}}.yaml"
+    fi
+    ;;
+  watch)
+    kubectl --namespace "$namespace" get {{kind}} "$job"
+    kubectl --namespace "$namespace" get pods --selector "{{label}}=$job" --output wide
+    pod=$(kubectl --namespace "$namespace" get pods --selector "{{label}}=$job" --output name |
+      grep -- "{{first}}" | head -n 1)
+    kubectl --namespace "$namespace" logs --follow "$pod"
+    ;;
+  fetch)
+    # The pods of a job that is done cannot be copied from; a small one mounts the volume.
+    kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
+      --overrides '{"spec": {"securityContext": {{pod}},
+        "containers": [{"name": "fetch", "image": "busybox:1.36",
+        "securityContext": {{container}},
+        "command": ["sleep", "3600"], "volumeMounts": [{"name": "data", "mountPath": "{{data}}"}]
+        }],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "'"$claim"'"}}]}}'
+    kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
+    kubectl cp "$namespace/$job-fetch:{{data}}/{{output}}" "./$job-output"
+    kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
+    ;;
+  delete)
+    kubectl --namespace "$namespace" delete --ignore-not-found {{kind}} "$job"
+    echo "the volume stays; to delete it: kubectl --namespace $namespace delete pvc $claim"
+    ;;
+  *)
+    echo "usage: $0 build|submit|watch|fetch|delete" >&2
+    exit 2
+    ;;
+esac
