@@ -236,18 +236,3 @@ def gloo_link(network: Network, address: str | None, told: str | None = None) ->
     if told:
         return told
     return (link_with(network, address) or "lo") if address else "lo"
-
-
-def libfabric_link(network: Network, told: str | None = None) -> str | None:
-    """The interface that libfabric's tcp provider takes: as told, else the fastest that is up.
-
-    None where there is no other than loopback, or where they are not known.
-    """
-    if told and network.link(told) is not None:
-        return told
-    up = [
-        link
-        for link in network.links or ()
-        if link.up is not False and link.addresses and link.name != "lo"
-    ]
-    return max(up, key=lambda link: link.mbits_per_second or 0).name if up else None

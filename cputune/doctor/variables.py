@@ -71,8 +71,7 @@ def loads_intel_openmp(facts: HostFacts) -> bool:
 def lacks_torch(facts: HostFacts) -> bool:
     """Whether torch is known not to be installed; a recording may have left packages out."""
     known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
-    bare = any(one.name == "torch" for one in facts.surroundings.strays if "no meta" in one.how)
-    return known and facts.package("torch") is None and not bare
+    return known and facts.package("torch") is None
 
 
 def without_gpu(facts: HostFacts) -> bool:

@@ -74,10 +74,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A module or library that is not the one that is meant, or not what its metadata says.
+    """A module of yours that is imported in the place of the one that is meant.
 
-    ``how`` it is reached (``PYTHONPATH``, ``the working folder``, ``LD_LIBRARY_PATH``), or what
-    is wrong with it (``no files``, ``no __init__.py``, ``says 1.0, its metadata 2.0``).
+    ``how`` it is reached: ``PYTHONPATH``, ``the working folder``.
     """
 
     name: str
@@ -89,14 +88,13 @@ class Stray:
 class Surroundings:
     """What a launch finds around it, outside of its own command.
 
-    ``prefix`` is that of the Python that is examined. ``names_nothing`` are variables whose host
-    does not exist, ``ports_taken`` those whose port another process listens on.
+    ``prefix`` is that of the Python that is examined. ``ports_taken`` are variables whose port
+    another process listens on.
     """
 
     prefix: str = ""
     places: tuple[Place, ...] = ()
     strays: tuple[Stray, ...] = ()
-    names_nothing: tuple[str, ...] = ()
     ports_taken: tuple[str, ...] = ()
 
     def place(self, variable: str) -> Place | None:

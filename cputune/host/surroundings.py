@@ -1,4 +1,4 @@
-"""Looks at what surrounds a launch: its folders, what hides its modules, names of nothing.
+"""Looks at what surrounds a launch: its folders, what hides its modules, a port that is taken.
 
 A module of the training stack is looked for as Python would, and never imported.
 """
@@ -9,11 +9,10 @@ import errno
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 from cputune.host.base import Place, Stray, Surroundings
-from cputune.host.files import head, names
+from cputune.host.files import names
 from cputune.host.interpreter import Interpreter
 
 STACK = (
@@ -35,13 +34,6 @@ _STANDARD_NAMES = """
 _STANDARD = frozenset(_STANDARD_NAMES.split())
 """The modules of Python's own library that importing torch and transformers loads (2.13 and
 5.23)."""
-_OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so")
-_HOOKS = r"__editable__.*\.(pth|py)$|easy-install\.pth$|_\w+\.pth$|\w+\.egg-link$"
-"""What makes an install editable."""
-_BINDINGS = ("oneccl_bindings_for_pytorch", "torch_ccl")
-_SYSTEM = ("/usr/lib", "/lib", "/usr/local/lib")
-_ANSWER_SECONDS = 1.0
-_HEAD_BYTES = 1 << 16
 
 
 def look_around(python: Interpreter, variables: Mapping[str, str], cwd: str) -> Surroundings:
@@ -54,12 +46,7 @@ def look_around(python: Interpreter, variables: Mapping[str, str], cwd: str) -> 
     return Surroundings(
         prefix=os.path.abspath(python.prefix),
         places=tuple(_places(variables)),
-        strays=(
-            *_shadows(put_first, site),
-            *_unlike_metadata(own),
-            *_libraries(variables, python.prefix, site),
-        ),
-        names_nothing=tuple(_names_nothing(variables)),
+        strays=tuple(_shadows(put_first, site)),
         ports_taken=tuple(_ports_taken(variables)),
     )
 
@@ -72,7 +59,6 @@ def _places(variables: Mapping[str, str]) -> Iterator[Place]:
     home = variables.get("HOME") or os.path.expanduser("~")
     cache = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     named = {
-        "HOME": home,
         "HF_HOME": variables.get("HF_HOME") or os.path.join(cache, "huggingface"),
         "TMPDIR": variables.get("TMPDIR") or "/tmp",
         "VIRTUAL_ENV": variables.get("VIRTUAL_ENV"),
@@ -122,84 +108,6 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
             if file and elsewhere and os.path.realpath(folder) not in map(os.path.realpath, site):
                 seen.add(name)
                 yield Stray(name=name, path=file, how=how)
-
-
-def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
-    """Packages that differ from their metadata, and those that have none."""
-    versions: dict[str, tuple[str, str]] = {}
-    editable: set[str] = set()
-    for path in paths:
-        for entry in names(path):
-            stem, suffix = os.path.splitext(entry)
-            name, _, version = stem.partition("-")
-            name = re.sub(r"[-.]", "_", name.lower())
-            if suffix in (".dist-info", ".egg-info") and name in STACK:
-                versions.setdefault(name, (path, re.sub(r"-py\d.*$", "", version)))
-            elif re.match(_HOOKS, entry):
-                editable |= {one for one in STACK if one in entry or entry == "easy-install.pth"}
-            elif entry in _BINDINGS and not os.path.isfile(f"{path}/{entry}/env/setvars.sh"):
-                yield Stray(name=entry, path=f"{path}/{entry}", how="no env/setvars.sh")
-    for name in STACK:
-        # A program of the same name may lie beside the script that runs: bin/accelerate.
-        places = (p for p in paths if os.path.isdir(f"{p}/{name}") or _module_at(p, name))
-        where = next(places, None)
-        beside, version = versions.get(name, (None, ""))
-        package = f"{where or beside}/{name}"
-        how = _fault(package, where is not None, beside is not None, version)
-        elsewhere = how == "no files" and (name in editable or name not in STACK[:9])
-        if how is not None and not elsewhere:
-            yield Stray(name=name, path=package, how=how)
-
-
-def _fault(package: str, there: bool, described: bool, version: str) -> str | None:
-    """What is wrong with a package that is there or not, and has metadata or not."""
-    if not there:
-        return "no files" if described else None
-    own = _own_version(package)
-    if not described:
-        bare = package.endswith(("/torch", "/transformers")) and _module_at(*os.path.split(package))
-        return f"no metadata {own}".strip() if bare else None
-    if os.path.isdir(package) and not os.path.isfile(f"{package}/__init__.py"):
-        return "no __init__.py"
-    unlike = own and version and own.split("+")[0] != version.split("+")[0]
-    return f"says {own}, its metadata {version}" if unlike else None
-
-
-def _own_version(package: str) -> str:
-    for file in ("version.py", "__init__.py"):
-        text = head(f"{package}/{file}", _HEAD_BYTES).decode(errors="replace")
-        found = re.search(r"^__version__ = ['\"]([\w.+!-]{1,40})['\"]", text, re.M)
-        if found:
-            return found[1]
-    return ""
-
-
-def _libraries(variables: Mapping[str, str], prefix: str, site: Sequence[str]) -> Iterator[Stray]:
-    """Parts of torch that ld.so takes from LD_LIBRARY_PATH before those of the environment."""
-    own = tuple(os.path.realpath(path) for path in (prefix, *site))
-    for folder in _listed(variables, "LD_LIBRARY_PATH"):
-        if not os.path.realpath(folder).startswith((*own, *_SYSTEM)):
-            for name in filter(_OVERRIDES.fullmatch, names(folder)):
-                yield Stray(name=name, path=f"{folder}/{name}", how="LD_LIBRARY_PATH")
-
-
-def _names_nothing(variables: Mapping[str, str]) -> Iterator[str]:
-    """MASTER_ADDR, where it is a name that has no address; not where that takes too long to ask."""
-    name = variables.get("MASTER_ADDR", "").strip()
-    if not name or re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:.]*|localhost", name):
-        return
-    try:
-        done = subprocess.run(
-            ("getent", "ahosts", name),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return
-    if done.returncode == 2:  # exit status of getent(1): the key is not in the database
-        yield "MASTER_ADDR"
 
 
 def _ports_taken(variables: Mapping[str, str]) -> Iterator[str]:

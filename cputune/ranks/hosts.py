@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
-from cputune.doctor.hosts.network import KnownHost, ask_ports, judge_ports
+from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
@@ -46,7 +46,7 @@ class RankHosts:
     one host.
     """
 
-    hosts: list[KnownHost]
+    hosts: list[Probed]
     interfaces: tuple[str, ...] = ()
     reach: Reach = field(default_factory=Ssh)
     lost: dict[str, HostLost] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class RankHosts:
         )
         return (*self.names, *links)
 
-    def of(self, plan: Plan) -> tuple[KnownHost, ...]:
+    def of(self, plan: Plan) -> tuple[Probed, ...]:
         """The hosts that a plan runs on.
 
         Raises HostLost where one is gone, Infeasible where there are too few.
@@ -154,8 +154,7 @@ def open_hosts(
             raise one.unreachable or Unreachable(one.node.name, "it gave no answer")
         found.append(one)
     refuse_differences(found, paths)
-    hosts = [KnownHost(node=one.node, facts=one.facts) for one in found]
-    yield RankHosts(hosts=hosts, interfaces=interfaces_between(hosts, reach), reach=reach)
+    yield RankHosts(hosts=found, interfaces=interfaces_between(found, reach), reach=reach)
 
 
 def open_named(
@@ -262,7 +261,7 @@ def _version(host: Probed, name: str) -> str | None:
     return None if package is None else package.version
 
 
-def interfaces_between(hosts: Sequence[KnownHost], reach: Reach) -> tuple[str, ...]:
+def interfaces_between(hosts: Sequence[Probed], reach: Reach) -> tuple[str, ...]:
     """The network interfaces that carry what ranks send from host to host, the best one first.
 
     Raises CannotError where none does.
@@ -275,11 +274,9 @@ def interfaces_between(hosts: Sequence[KnownHost], reach: Reach) -> tuple[str, .
             f"no network interface leads from host to host: {chosen.why}",
             hint="`cputune doctor --hosts` says what each of them has",
         )
-    ways = ((chosen.name, chosen.addresses), *chosen.others)
-    names = [host.name for host in hosts]
-    addresses = {name: dict(zip(names, on, strict=True)) for name, on in ways}
-    reached, silent = ask_ports(hosts, reach, addresses)
-    carrying = tuple(name for name in addresses if reached.carries(name))
+    ways = listening(hosts)
+    reached, silent = ask_ports(hosts, reach, ways)
+    carrying = tuple(name for name in ways if reached.carries(name))
     if carrying and not silent:
         return carrying
     said = [*silent, *judge_ports(reached)]

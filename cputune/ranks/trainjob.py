@@ -23,7 +23,6 @@ from typing import Any
 
 import yaml
 
-from cputune.doctor.hosts.network import KnownHost
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
 from cputune.inside import root_directory
@@ -33,6 +32,7 @@ from cputune.ranks.hosts import RankHosts
 from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.ranks.supervisor import bootstrap
 from cputune.remote.named import Node
+from cputune.remote.probed import Probed
 from cputune.remote.reach import PODS, Explained
 from cputune.steps import Infeasible, TrialError
 
@@ -70,7 +70,7 @@ class Pods:
 def pods(nodes: int, cluster: Cluster, facts: HostFacts) -> RankHosts:
     """So many pods like this one, whose ``facts`` hold for each. Raises CannotError."""
     _api()
-    there = [KnownHost(node=Node(name=f"pod-{n}"), facts=facts) for n in range(nodes)]
+    there = [Probed(node=Node(name=f"pod-{n}"), facts=facts) for n in range(nodes)]
     return RankHosts(hosts=there, reach=Pods(cluster=cluster))
 
 

@@ -51,7 +51,6 @@ folder in which a login begins is taken for a module. It has no character that a
 between double quotes (csh: ``!``)."""
 
 _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
-_SOURCED = '. "$0" >/dev/null && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +77,13 @@ def script_text(name: str, package: str = "cputune.remote.sent") -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def far_command(pythons: Sequence[str] = (), sourced: str | None = None) -> tuple[str, ...]:
+def far_command(pythons: Sequence[str] = ()) -> tuple[str, ...]:
     """The command that waits for a script on its standard input.
 
     The first of ``pythons`` that is there runs it: without any this very Python's path, which is
-    the one that trains where hosts are alike, else ``python3``. ``sourced``: a file of shell that
-    brings the libraries it needs.
+    the one that trains where hosts are alike, else ``python3``.
     """
-    command = ("sh", "-c", _CHOOSE, _RUN, *(pythons or (sys.executable, "python3")))
-    return command if sourced is None else ("bash", "-c", _SOURCED, sourced, *command)
+    return ("sh", "-c", _CHOOSE, _RUN, *(pythons or (sys.executable, "python3")))
 
 
 def sent_lines(script: str, question: object) -> bytes:
@@ -116,7 +113,6 @@ def ask_each(
     seconds: float = ANSWER_SECONDS,
     *,
     pythons: Callable[[Node], Sequence[str]] = lambda node: (),
-    sourced: Callable[[Node], str | None] = lambda node: None,
     on_answer: Callable[[Answer], None] = lambda answer: None,
 ) -> tuple[Answer, ...]:
     """The answers of all, in the order of the nodes; each host has ``seconds`` for it.
@@ -128,8 +124,7 @@ def ask_each(
 
     def one(node: Node) -> Answer:
         wanted = pythons(node)
-        command = far_command(wanted, sourced(node))
-        answer = _asked(node, reach, command, sent_lines(body, question(node)), seconds)
+        answer = _asked(node, reach, far_command(wanted), sent_lines(body, question(node)), seconds)
         if wanted and answer.unreachable and answer.unreachable.reason == NO_PYTHON:
             hint = "--python names one that lies at the same path on every host"
             error = Unreachable(node.name, f"there is no {wanted[0]}", hint=hint)

@@ -10,13 +10,14 @@ import json
 import posixpath
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cputune.documents import record_of
 from cputune.errors import HostError, Unreachable
 from cputune.facts import HostFacts
-from cputune.host import RecordedHost
+from cputune.host import Host, RecordedHost
 from cputune.host.metadata import JUDGED, read_distributions
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
@@ -97,22 +98,34 @@ class FarHost(RecordedHost):
 class Probed:
     """A host that was probed.
 
-    ``clock_offset_seconds`` is how far its clock is ahead of ours, give or take
-    ``clock_uncertainty_seconds``. ``machine`` tells whether two names lead to one machine.
-    ``content`` says for each path that was asked for what lies there: size and digest of a file,
-    ``folder``, or None for nothing.
+    Attributes:
+        python: the path of the Python that was asked: the one that trains.
+        machine: tells whether two names lead to one machine.
+        content: of each path that was asked for what lies there: size and digest of a file,
+            ``folder``, or None for nothing.
+        names: of each name that was asked for its addresses, or in words why there are none.
+        own: the address that gloo listens on by itself; None where there is none.
+        clock_offset_seconds: how far its clock is ahead of ours, give or take
+            ``clock_uncertainty_seconds``.
     """
 
     node: Node
-    seconds: float
-    host: FarHost
     facts: HostFacts
-    around: Activity
-    python: str
-    machine: str | None
-    content: Mapping[str, str | None]
-    clock_offset_seconds: float
-    clock_uncertainty_seconds: float
+    host: Host = field(default_factory=Host)
+    seconds: float = 0.0
+    around: Activity = field(default_factory=Activity)
+    python: str | None = None
+    machine: str | None = None
+    content: Mapping[str, str | None] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
+    own: str | None = None
+    clock_offset_seconds: float = 0.0
+    clock_uncertainty_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name by which the host was asked for."""
+        return self.node.name
 
 
 def probe_each(
@@ -122,6 +135,7 @@ def probe_each(
     *,
     python: str | None = None,
     content: Sequence[str] = (),
+    names: Sequence[str] = (),
     look_seconds: float = SHORTEST_LOOK_SECONDS,
     on_probed: Callable[[Probed], None] = lambda probed: None,
 ) -> tuple[Probed | Answer, ...]:
@@ -133,10 +147,11 @@ def probe_each(
         seconds: for each; none takes longer.
         python: the interpreter that trains, where it is not ours.
         content: paths that are looked at, to compare what lies there.
+        names: host names that each is asked for.
         look_seconds: how long it is looked at who computes there.
         on_probed: called with each as it comes, from several threads.
     """
-    asked = question(content, look_seconds)
+    asked = question(content, names, look_seconds)
     found: dict[int, Probed | Answer] = {}
 
     def judge(answer: Answer) -> None:
@@ -152,7 +167,9 @@ def probe_each(
     return tuple(found[id(node)] for node in nodes)
 
 
-def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str, Any]:
+def question(
+    content: Sequence[str] = (), names: Sequence[str] = (), look_seconds: float = 0.0
+) -> dict[str, Any]:
     """What ``sent/probe.py`` is asked."""
     return {
         "read": READ,
@@ -168,6 +185,7 @@ def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str
         "disks": ("/dev/shm",),
         "cpuid": ("7.1",),
         "content": tuple(content),
+        "names": tuple(names),
         "look_seconds": look_seconds,
     }
 
@@ -215,6 +233,8 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         python=str(told["executable"]),
         machine=f"{boot} {network}" if boot and network else None,
         content={path: one and str(one) for path, one in told["content"].items()},
+        names=record_of(dict[str, str | tuple[str, ...]], told["names"]),
+        own=told["own"] and str(told["own"]),
         clock_offset_seconds=(
             float(told["began"]) + float(told["ended"]) - answer.began - answer.ended
         )

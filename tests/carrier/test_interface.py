@@ -12,7 +12,6 @@ from cputune.carrier.interface import (
     interface_arguments,
     interface_variables,
     launcher_variables,
-    libfabric_link,
     loopback_name,
 )
 from cputune.emitters import MPI_DIALECTS
@@ -109,14 +108,6 @@ def test_gloo_takes_the_address_of_the_own_name_and_loopback_where_there_is_none
     assert gloo_link(network, "127.0.1.1") == "lo"
     assert gloo_link(network, None) == "lo"
     assert gloo_link(network, "127.0.1.1", told="eth0") == "eth0"
-
-
-def test_libfabric_takes_the_fastest_even_if_it_is_a_bridge() -> None:
-    network = host(link("eth0", "10.0.0.1/24", mbits=25000), DOCKER)
-    assert libfabric_link(network) == "docker0"
-    assert libfabric_link(network, told="eth0") == "eth0"
-    assert libfabric_link(network, told="eth7") == "docker0"
-    assert libfabric_link(Network()) is None
 
 
 def test_debian_s_own_name_is_a_loopback_name() -> None:

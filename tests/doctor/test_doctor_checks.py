@@ -133,10 +133,6 @@ def places(*found: Place) -> Changes:
     return {"surroundings": Surroundings(places=found)}
 
 
-def nothing_at(*names: str) -> Changes:
-    return {"surroundings": Surroundings(names_nothing=names)}
-
-
 def place(
     variable: str,
     path: str,
@@ -181,7 +177,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         {"launchers": (*CLEAN.launchers, replace(OPENMPI, name="mpiexec", path="/opt/mpiexec"))},
     ),
     ("accelerate-one-process", {"launchers": ()}),
-    ("mpi-missing", {"launchers": ()}),
     (
         "ccl-affinity",
         {
@@ -219,29 +214,10 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         strays(Stray(name="torch", path="/repo/torch.py", how="the working folder")),
     ),
     (
-        "library-first",
-        {
-            **strays(Stray(name="libc10.so", path="/old/libc10.so", how="LD_LIBRARY_PATH")),
-            **env(LD_LIBRARY_PATH="/old:/opt/lib"),
-        },
-    ),
-    (
-        "package-hollow",
-        strays(Stray(name="accelerate", path="/venv/accelerate", how="no __init__.py")),
-    ),
-    (
-        "package-hollow",
-        strays(Stray(name="accelerate", path="/src/accelerate", how="no metadata 1.15.0")),
-    ),
-    (
         "environment-foreign",
         {"surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),))},
     ),
     ("variable-refused", env(ACCELERATE_USE_DEEPSPEED="true")),
-    (
-        "master-unknown",
-        {"surroundings": Surroundings(names_nothing=("MASTER_ADDR",)), **env(**MASTER)},
-    ),
     (
         "master-port-taken",
         {"surroundings": Surroundings(ports_taken=("MASTER_PORT",)), **env(**MASTER)},
@@ -454,12 +430,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         {"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
     ),
     ("accelerate-one-process", {"launchers": (replace(INTEL_MPI, dialect=None),)}),
-    (
-        "mpi-missing",
-        {"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
-    ),
-    ("mpi-missing", {"launchers": (), "recorded": True}),
-    ("mpi-missing", {"launchers": (), "packages": {"torch": None}}),
     ("ccl-affinity", env(CCL_WORKER_AFFINITY="0,1,28,29")),
     ("ccl-affinity", {"topology": {"allowed": ()}, **env(CCL_WORKER_AFFINITY="0")}),
     ("ccl-workers", env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")),
@@ -494,7 +464,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ),
     ("variable-refused", env(ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True")),
     ("variable-refused", env(ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M")),
-    ("master-unknown", env(**MASTER)),
     ("master-port-taken", env(**MASTER)),
     ("folder-unusable", places(place("HF_HOME", "/rw", exists=False))),
     ("folder-full", places(place("TMPDIR", "/t", free_bytes=GIB // 2))),

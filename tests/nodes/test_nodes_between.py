@@ -73,10 +73,9 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(tmp_path: 
         # MASTER_ADDR is a name, and names lead to eth0.
         master = "alpha:29500 is not reached from beta: 64 KiB do not get through"
         assert found == {"hosts-master-port": master}
-        assert said.startswith(
-            "eth0: 64 KiB do not get from beta to alpha, alpha to beta (MTU 9000"
+        assert said == (
+            "eth0: 64 KiB do not get from beta to alpha, alpha to beta; eth1 carries them"
         )
-        assert said.endswith("; eth1 carries them")
         way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
         with open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path)) as there:
             assert there.interfaces == ("eth1",)

@@ -160,6 +160,14 @@ def test_what_lies_on_a_host_is_told_to_compare(tmp_path: Any) -> None:
     assert probed().python == sys.executable
 
 
+def test_a_host_is_asked_what_it_makes_of_names() -> None:
+    told = probed(names=("localhost", "no such name"))
+    assert "127.0.0.1" in told.names["localhost"] or "::1" in told.names["localhost"]
+    assert isinstance(told.names["no such name"], str)
+    assert told.own is None or isinstance(told.own, str)
+    assert (probed().names, probed().own) == ({}, None)
+
+
 @pytest.fixture(scope="module")
 def answer() -> Answer:
     """What this machine tells of itself, heard within four seconds of our clock."""

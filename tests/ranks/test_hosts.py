@@ -20,7 +20,6 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
-from cputune.doctor.hosts.network import KnownHost
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts, Link, Network
@@ -56,7 +55,7 @@ def facts() -> HostFacts:
 
 def two(facts: HostFacts, reach: Reach | None = None) -> RankHosts:
     """Two names of this machine."""
-    found = [KnownHost(node=Node(name=name), facts=facts) for name in NAMES]
+    found = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
     return RankHosts(hosts=found, reach=reach or FakeReach())
 
 
@@ -396,7 +395,7 @@ class TestOpening:
             interfaces=("lo",), links=(Link(name="lo", up=True, addresses=("127.0.0.1/8",)),)
         )
         facts = replace(facts, network=lo)
-        alone = [KnownHost(node=Node(name=name), facts=facts) for name in NAMES]
+        alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError, match="no network interface leads from host to host"):
             interfaces_between(alone, FakeReach())
 

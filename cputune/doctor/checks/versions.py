@@ -491,9 +491,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     if any(path.rpartition("/")[0] in searched for path in found):
         return
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
-    own = any(path.startswith(f"{brought}/") for path in found) and not any(
-        stray.how == "no env/setvars.sh" for stray in facts.surroundings.strays
-    )
+    own = any(path.startswith(f"{brought}/") for path in found)
     without = "These bindings bring no oneCCL: install it, and source its setvars.sh."
     yield oneccl_setvars.finding(
         "no directory of LD_LIBRARY_PATH holds libccl.so",

@@ -12,7 +12,6 @@ from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
-from cputune.doctor.hosts.network import KnownHost, not_asked
 from cputune.errors import UsageError
 from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
 from cputune.remote.named import Node, parse_distinct_hosts
@@ -59,27 +58,18 @@ def look_at_hosts(
         seconds,
         python=python,
         content=paths,
+        names=[node.name for node in nodes] if len(nodes) <= AT_ONCE else (),
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
     hosts = tuple(map(_seen, told))
-    asked = [
-        KnownHost(node=host.node, facts=host.facts, python=host.python)
-        for host in hosts
-        if host.facts is not None
-    ]
-    found: list[Finding] = []
+    found = [finding for check in CHECKS for finding in check(hosts)]
+    answered = [one for one in told if isinstance(one, Probed)]
     if len(nodes) > AT_ONCE:
-        found.append(
-            not_asked.finding(
-                f"names and ports between {len(nodes)} hosts: more than {AT_ONCE} are not asked "
-                "together",
-                severity=Severity.ADVICE,
-                remedy="Ask for those of one job at a time.",
-            )
-        )
-    elif len(asked) > 1:
-        found += network.network_between(asked, reach, deep=deep)
-    found = [*(finding for check in CHECKS for finding in check(hosts)), *found]
+        said = f"names and ports between {len(nodes)} hosts: more than {AT_ONCE} at once"
+        remedy = "Ask for those of one job at a time."
+        found.append(network.not_asked.finding(said, severity=Severity.ADVICE, remedy=remedy))
+    elif len(answered) > 1:
+        found += network.network_between(answered, reach, deep=deep)
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
 
 

@@ -7,14 +7,13 @@ is not known of a host is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
 
 from cputune import cpulist
-from cputune.doctor.finding import Finding, FoundOn, Severity, check, checks_of
-from cputune.facts import HostFacts, Launcher
+from cputune.doctor.finding import Check, Finding, FoundOn, Severity, check, checks_of, fault
+from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import Node
 
@@ -58,22 +57,25 @@ class HostsDiagnosis(FoundOn):
     hosts: tuple[SeenHost, ...]
 
 
-Key = TypeVar("Key", bound=Hashable)
+Told = Callable[[HostFacts], "str | None"]
+
+MEMORY_SHARE = 0.05
+"""Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
+
+CLOCK_SECONDS = 1.0
+"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
 
 
-def grouped(
-    hosts: Iterable[SeenHost], value: Callable[[HostFacts], Key | None]
-) -> dict[Key, list[str]]:
-    """The names of the hosts, grouped by what is known of them; the largest group first."""
-    found: dict[Key, list[str]] = {}
-    for host in hosts:
-        told = None if host.facts is None else value(host.facts)
-        if told is not None:
-            found.setdefault(told, []).append(host.name)
+def grouped(told: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """Names of hosts by what is known of them; the largest group first."""
+    found: dict[str, list[str]] = {}
+    for name, value in told:
+        if value is not None:
+            found.setdefault(value, []).append(name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def told(groups: Mapping[str, Sequence[str]]) -> str:
+def in_words(groups: Mapping[str, Sequence[str]]) -> str:
     """``2.13.0 on a, b; 2.6.0 on c``."""
     return "; ".join(f"{value} on {names_of(names)}" for value, names in groups.items())
 
@@ -85,51 +87,99 @@ def names_of(names: Sequence[str]) -> str:
     return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} more"
 
 
-def difference(
-    hosts: Iterable[SeenHost], value: Callable[[HostFacts], str | None], what: str = ""
-) -> str | None:
-    """What differs, in words, and where; None where everything that is known is the same."""
-    groups = grouped(hosts, value)
-    if len(groups) < 2:
+def difference(hosts: Iterable[SeenHost], told_of: Mapping[str, Told]) -> str:
+    """What of this differs, each by its name and where; empty where all that is known is alike."""
+    seen = [(host.name, host.facts) for host in hosts if host.facts is not None]
+    differs = []
+    for what, told in told_of.items():
+        groups = grouped((name, told(facts)) for name, facts in seen)
+        if len(groups) > 1:
+            differs.append(f"{what}: {in_words(groups)}" if what else in_words(groups))
+    return ". ".join(differs)
+
+
+def differing(
+    code: str, severity: Severity, told_of: Mapping[str, Told]
+) -> Callable[[Callable[[], None]], Check]:
+    """A check of a docstring alone that finds where one of these is not alike on all hosts."""
+
+    def made(named: Callable[[], None]) -> Check:
+        described = fault(code, severity)(named)
+
+        def find(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+            if words := difference(hosts, told_of):
+                yield described.finding(words)
+
+        return replace(described, find=find)
+
+    return made
+
+
+def _switch(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+def _gib(number: int | None) -> str | None:
+    return None if number is None else f"{number / (1 << 30):.1f} GiB"
+
+
+def _limit(name: str, *, size: bool = False) -> Told:
+    def told(facts: HostFacts) -> str | None:
+        number = getattr(facts.limits, name)
+        if number is None:
+            return "none" if name in facts.limits.unlimited else None
+        return _gib(number) if size else f"{number:g}"
+
+    return told
+
+
+_LIMITS: Mapping[str, Told] = {
+    "CPU quota": _limit("cpu_quota"),
+    "memory limit": _limit("memory_bytes", size=True),
+    "/dev/shm": _limit("shm_bytes", size=True),
+    "open files": _limit("open_files"),
+    "locked memory": _limit("memlock_bytes", size=True),
+    "processes": _limit("processes"),
+}
+_SETTINGS: Mapping[str, Told] = {
+    "governor": lambda f: f.settings.governor,
+    "turbo": lambda f: _switch(f.settings.turbo),
+    "transparent huge pages": lambda f: f.settings.transparent_huge_pages,
+    "NUMA balancing": lambda f: _switch(f.settings.numa_balancing),
+    "SMT": lambda f: f.settings.smt,
+}
+
+
+def _versions(*names: str) -> Mapping[str, Told]:
+    def version(facts: HostFacts, name: str) -> str | None:
+        package = facts.package(name)
+        if package is None:
+            return "none"
+        build = "" if package.build in (None, "cpu") else f" ({package.build})"
+        return package.version and package.version + build
+
+    return {name: partial(version, name=name) for name in names}
+
+
+def _mpi(facts: HostFacts) -> str | None:
+    launcher = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
+    if launcher is None:
+        return "none"
+    families = {"intelmpi": "Intel MPI", "mpich": "MPICH"}
+    dialect = launcher.dialect
+    return dialect and f"{families.get(dialect, 'Open MPI')} {launcher.version}"
+
+
+def _shape(facts: HostFacts) -> str | None:
+    topology = facts.topology
+    if not (topology.cores_known and topology.sockets_known and topology.online):
         return None
-    return f"{what}: {told(groups)}" if what else told(groups)
-
-
-Told = Callable[[HostFacts], "str | None"]
-
-
-def differing(hosts: Iterable[SeenHost], told_of: Iterable[tuple[str, Told]]) -> str:
-    """What of this differs, each by its name and where; empty where all is alike."""
-    return ". ".join(filter(None, (difference(hosts, value, what) for what, value in told_of)))
-
-
-MEMORY_SHARE = 0.05
-"""Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
-
-_GIB = 1 << 30
-
-
-CLOCK_SECONDS = 1.0
-"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
-
-
-_LIMITS: tuple[tuple[str, Told], ...] = (
-    ("CPU quota", lambda f: _limit(f, "cpu_quota")),
-    ("memory limit", lambda f: _limit(f, "memory_bytes", size=True)),
-    ("/dev/shm", lambda f: _gib(f.limits.shm_bytes)),
-    ("open files", lambda f: _limit(f, "open_files")),
-    ("locked memory", lambda f: _limit(f, "memlock_bytes", size=True)),
-    ("processes", lambda f: _limit(f, "processes")),
-)
-
-
-_SETTINGS: tuple[tuple[str, Told], ...] = (
-    ("governor", lambda f: f.settings.governor),
-    ("turbo", lambda f: _switch(f.settings.turbo)),
-    ("transparent huge pages", lambda f: f.settings.transparent_huge_pages),
-    ("NUMA balancing", lambda f: _switch(f.settings.numa_balancing)),
-    ("SMT", lambda f: f.settings.smt),
-)
+    nodes = len(topology.numa_nodes)
+    return (
+        f"{topology.sockets} × {'/'.join(map(str, sorted(set(topology.cores_per_socket))))} cores, "
+        f"{topology.threads_per_core} thread{'s' * (topology.threads_per_core > 1)} each, "
+        f"{nodes} NUMA node{'s' * (nodes != 1)}"
+    )
 
 
 @check("hosts-unreachable", Severity.ERROR)
@@ -150,15 +200,12 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         if host.reason is not None:
             generic = host.cure and host.cure.replace(host.name, "HOST")
             found.setdefault((host.reason, generic), []).append(host)
-    for (reason, cure), those in found.items():
-        names = names_of([host.name for host in those])
-        remedy = those[0].cure if len(those) == 1 else cure
-        yield unreachable.finding(f"{names}: {reason}", remedy=remedy and _sentence(remedy))
-
-
-def _sentence(text: str) -> str:
-    """A hint as a remedy; a command keeps its small letter."""
-    return text if text.endswith((".", "?")) else f"{text}."
+    for (reason, generic), those in found.items():
+        cure = those[0].cure if len(those) == 1 else generic
+        yield unreachable.finding(
+            f"{names_of([host.name for host in those])}: {reason}",
+            remedy=cure if cure is None or cure.endswith((".", "?")) else f"{cure}.",
+        )
 
 
 @check("hosts-clock", Severity.WARNING)
@@ -174,34 +221,23 @@ def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://chrony-project.org/documentation.html
     """
-    known = [
-        (host.clock_offset_seconds, host.clock_uncertainty_seconds or 0.0, host)
-        for host in hosts
-        if host.clock_offset_seconds is not None
-    ]
-    if not known:
+    known = {h.name: h.clock_offset_seconds for h in hosts if h.clock_offset_seconds is not None}
+    if len(known) < 2:
         return
-    middle = sorted(offset for offset, _, _ in known)[(len(known) - 1) // 2]
-    # With two hosts our own clock is the third: else nobody can say which one is right.
-    truth = middle if len(known) > 2 else 0.0
-    off: dict[str, list[str]] = {}
-    for offset, uncertainty, host in known:
-        if abs(offset - truth) - uncertainty > CLOCK_SECONDS:
-            ahead = "ahead" if offset > truth else "behind"
-            off.setdefault(f"{_span(abs(offset - truth))} {ahead}", []).append(host.name)
-    if off and len(known) > 1 and not _all_alike(known):
-        yield clock.finding(told(off))
+    offsets = sorted(known.values())
+    # Of two the one that is nearer to ours is right: else nobody can say which one is.
+    truth = offsets[len(offsets) // 2] if len(offsets) > 2 else min(offsets, key=abs)
+    doubt = 2 * max(host.clock_uncertainty_seconds or 0.0 for host in hosts)
 
+    def off(offset: float) -> str | None:
+        seconds = abs(offset - truth)
+        if seconds - doubt <= CLOCK_SECONDS:
+            return None
+        span = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        return f"{span} {'ahead' if offset > truth else 'behind'}"
 
-def _all_alike(known: Sequence[tuple[float, float, SeenHost]]) -> bool:
-    """Whether it is our own clock alone that is off."""
-    offsets = [offset for offset, _, _ in known]
-    doubt = 2 * max(uncertainty for _, uncertainty, _ in known)
-    return max(offsets) - min(offsets) - doubt <= CLOCK_SECONDS
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    if groups := grouped((name, off(offset)) for name, offset in known.items()):
+        yield clock.finding(in_words(groups))
 
 
 @check("hosts-launch-files", Severity.ERROR)
@@ -220,15 +256,11 @@ def launch_files(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     """
     seen = [host for host in hosts if host.launch]
     for path in sorted({path for host in seen for path in host.launch}):
-        lacking = [host.name for host in seen if host.launch.get(path) is None]
-        if lacking:
-            yield launch_files.finding(f"{path} is not on {names_of(lacking)}")
-            continue
-        kinds: dict[str | None, list[str]] = {}
-        for host in seen:
-            kinds.setdefault(host.launch[path], []).append(host.name)
-        if len(kinds) > 1:
-            apart = " / ".join(names_of(names) for names in kinds.values())
+        kinds = grouped((host.name, host.launch.get(path) or "") for host in seen)
+        if "" in kinds:
+            yield launch_files.finding(f"{path} is not on {names_of(kinds[''])}")
+        elif len(kinds) > 1:
+            apart = " / ".join(map(names_of, kinds.values()))
             yield launch_files.finding(f"{path} differs: {apart}")
 
 
@@ -245,17 +277,13 @@ def same_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://www.open-mpi.org/faq/?category=running#mpirun-hostfile
     """
-    found: dict[str, list[str]] = {}
-    for host in hosts:
-        if host.machine is not None:
-            found.setdefault(host.machine, []).append(host.name)
-    for names in found.values():
+    for names in grouped((host.name, host.machine) for host in hosts).values():
         if len(names) > 1:
             yield same_machine.finding(f"{names_of(names)} are the same machine")
 
 
-@check("hosts-architecture", Severity.ERROR)
-def architecture(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-architecture", Severity.ERROR, {"": lambda facts: facts.cpu.architecture})
+def architecture() -> None:
     """Hosts of different architecture
 
     Symptom: a rank ends with "Exec format error", or results differ between ranks.
@@ -267,8 +295,6 @@ def architecture(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://pytorch.org/docs/stable/distributed.html
     """
-    if words := difference(hosts, lambda facts: facts.cpu.architecture):
-        yield architecture.finding(words)
 
 
 @check("hosts-cpu", Severity.WARNING)
@@ -285,24 +311,18 @@ def cpu(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds
     """
-    kind = difference(hosts, lambda facts: facts.cpu.codename or facts.cpu.model_name)
-    flags = [facts.cpu.isa for host in hosts if (facts := host.facts) and facts.cpu.isa]
-    some = sorted({flag for those in flags for flag in those if not all(flag in f for f in flags)})
-    if kind:
-        yield cpu.finding(kind + (f"; not all have {', '.join(some)}" if some else ""))
-    elif some:
-        yield cpu.finding(told(grouped(hosts, lambda facts: _of(facts, some))))
+    kind = difference(hosts, {"": lambda facts: facts.cpu.codename or facts.cpu.model_name})
+    isa = {host.name: f.cpu.isa for host in hosts if (f := host.facts) and f.cpu.isa}
+    every = {flag for flags in isa.values() for flag in flags}
+    some = sorted(flag for flag in every if not all(flag in flags for flags in isa.values()))
+    lacking = [name for name, flags in isa.items() if not set(some) <= set(flags)]
+    if kind or some:
+        flags = f"not all of {', '.join(some)} on {names_of(lacking)}" if some else ""
+        yield cpu.finding("; ".join(filter(None, (kind, flags))))
 
 
-def _of(facts: HostFacts, flags: Sequence[str]) -> str | None:
-    """Which of these flags a processor has; None where its flags are not known."""
-    if not facts.cpu.isa:
-        return None
-    return " ".join(flag for flag in flags if facts.cpu.has(flag)) or f"none of {', '.join(flags)}"
-
-
-@check("hosts-cores", Severity.WARNING)
-def cores(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-cores", Severity.WARNING, {"": _shape})
+def cores() -> None:
     """Different numbers of sockets, cores or NUMA nodes
 
     Symptom: a rank is bound to CPUs that its host does not have, or some cores stay idle.
@@ -315,20 +335,6 @@ def cores(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html
     """
-    if words := difference(hosts, _shape):
-        yield cores.finding(words)
-
-
-def _shape(facts: HostFacts) -> str | None:
-    topology = facts.topology
-    if not (topology.cores_known and topology.sockets_known and topology.online):
-        return None
-    nodes = len(topology.numa_nodes)
-    return (
-        f"{topology.sockets} × {'/'.join(map(str, sorted(set(topology.cores_per_socket))))} cores, "
-        f"{topology.threads_per_core} thread{'s' * (topology.threads_per_core > 1)} each, "
-        f"{nodes} NUMA node{'s' * (nodes != 1)}"
-    )
 
 
 @check("hosts-allowed-cpus", Severity.WARNING)
@@ -344,8 +350,8 @@ def allowed_cpus(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man7.org/linux/man-pages/man7/cpuset.7.html
     """
-    words = difference(hosts, lambda f: cpulist.render(f.topology.allowed) or None)
-    if words and not difference(hosts, _shape):
+    words = difference(hosts, {"": lambda f: cpulist.render(f.topology.allowed) or None})
+    if words and not difference(hosts, {"": _shape}):
         yield allowed_cpus.finding(words)
 
 
@@ -362,27 +368,15 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
-    told_of = [*_LIMITS]
     memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
-    if memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory):
-        told_of.append(("memory", lambda f: _gib(f.memory.total_bytes)))
-    if words := differing(hosts, told_of):
+    unlike = memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory)
+    told_of: dict[str, Told] = {"memory": lambda f: _gib(f.memory.total_bytes)} if unlike else {}
+    if words := difference(hosts, {**_LIMITS, **told_of}):
         yield limits.finding(words)
 
 
-def _gib(number: int | None) -> str | None:
-    return None if number is None else f"{number / _GIB:.1f} GiB"
-
-
-def _limit(facts: HostFacts, name: str, *, size: bool = False) -> str | None:
-    number = getattr(facts.limits, name)
-    if number is None:
-        return "none" if name in facts.limits.unlimited else None
-    return _gib(number) if size else f"{number:g}"
-
-
-@check("hosts-settings", Severity.WARNING)
-def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-settings", Severity.WARNING, _SETTINGS)
+def settings() -> None:
     """Kernel settings differ between hosts
 
     Symptom: equal hosts are not equally fast. Cause: governor, turbo, huge pages and the like.
@@ -393,21 +387,15 @@ def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html
     """
-    if words := differing(hosts, _SETTINGS):
-        yield settings.finding(words)
 
 
-def _switch(value: bool | None) -> str | None:
-    return None if value is None else "on" if value else "off"
-
-
-STACK = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
+_STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
 """What talks to the other ranks, and what computes: the same everywhere."""
 
-LIBRARIES = ("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
+_LIBRARIES = _versions(
+    *("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
+)
 """What decides the order of batches and the names of arguments."""
-
-NONE = "none"
 
 
 @check("hosts-python", Severity.ERROR)
@@ -425,17 +413,17 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     Source: https://conda.github.io/conda-pack/,
     https://www.open-mpi.org/faq/?category=running#run-prereqs
     """
-    groups: dict[str, list[str]] = {}
-    for host in hosts:
-        if host.facts is not None and host.python is not None:
-            key = f"{host.python} ({host.facts.python})"
-            groups.setdefault(key, []).append(host.name)
+    groups = grouped(
+        (host.name, f"{host.python} ({host.facts.python})")
+        for host in hosts
+        if host.facts is not None and host.python is not None
+    )
     if len(groups) > 1:
-        yield python.finding(told(groups))
+        yield python.finding(in_words(groups))
 
 
-@check("hosts-training-stack", Severity.ERROR)
-def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-training-stack", Severity.ERROR, _STACK)
+def training_stack() -> None:
     """Not the same torch, IPEX, oneCCL or numpy on every host
 
     Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
@@ -448,12 +436,10 @@ def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#24273
     """
-    if words := differing(hosts, _versions(STACK)):
-        yield training_stack.finding(words)
 
 
-@check("hosts-libraries", Severity.WARNING)
-def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-libraries", Severity.WARNING, _LIBRARIES)
+def libraries() -> None:
     """Not the same transformers, accelerate or datasets on every host
 
     Symptom: one rank ends with an unknown argument, or the ranks see different batches.
@@ -465,12 +451,10 @@ def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#2157
     """
-    if words := differing(hosts, _versions(LIBRARIES)):
-        yield libraries.finding(words)
 
 
-@check("hosts-mpi", Severity.ERROR)
-def mpi(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-mpi", Severity.ERROR, {"": _mpi})
+def mpi() -> None:
     """Not the same MPI on every host
 
     Symptom: "ORTE was unable to reliably start one or more daemons", or a hang at the start.
@@ -483,32 +467,6 @@ def mpi(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: open-mpi/ompi#11936, open-mpi/ompi#599
     """
-    if words := difference(hosts, _mpi):
-        yield mpi.finding(words)
-
-
-def _mpi(facts: HostFacts) -> str | None:
-    launcher = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
-    if launcher is None:
-        return NONE
-    return None if launcher.dialect is None else f"{_family(launcher)} {launcher.version}"
-
-
-def _family(launcher: Launcher) -> str:
-    names = {"intelmpi": "Intel MPI", "mpich": "MPICH"}
-    return names.get(launcher.dialect or "", "Open MPI")
-
-
-def _version(facts: HostFacts, name: str) -> str | None:
-    package = facts.package(name)
-    if package is None:
-        return NONE
-    build = "" if package.build in (None, "cpu") else f" ({package.build})"
-    return None if package.version is None else f"{package.version}{build}"
-
-
-def _versions(names: Iterable[str]) -> list[tuple[str, Told]]:
-    return [(name, partial(_version, name=name)) for name in names]
 
 
 CHECKS = checks_of(__name__)

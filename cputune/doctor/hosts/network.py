@@ -1,8 +1,8 @@
-"""What hosts make of each other's names, interfaces and ports: asked there, judged here.
+"""What hosts make of each other's names, interfaces and ports, and how fast they add up.
 
-``Named`` is what a host says of names (``doctor/looks/names.py``); ``doctor/looks/meet.py`` tries
-the ports, with 64 KiB through each connection: a path that carries less than the interfaces say
-lets ``connect`` through and stops gloo for ever.
+Names were asked for by the probe (``remote/sent/probe.py``). ``doctor/looks/meet.py`` tries the
+ports, with 64 KiB through each connection: a path that carries less than the interfaces say lets
+``connect`` through and stops gloo for ever.
 """
 
 from __future__ import annotations
@@ -21,17 +21,32 @@ from cputune.carrier.interface import (
     gloo_link,
     interface_variables,
     is_loopback,
-    libfabric_link,
     link_with,
     shared_network,
 )
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.documents import record_of
-from cputune.facts import HostFacts, Network
 from cputune.remote.ask import ask_each, script_text
-from cputune.remote.named import Node
+from cputune.remote.probed import Probed
 from cputune.remote.reach import Reach
-from cputune.stack import oneccl_module, versions_of
+
+PORTS_SECONDS = 6.0
+START_SECONDS = 10.0
+"""Until a Python answers on a busy host."""
+
+MASTER_PORT = 29500
+"""What torchrun takes where nobody says another."""
+
+EPHEMERAL = (33000, 60000)
+"""Ports as gloo gets them from the kernel (net.ipv4.ip_local_port_range)."""
+
+STUCK = "64 KiB"
+"""How meet.py begins to say that it is connected, and that no more gets through."""
+
+ALL_REDUCE_SECONDS = 120.0
+SIZES = (4, 1 << 20, 25 << 20)
+"""Bytes: one number, for the latency; the first bucket of DDP, and the others (torch.nn.parallel:
+``dist._DEFAULT_FIRST_BUCKET_BYTES``, ``bucket_cap_mb=25``)."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)
@@ -93,21 +108,6 @@ def gloo_interface() -> None:
     """
 
 
-@fault("hosts-libfabric-interface", Severity.WARNING)
-def libfabric_interface() -> None:
-    """libfabric would take interfaces that do not belong together
-
-    Symptom: MPI or oneCCL hangs at its start, or is slow, on hosts with several networks.
-
-    Cause: the tcp provider of libfabric takes the fastest interface that is up, bridges of
-    containers too, and each host chooses for itself. FI_TCP_IFACE names one.
-
-    Remedy: Name one interface to every layer: `cputune emit` and `tune` do by --interface.
-
-    Source: https://ofiwg.github.io/libfabric/main/man/fi_tcp.7.html
-    """
-
-
 @fault("hosts-interface", Severity.WARNING)
 def interface_unnamed() -> None:
     """No interface has the same name on all hosts
@@ -121,23 +121,6 @@ def interface_unnamed() -> None:
 
     Source: https://www.freedesktop.org/software/systemd/man/latest/systemd.link.html
     """
-
-
-NAMES_SECONDS = 20.0
-PORTS_SECONDS = 6.0
-START_SECONDS = 10.0
-"""Until a Python answers on a busy host."""
-
-MASTER_PORT = 29500
-"""What torchrun takes where nobody says another."""
-
-MOST_PAIRS = 32
-"""Hosts of which each reaches each other one. Of more, each reaches the first and some neighbours:
-gloo connects all ranks with all, but 1,000 hosts are half a million pairs."""
-
-NEIGHBOURS = 8
-EPHEMERAL = (33000, 60000)
-"""Ports as gloo gets them from the kernel (net.ipv4.ip_local_port_range)."""
 
 
 @fault("hosts-port-taken", Severity.ERROR)
@@ -185,10 +168,6 @@ def mesh_blocked() -> None:
     """
 
 
-STUCK = "64 KiB"
-"""How meet.py begins to say that it is connected, and that no more gets through."""
-
-
 @fault("hosts-large-messages", Severity.ERROR)
 def large_blocked() -> None:
     """Hosts connect, and larger messages do not get through
@@ -204,404 +183,6 @@ def large_blocked() -> None:
 
     Source: https://www.rfc-editor.org/rfc/rfc4821
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfNames:
-    """The answer of ``looks/names.py``."""
-
-    own: str | None
-    names: Mapping[str, tuple[str, ...] | str]
-    mtu: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfPorts:
-    """The answer of ``looks/meet.py``."""
-
-    closed: Mapping[str, str] = field(default_factory=dict)
-    reached: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfAllReduce:
-    """What a rank of ``looks/all_reduce.py`` answers: the seconds of each of ``SIZES``."""
-
-    seconds: tuple[Seconds, Seconds, Seconds]
-
-
-Seconds = Annotated[float, Meta(gt=0, le=1e9)]
-Told = TypeVar("Told")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """What a host makes of names.
-
-    ``own`` is the address that gloo listens on by itself, None where there is none; ``names``
-    are the addresses of the hosts' names, or in words why there are none.
-    """
-
-    host: str
-    network: Network
-    own: str | None = None
-    names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
-    told: str | None = None
-    """The interface that GLOO_SOCKET_IFNAME names on it already."""
-    fabric: str | None = None
-    """The one that FI_TCP_IFACE names."""
-    mtu: Mapping[str, int] = field(default_factory=dict)
-    """The MTU of each interface, in bytes."""
-
-
-def chosen_interface(hosts: Sequence[Named]) -> Chosen:
-    """The interface for all layers, by where the others find each host."""
-    return choose_interface([(one.host, one.network) for one in hosts], resolved(hosts))
-
-
-def resolved(hosts: Sequence[Named]) -> dict[str, str]:
-    """The first address by which another host knows each host."""
-    found: dict[str, str] = {}
-    for one in hosts:
-        for name, addresses in one.names.items():
-            if name != one.host and not isinstance(addresses, str) and addresses:
-                found.setdefault(name, addresses[0])
-    return found
-
-
-def names_unknown(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """Names that some host cannot resolve, a finding for each name."""
-    for name in dict.fromkeys(name for one in hosts for name in one.names):
-        failing = {
-            one.host: why for one in hosts if isinstance(why := one.names.get(name, ()), str)
-        }
-        if failing:
-            said = next(iter(failing.values()))
-            yield name_unknown.finding(f"{name} is not known on {', '.join(failing)}: {said}")
-
-
-def names_elsewhere(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """Names that lead to no address of the host that has them."""
-    networks = {one.host: one.network for one in hosts}
-    for one in hosts:
-        for name, addresses in one.names.items():
-            network = networks.get(name)
-            if name == one.host or isinstance(addresses, str) or network is None:
-                continue
-            if network.links is None or not addresses:
-                continue
-            if link_with(network, addresses[0]) in (None, "lo"):
-                held = [a.partition("/")[0] for link in network.links for a in link.addresses]
-                own = ", ".join(address for address in held if not is_loopback(address))
-                yield name_elsewhere.finding(
-                    f"on {one.host} {name} is {addresses[0]}; {name} itself has {own or 'none'}"
-                )
-
-
-def gloo_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """Where gloo would listen on each host, where that is loopback or not one network."""
-    known = [one for one in hosts if one.network.links is not None]
-    taken = {one.host: gloo_link(one.network, one.own, one.told) or "lo" for one in known}
-    inside = [one for one in known if taken[one.host] == "lo"]
-    if inside:
-        said = ", ".join(f"{one.host} as {one.own or '127.0.0.1'}" for one in inside)
-        yield gloo_interface.finding(
-            f"own names resolve to loopback: {said}", command=_command(hosts, "GLOO_SOCKET_IFNAME")
-        )
-    elif (apart := _apart(known, taken)) is not None:
-        yield gloo_interface.finding(
-            apart,
-            command=_command(hosts, "GLOO_SOCKET_IFNAME"),
-            severity=Severity.WARNING,
-            title="gloo would listen in different networks",
-        )
-
-
-def libfabric_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """What libfabric would take on each host, where those are not of one network."""
-    known = [one for one in hosts if one.network.links is not None]
-    taken = {one.host: link for one in known if (link := libfabric_link(one.network, one.fabric))}
-    if (apart := _apart(known, taken)) is not None:
-        yield libfabric_interface.finding(apart, command=_command(hosts, "FI_TCP_IFACE"))
-
-
-def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """Where no interface can be named to all hosts."""
-    known = all(one.network.links is not None for one in hosts)
-    chosen = chosen_interface(hosts)
-    if known and len(hosts) > 1 and chosen.name is None:
-        yield interface_unnamed.finding(chosen.why)
-
-
-def network_findings(hosts: Sequence[Named]) -> Iterator[Finding]:
-    """All findings about names and interfaces."""
-    yield from names_unknown(hosts)
-    yield from names_elsewhere(hosts)
-    yield from gloo_interfaces(hosts)
-    yield from libfabric_interfaces(hosts)
-    yield from no_interface(hosts)
-
-
-def _apart(hosts: Sequence[Named], taken: Mapping[str, str]) -> str | None:
-    """``node1 takes eth0 (10.0.0.1/24); node2 takes ib0``; None where it is one network, or it is
-    not known.
-    """
-    found = {one.host: one.network.link(taken.get(one.host, "")) for one in hosts}
-    links = {host: link for host, link in found.items() if link is not None}
-    if len(links) < 2 or shared_network(list(links.values())) is not None:
-        return None
-    return "; ".join(
-        f"{host} takes {link.name}{f' ({link.addresses[0]})' if link.addresses else ''}"
-        for host, link in links.items()
-    )
-
-
-def _command(hosts: Sequence[Named], variable: str) -> str | None:
-    name = chosen_interface(hosts).name
-    return None if name is None else f"export {variable}={shlex.quote(name)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownHost:
-    """A host that answers, and what is known of it; ``python`` is what trains there."""
-
-    node: Node
-    facts: HostFacts
-    python: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name by which the host was asked for."""
-        return self.node.name
-
-
-def side_by_side(
-    hosts: Sequence[KnownHost],
-    reach: Reach,
-    script: str,
-    kind: type[Told],
-    question: Callable[[KnownHost], Mapping[str, object]],
-    seconds: float,
-    *,
-    trains: bool = False,
-    sourced: Callable[[KnownHost], str | None] = lambda one: None,
-) -> tuple[dict[str, Told], tuple[Finding, ...]]:
-    """The answers of a script by host, all asked at once; a finding for each that has none.
-
-    An answer that is no ``kind`` is none, and its host's finding.
-
-    ``trains``: the script needs the Python that trains. ``sourced``: a file of shell that brings
-    the libraries it needs.
-    """
-    known = {one.name: one for one in hosts}
-    answers = ask_each(
-        [one.node for one in hosts],
-        reach,
-        script_text(script, "cputune.doctor.looks"),
-        lambda node: question(known[node.name]),
-        seconds,
-        pythons=lambda node: tuple(filter(None, [known[node.name].python if trains else None])),
-        sourced=lambda node: sourced(known[node.name]),
-    )
-    told: dict[str, Told] = {}
-    silent: dict[str, str] = {}
-    for one in answers:
-        if one.unreachable is not None:
-            silent[one.node.name] = one.unreachable.reason
-            continue
-        try:
-            told[one.node.name] = record_of(kind, one.told)
-        except ValueError as error:
-            silent[one.node.name] = f"what it answers makes no sense ({error})"
-    what = script.removesuffix(".py")
-    return told, tuple(not_asked.finding(f"{what} on {n}: {why}") for n, why in silent.items())
-
-
-def ask_names(
-    hosts: Sequence[KnownHost], reach: Reach
-) -> tuple[tuple[Named, ...], tuple[Finding, ...]]:
-    """What each host makes of all names; findings where one did not answer."""
-    names = [one.name for one in hosts]
-    answers, silent = side_by_side(
-        hosts, reach, "names.py", OfNames, lambda one: {"names": names}, NAMES_SECONDS
-    )
-    found = tuple(
-        Named(
-            host=one.name,
-            network=one.facts.network,
-            own=told.own,
-            names=told.names,
-            told=one.facts.environment.get("GLOO_SOCKET_IFNAME"),
-            fabric=one.facts.environment.get("FI_TCP_IFACE"),
-            mtu=told.mtu,
-        )
-        for one in hosts
-        if (told := answers.get(one.name)) is not None
-    )
-    return found, silent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """Which ports were tried, and what each host reports of them.
-
-    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: the
-    name of a place there is ``HOST interface_unnamed``, and "" for the port of the first host.
-    """
-
-    first: str
-    master_port: int
-    places: Mapping[tuple[str, str], tuple[str, int]]
-    answers: Mapping[str, OfPorts]
-
-    def failing(self, host: str, interface: str) -> dict[str, str]:
-        """Which hosts do not reach a host over an interface, and why."""
-        key = f"{host} {interface}" if host else ""
-        reached = {name: told.reached.get(key) for name, told in self.answers.items()}
-        return {name: str(why) for name, why in reached.items() if why}
-
-    def carries(self, interface: str) -> bool:
-        """Whether all hosts reach each other over the interface, with large messages too."""
-        return not any(
-            self.failing(host, there) for host, there in self.places if there == interface
-        )
-
-
-def ask_ports(
-    hosts: Sequence[KnownHost],
-    reach: Reach,
-    addresses: Mapping[str, Mapping[str, str]],
-    *,
-    master_port: int = MASTER_PORT,
-    seconds: float = PORTS_SECONDS,
-) -> tuple[Reached, tuple[Finding, ...]]:
-    """Whether the first host's port is reached by its name, and each host's port by the others.
-
-    ``addresses`` are those on which ranks may listen: of each interface that of each host. Findings
-    are of hosts that did not answer.
-    """
-    first = hosts[0].name
-    # Each port is used once, and none is the port on which ranks meet.
-    free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
-    places = {
-        (name, interface): (address, next(free))
-        for interface, on in addresses.items()
-        for name, address in on.items()
-    }
-    goals = {one.name: _goals([h.name for h in hosts], one.name) for one in hosts}
-    callers = {one.name: sum(one.name in goal for goal in goals.values()) for one in hosts}
-
-    def question(one: KnownHost) -> dict[str, object]:
-        listen: list[tuple[str, int, int]] = []
-        call = [
-            (f"{name} {interface}", *place)
-            for (name, interface), place in places.items()
-            if name in goals[one.name]
-        ]
-        if one.name == first:
-            listen.append(("", master_port, len(hosts) - 1))
-        else:
-            call.append(("", first, master_port))
-        listen += [
-            (*place, callers[one.name]) for (name, _), place in places.items() if name == one.name
-        ]
-        return {"listen": listen, "reach": call, "seconds": seconds}
-
-    most = seconds + START_SECONDS
-    answers, silent = side_by_side(hosts, reach, "meet.py", OfPorts, question, most)
-    return Reached(first=first, master_port=master_port, places=places, answers=answers), silent
-
-
-def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> Iterator[Finding]:
-    """The findings that follow from the answers, one for each port that is not reached.
-
-    ``mtu`` are those of the interfaces, by host.
-    """
-    first, master_port = reached.first, reached.master_port
-    closed = {name: told.closed for name, told in reached.answers.items()}
-    taken = closed.get(first, {}).get(str(master_port))
-    if taken is not None:
-        yield port_taken.finding(f"port {master_port} on {first}: {taken}")
-    elif failing := reached.failing("", ""):
-        yield master_blocked.finding(_not_reached(f"{first}:{master_port}", failing))
-    small: dict[str, list[str]] = {}
-    for (name, interface), (address, port) in reached.places.items():
-        failing = reached.failing(name, interface)
-        if not failing or str(port) in closed.get(name, {}):
-            continue  # nobody reaches a host that could not listen
-        stuck = [asker for asker, why in failing.items() if why.startswith(STUCK)]
-        small.setdefault(interface, []).extend(f"{asker} to {name}" for asker in stuck)
-        others = {asker: why for asker, why in failing.items() if asker not in stuck}
-        if others:
-            yield mesh_blocked.finding(_not_reached(f"{address}:{port} of {name}", others))
-    for interface, pairs in small.items():
-        if not pairs:
-            continue
-        sizes = {name: size for name, of in mtu.items() if (size := of.get(interface))}
-        told = ", ".join(f"{size} on {name}" for name, size in sizes.items())
-        works = [there for _, there in reached.places if reached.carries(there)]
-        beside = f"; {works[0]} carries them" if works else ""
-        yield large_blocked.finding(
-            f"{interface}: 64 KiB do not get from {', '.join(dict.fromkeys(pairs))}"
-            + (f" (MTU {told})" if told else "")
-            + beside,
-            command=f"export GLOO_SOCKET_IFNAME={shlex.quote(works[0])}" if works else None,
-        )
-
-
-def _not_reached(where: str, failing: Mapping[str, str]) -> str:
-    why = " / ".join(dict.fromkeys(failing.values()))
-    return f"{where} is not reached from {', '.join(failing)}: {why}"
-
-
-def _goals(names: Sequence[str], own: str) -> list[str]:
-    """The hosts that one host tries to reach: all others, of many some neighbours."""
-    place = names.index(own)
-    others = [*names[place + 1 :], *names[:place]]
-    return others[:NEIGHBOURS] if len(names) > MOST_PAIRS else others
-
-
-def network_between(
-    hosts: Sequence[KnownHost], reach: Reach, *, deep: bool = False
-) -> Iterator[Finding]:
-    """What the hosts make of each other's names, and whether they reach each other's ports.
-
-    The first host is the one with rank 0. Takes some seconds, however many hosts there are. A host
-    that falls silent is a finding once, and asked no more. ``deep``: then real ranks on those that
-    are left add up DDP's buckets, over the interface of all layers.
-    """
-    names, silent = ask_names(hosts, reach)
-    yield from silent
-    yield from network_findings(names)
-    ways = listening(names)
-    left = [one for one in hosts if one.name in {seen.host for seen in names}]
-    if len(left) < 2:
-        return
-    reached, silent = ask_ports(left, reach, ways)
-    yield from silent
-    yield from judge_ports(reached, {one.host: one.mtu for one in names})
-    left = [one for one in left if one.name in reached.answers]
-    if deep and len(left) > 1:
-        told, interface = next(iter(ways.values())), chosen_interface(names).name
-        yield from ask_all_reduce(left, reach, told, interface=interface, master_port=MASTER_PORT)
-
-
-def listening(names: Sequence[Named]) -> dict[str, dict[str, str]]:
-    """Where ranks may listen, by interface and host: on those that they can be told, the best one
-    first; else where gloo listens by itself.
-    """
-    chosen = chosen_interface(names)
-    hosts = [one.host for one in names]
-    if chosen.name is None:
-        return {"": {one.host: one.own for one in names if one.own is not None}}
-    ways = ((chosen.name, chosen.addresses), *chosen.others)
-    return {name: dict(zip(hosts, addresses, strict=True)) for name, addresses in ways}
-
-
-ALL_REDUCE_SECONDS = 120.0
-SIZES = (4, 1 << 20, 25 << 20)
-"""Bytes: one number, for the latency; the first bucket of DDP, and the others (torch.nn.parallel:
-``dist._DEFAULT_FIRST_BUCKET_BYTES``, ``bucket_cap_mb=25``)."""
 
 
 @fault("hosts-all-reduce", Severity.ADVICE)
@@ -633,100 +214,300 @@ def all_reduce_fails() -> None:
     """
 
 
-WITHOUT_LAUNCHER = {
-    "CCL_PROCESS_LAUNCHER": "none",
-    "CCL_ATL_TRANSPORT": "ofi",
-    "CCL_LOCAL_RANK": "0",
-    "CCL_LOCAL_SIZE": "1",
-}
-"""oneCCL's ranks, where no MPI starts them (CCL_PROCESS_LAUNCHER in its documentation)."""
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Told = TypeVar("Told")
 
 
-def ask_all_reduce(
-    hosts: Sequence[KnownHost],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfPorts:
+    """The answer of ``looks/meet.py``: why a port could not be listened on, or not be reached."""
+
+    closed: Mapping[str, str] = field(default_factory=dict)
+    reached: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfAllReduce:
+    """What a rank of ``looks/all_reduce.py`` answers: the seconds of each of ``SIZES``."""
+
+    seconds: tuple[Seconds, Seconds, Seconds]
+
+
+def network_between(
+    hosts: Sequence[Probed], reach: Reach, *, deep: bool = False
+) -> Iterator[Finding]:
+    """What the hosts make of each other's names, and whether they reach each other's ports.
+
+    The first host is the one with rank 0. Takes some seconds, however many hosts there are.
+    ``deep``: then real ranks on those that have answered add up DDP's buckets, over the interface
+    of all layers.
+    """
+    yield from judge_names(hosts)
+    yield from judge_interface(hosts)
+    ways = listening(hosts)
+    reached, silent = ask_ports(hosts, reach, ways)
+    yield from silent
+    yield from judge_ports(reached)
+    left = [one for one in hosts if one.name in reached.answers]
+    if deep and len(left) > 1:
+        interface, addresses = next(iter(ways.items()))
+        yield add_up(left, reach, addresses, interface=interface)
+
+
+def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
+    """Names that some host cannot resolve, and those that lead to no address of their host."""
+    networks = {one.name: one.facts.network for one in hosts}
+    failing: dict[str, dict[str, str]] = {}
+    for one in hosts:
+        for name, found in one.names.items():
+            links = networks[name].links if name in networks else None
+            if isinstance(found, str):
+                failing.setdefault(name, {})[one.name] = found
+            elif name == one.name or links is None or not found:
+                continue
+            elif link_with(networks[name], found[0]) in (None, "lo"):
+                held = [address.partition("/")[0] for link in links for address in link.addresses]
+                own = ", ".join(address for address in held if not is_loopback(address))
+                yield name_elsewhere.finding(
+                    f"on {one.name} {name} is {found[0]}; {name} itself has {own or 'none'}"
+                )
+    for name, why in failing.items():
+        said = next(iter(why.values()))
+        yield name_unknown.finding(f"{name} is not known on {', '.join(why)}: {said}")
+
+
+def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
+    """The interface for all layers, by where the others find each host."""
+    resolved = {
+        name: found[0]
+        for one in reversed(hosts)  # the first that knows it counts
+        for name, found in one.names.items()
+        if name != one.name and found and not isinstance(found, str)
+    }
+    return choose_interface([(one.name, one.facts.network) for one in hosts], resolved)
+
+
+def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
+    """Where ranks may listen, by interface and host: on those that they can be told, the best one
+    first; else, by an empty name, where gloo listens by itself.
+    """
+    chosen = chosen_interface(hosts)
+    if chosen.name is None:
+        return {"": {one.name: one.own for one in hosts if one.own is not None}}
+    names = [one.name for one in hosts]
+    ways = ((chosen.name, chosen.addresses), *chosen.others)
+    return {name: dict(zip(names, addresses, strict=True)) for name, addresses in ways}
+
+
+def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
+    """Where gloo would listen by itself; and where no interface can be named to all hosts."""
+    known = [one for one in hosts if one.facts.network.links is not None]
+    chosen = chosen_interface(hosts)
+    command = chosen.name and f"export GLOO_SOCKET_IFNAME={shlex.quote(chosen.name)}"
+    inside, links = [], {}
+    for one in known:
+        network, told = one.facts.network, one.facts.environment.get("GLOO_SOCKET_IFNAME")
+        taken = gloo_link(network, one.own, told) or "lo"
+        if taken == "lo":
+            inside.append(f"{one.name} as {one.own or '127.0.0.1'}")
+        elif (link := network.link(taken)) is not None:
+            links[one.name] = link
+    if inside:
+        said = f"own names resolve to loopback: {', '.join(inside)}"
+        yield gloo_interface.finding(said, command=command)
+    elif len(links) > 1 and shared_network(list(links.values())) is None:
+        yield gloo_interface.finding(
+            "; ".join(
+                f"{on} takes {link.name} ({', '.join(link.addresses[:1]) or 'no address'})"
+                for on, link in links.items()
+            ),
+            command=command,
+            severity=Severity.WARNING,
+            title="gloo would listen in different networks",
+        )
+    if len(known) == len(hosts) > 1 and chosen.name is None:
+        yield interface_unnamed.finding(chosen.why)
+
+
+def side_by_side(
+    hosts: Sequence[Probed],
+    reach: Reach,
+    script: str,
+    kind: type[Told],
+    question: Callable[[str], Mapping[str, object]],
+    seconds: float,
+    *,
+    trains: bool = False,
+) -> tuple[dict[str, Told], tuple[Finding, ...]]:
+    """The answers of a script by host, all asked at once; a finding for each that has none.
+
+    An answer that is no ``kind`` is none. ``question`` is given the name of the host. ``trains``:
+    the script needs the Python that trains.
+    """
+    pythons = {one.name: (one.python,) if trains and one.python else () for one in hosts}
+    answers = ask_each(
+        [one.node for one in hosts],
+        reach,
+        script_text(script, "cputune.doctor.looks"),
+        lambda node: question(node.name),
+        seconds,
+        pythons=lambda node: pythons[node.name],
+    )
+    told: dict[str, Told] = {}
+    silent: list[Finding] = []
+    for answer in answers:
+        name = answer.node.name
+        try:
+            if answer.unreachable is None:
+                told[name] = record_of(kind, answer.told)
+                continue
+            why = answer.unreachable.reason
+        except ValueError as error:
+            why = f"what it answers makes no sense ({error})"
+        silent.append(not_asked.finding(f"{script.removesuffix('.py')} on {name}: {why}"))
+    return told, tuple(silent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """Which ports were tried, and what each host reports of them.
+
+    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: the
+    name of a place there is ``HOST INTERFACE``, and "" for the port of the first host.
+    """
+
+    first: str
+    master_port: int
+    places: Mapping[tuple[str, str], tuple[str, int]]
+    answers: Mapping[str, OfPorts]
+
+    def failing(self, place: str) -> dict[str, str]:
+        """Which hosts do not reach a place, and why."""
+        return {
+            name: why for name, told in self.answers.items() if (why := told.reached.get(place))
+        }
+
+    def carries(self, interface: str) -> bool:
+        """Whether all hosts reach each other over the interface, with large messages too."""
+        return not any(self.failing(f"{on} {by}") for on, by in self.places if by == interface)
+
+
+def ask_ports(
+    hosts: Sequence[Probed],
+    reach: Reach,
+    ways: Mapping[str, Mapping[str, str]],
+    *,
+    master_port: int = MASTER_PORT,
+    seconds: float = PORTS_SECONDS,
+) -> tuple[Reached, tuple[Finding, ...]]:
+    """Whether the first host's port is reached by its name, and each host's port by the others.
+
+    ``ways`` are the addresses on which ranks may listen: of each interface that of each host.
+    Findings are of hosts that did not answer.
+    """
+    first, others = hosts[0].name, len(hosts) - 1
+    # Each port is used once, and none is the port on which ranks meet.
+    free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
+    places = {
+        (name, interface): (address, next(free))
+        for interface, on in ways.items()
+        for name, address in on.items()
+    }
+
+    def question(own: str) -> dict[str, object]:
+        listen = [(*place, others) for (name, _), place in places.items() if name == own]
+        call = [(f"{n} {by}", *place) for (n, by), place in places.items() if n != own]
+        if own == first:
+            listen.append(("", master_port, others))
+        else:
+            call.append(("", first, master_port))
+        return {"listen": listen, "reach": call, "seconds": seconds}
+
+    most = seconds + START_SECONDS
+    answers, silent = side_by_side(hosts, reach, "meet.py", OfPorts, question, most)
+    return Reached(first=first, master_port=master_port, places=places, answers=answers), silent
+
+
+def judge_ports(reached: Reached) -> Iterator[Finding]:
+    """The findings that follow from the answers, one for each port that is not reached."""
+    first, port = reached.first, str(reached.master_port)
+    closed = {name: told.closed for name, told in reached.answers.items()}
+    if (taken := closed.get(first, {}).get(port)) is not None:
+        yield port_taken.finding(f"port {port} on {first}: {taken}")
+    elif failing := reached.failing(""):
+        yield master_blocked.finding(_not_reached(f"{first}:{port}", failing))
+    stuck: dict[str, list[str]] = {}
+    for (name, interface), (address, number) in reached.places.items():
+        if str(number) in closed.get(name, {}):
+            continue  # nobody reaches a host that could not listen
+        others = {}
+        for asker, why in reached.failing(f"{name} {interface}").items():
+            if why.startswith(STUCK):
+                stuck.setdefault(interface, []).append(f"{asker} to {name}")
+            else:
+                others[asker] = why
+        if others:
+            yield mesh_blocked.finding(_not_reached(f"{address}:{number} of {name}", others))
+    works = next((by for _, by in reached.places if by and reached.carries(by)), None)
+    for interface, pairs in stuck.items():
+        yield large_blocked.finding(
+            f"{interface}: 64 KiB do not get from {', '.join(pairs)}"
+            + (f"; {works} carries them" if works else ""),
+            command=works and f"export GLOO_SOCKET_IFNAME={shlex.quote(works)}",
+        )
+
+
+def _not_reached(where: str, failing: Mapping[str, str]) -> str:
+    why = " / ".join(dict.fromkeys(failing.values()))
+    return f"{where} is not reached from {', '.join(failing)}: {why}"
+
+
+def add_up(
+    hosts: Sequence[Probed],
     reach: Reach,
     addresses: Mapping[str, str],
     *,
-    interface: str | None,
-    master_port: int,
-) -> Iterator[Finding]:
-    """Let one rank on each host add up tensors: over gloo; then over ccl, where all have it.
-
-    Only hosts with torch take part. ``addresses`` are those on which ranks listen, by name.
-    """
-    with_torch = [one for one in hosts if one.facts.package("torch") is not None]
-    if len(with_torch) < 2:
-        yield not_asked.finding("all-reduce: fewer than two hosts have torch")
-        return
-    first = with_torch[0].name
-    meet = {"MASTER_ADDR": addresses.get(first, first), "MASTER_PORT": str(master_port)}
-    yield (found := _added_up(with_torch, reach, "gloo", meet, interface))
-    if found.code == all_reduce_took.code and all(
-        one.facts.package("oneccl_bind_pt") is not None for one in with_torch
-    ):
-        yield _added_up(with_torch, reach, "ccl", meet, interface)
-
-
-def _added_up(
-    hosts: Sequence[KnownHost],
-    reach: Reach,
-    backend: str,
-    meet: Mapping[str, str],
-    interface: str | None,
+    interface: str,
+    master_port: int = MASTER_PORT,
 ) -> Finding:
-    """How long the slowest rank took, or why there is no figure."""
-    told = {} if interface is None else interface_variables(interface, backend=backend)
-    if backend == "ccl":
-        told.update(WITHOUT_LAUNCHER)
-    ranks = {one.name: str(rank) for rank, one in enumerate(hosts)}
+    """How long gloo takes to add up tensors of one rank on each host with torch, or why it fails.
 
-    def question(one: KnownHost) -> dict[str, object]:
-        numbers = {"RANK": ranks[one.name], "WORLD_SIZE": str(len(hosts))}
-        return {
-            "backend": backend,
-            "module": oneccl_module(versions_of(one.facts)) if backend == "ccl" else None,
-            "sizes": SIZES,
-            "seconds": ALL_REDUCE_SECONDS / 2,
-            "variables": {**meet, **numbers, **told},
-        }
+    ``addresses`` are those on which ranks listen, by name; ``interface`` may be empty.
+    """
+    ranks = [one for one in hosts if one.facts.package("torch") is not None]
+    if len(ranks) < 2:
+        return not_asked.finding("all-reduce: fewer than two hosts have torch")
+    names = [one.name for one in ranks]
+    variables = {
+        **(interface_variables(interface) if interface else {}),
+        "MASTER_ADDR": addresses.get(names[0], names[0]),
+        "MASTER_PORT": str(master_port),
+        "WORLD_SIZE": str(len(ranks)),
+    }
+
+    def question(name: str) -> dict[str, object]:
+        mine = {**variables, "RANK": str(names.index(name))}
+        return {"sizes": SIZES, "seconds": ALL_REDUCE_SECONDS / 2, "variables": mine}
 
     answers, silent = side_by_side(
-        hosts,
-        reach,
-        "all_reduce.py",
-        OfAllReduce,
-        question,
-        ALL_REDUCE_SECONDS,
-        trains=True,
-        sourced=lambda one: setvars(one) if backend == "ccl" else None,
+        ranks, reach, "all_reduce.py", OfAllReduce, question, ALL_REDUCE_SECONDS, trains=True
     )
     if silent:
-        said = "; ".join(dict.fromkeys(finding.evidence for finding in silent))
-        return all_reduce_fails.finding(f"{backend}: {said}")
-    took = zip(*(told.seconds for told in answers.values()), strict=True)
-    slowest = dict(zip(SIZES, map(max, took), strict=True))
-    return all_reduce_took.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
+        said = dict.fromkeys(finding.evidence for finding in silent)
+        return all_reduce_fails.finding(f"gloo: {'; '.join(said)}")
+    slowest = map(max, zip(*(told.seconds for told in answers.values()), strict=True))
+    return all_reduce_took.finding(describe_all_reduce(tuple(slowest), len(ranks), interface))
 
 
-def setvars(one: KnownHost) -> str:
-    """The file of shell that sets oneCCL up on a host; it lies inside the wheel of the bindings."""
-    package = one.facts.package("oneccl_bind_pt")
-    folder = (package and package.location) or "."
-    return f"{folder}/{oneccl_module(versions_of(one.facts))}/env/setvars.sh"
-
-
-def describe_all_reduce(
-    backend: str, seconds: Mapping[int, float], ranks: int, interface: str | None
-) -> str:
-    """``gloo, 2 ranks over eth0: 0.21 ms for 4 bytes; 1 MiB in 1.3 ms (0.81 GB/s); …``."""
-    latency, *rest = sorted(seconds)
-    parts = [f"{1000 * seconds[latency]:.2f} ms for one number"]
+def describe_all_reduce(seconds: Sequence[float], ranks: int, interface: str) -> str:
+    """``gloo, 2 ranks over eth0: 0.21 ms for one number; 1 MiB in 1.3 ms (0.81 GB/s); …``."""
+    parts = [f"{1000 * seconds[0]:.2f} ms for one number"]
     parts += [
-        f"{size >> 20} MiB in {1000 * seconds[size]:.1f} ms ({size / seconds[size] / 1e9:.2f} GB/s)"
-        for size in rest
+        f"{size >> 20} MiB in {1000 * took:.1f} ms ({size / took / 1e9:.2f} GB/s)"
+        for size, took in zip(SIZES[1:], seconds[1:], strict=True)
     ]
     over = f" over {interface}" if interface else ""
-    return f"{backend}, {ranks} ranks{over}: {'; '.join(parts)}"
+    return f"gloo, {ranks} ranks{over}: {'; '.join(parts)}"
 
 
 CHECKS = checks_of(__name__)

@@ -7,6 +7,7 @@ metadata, two looks at ``/proc/stat``, clocks, the Python, and ``content`` of fi
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -14,15 +15,20 @@ import os
 import re
 import select
 import shutil
+import socket
 import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 READ_LIMIT_BYTES, PIECE_BYTES = 16 << 20, 1 << 16
 """No file that is looked at is longer; a read of 4 MiB below /proc/sys ends with ENOMEM."""
+
+NAMES_SECONDS = 12.0
+"""A resolver asks twice, five seconds each (resolv.conf(5))."""
 
 HASHED_BYTES = 4 << 20
 """Of a longer file only so much is compared, and its size: nobody waits for weights."""
@@ -258,6 +264,41 @@ def content(path: str) -> str:
     return f"{told.st_size} {digest.hexdigest()}"
 
 
+def resolved(names: list[str]) -> dict[str, Any]:
+    """The addresses of each name, or why there are none; all are looked up side by side."""
+    found: dict[str, Any] = dict.fromkeys(names, "no answer")
+
+    def look(name: str) -> None:
+        try:
+            told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found[name] = list(dict.fromkeys(str(entry[4][0]) for entry in told))
+        except (OSError, UnicodeError) as error:
+            found[name] = getattr(error, "strerror", None) or str(error)
+
+    looking = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
+    until = time.monotonic() + NAMES_SECONDS
+    for one in looking:
+        one.start()
+    for one in looking:
+        one.join(max(0.0, until - time.monotonic()))
+    return dict(found)
+
+
+def own_address(name: str) -> Any:
+    """What gloo listens on by itself: the first address of the own name that can be bound.
+
+    ``ProcessGroupGloo::createDefaultDevice`` of torch.
+    """
+    found = resolved([name])[name]
+    for address in found if isinstance(found, list) else ():
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        tried = socket.socket(family, socket.SOCK_STREAM)
+        with contextlib.closing(tried), contextlib.suppress(OSError):
+            tried.bind((address, 0))
+            return address
+    return None
+
+
 def main() -> None:
     """Answer; the clock at both ends of it tells how far ours is from that of who asks."""
     began = time.time()
@@ -271,6 +312,8 @@ def main() -> None:
         "boot": quiet(read, "/proc/sys/kernel/random/boot_id"),
         "network": quiet(os.readlink, "/proc/self/ns/net"),
         "content": {path: quiet(content, path) for path in asked["content"]},
+        "names": resolved(asked["names"]),
+        "own": own_address(socket.gethostname()) if asked["names"] else None,
         "began": began,
     }
     told["ended"] = time.time()

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from unknown_machine import UNKNOWN
+
 from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts.network import Named, chosen_interface, network_findings
+from cputune.doctor.hosts.network import chosen_interface, judge_interface, judge_names
 from cputune.facts import Link, Network
+from cputune.remote.named import Node
+from cputune.remote.probed import Probed
 
 LO = Link(name="lo", up=True, addresses=("127.0.0.1/8",))
 
 
-def host(name: str, *links: Link, own: str | None, **names: tuple[str, ...] | str) -> Named:
-    return Named(host=name, network=Network(links=(LO, *links)), own=own, names=names)
+def host(
+    name: str,
+    *links: Link,
+    own: str | None,
+    told: str = "",
+    network: Network | None = None,
+    **names: tuple[str, ...] | str,
+) -> Probed:
+    seen = network or Network(links=(LO, *links))
+    facts = replace(UNKNOWN, network=seen, environment={"GLOO_SOCKET_IFNAME": told})
+    return Probed(node=Node(name=name), facts=facts, own=own, names=names)
 
 
 def eth(address: str, name: str = "eth0") -> Link:
@@ -24,8 +39,9 @@ FINE = (
 )
 
 
-def codes(*hosts: Named) -> dict[str, Finding]:
-    return {finding.code: finding for finding in network_findings(hosts)}
+def codes(*hosts: Probed) -> dict[str, Finding]:
+    found = (*judge_names(hosts), *judge_interface(hosts))
+    return {finding.code: finding for finding in found}
 
 
 def test_hosts_in_order_have_no_finding() -> None:
@@ -55,8 +71,7 @@ def test_debian_s_hosts_file_lets_gloo_listen_on_loopback() -> None:
 
 
 def test_what_is_told_already_is_no_fault() -> None:
-    told = Named(host="b", network=FINE[1].network, own="127.0.1.1", names={"a": A}, told="eth0")
-    assert not codes(FINE[0], told)
+    assert not codes(FINE[0], host("b", eth("10.0.0.2/24"), own="127.0.1.1", told="eth0", a=A))
 
 
 def test_gloo_in_different_networks_may_be_meant_but_is_said() -> None:
@@ -66,14 +81,6 @@ def test_gloo_in_different_networks_may_be_meant_but_is_said() -> None:
     assert found.evidence == "a takes eth0 (10.0.0.1/24); b takes eth0 (10.9.0.2/24)"
 
 
-def test_libfabric_takes_a_bridge_where_it_is_the_fastest() -> None:
-    bridge = Link(name="docker0", up=True, addresses=("172.17.0.1/16",), mbits_per_second=10000)
-    other = host("b", eth("10.0.0.2/24"), bridge, own="10.0.0.2", a=A, b=B)
-    found = codes(FINE[0], other)["hosts-libfabric-interface"]
-    assert "b takes docker0 (172.17.0.1/16)" in found.evidence
-    assert found.command == "export FI_TCP_IFACE=eth0"
-
-
 def test_interfaces_of_different_names_cannot_be_told_to_all() -> None:
     other = host("b", eth("10.0.0.2/24", "ens3"), own="10.0.0.2", a=A, b=B)
     found = codes(FINE[0], other)["hosts-interface"]
@@ -81,5 +88,5 @@ def test_interfaces_of_different_names_cannot_be_told_to_all() -> None:
 
 
 def test_what_a_host_does_not_tell_is_not_judged() -> None:
-    silent = Named(host="b", network=Network(), own="10.0.0.2", names={"a": A, "b": B})
+    silent = host("b", own="10.0.0.2", network=Network(), a=A, b=B)
     assert not codes(FINE[0], silent)

@@ -205,24 +205,6 @@ def shadow(file: str, text: str = "", *, by: str = "cwd") -> Fault:
     )
 
 
-def junk(*files: str, path: str = "@/job/lib") -> Fault:
-    """Damaged libraries on LD_LIBRARY_PATH."""
-
-    def plant(made: Environment) -> None:
-        for file in files:
-            place = made.work / "lib" / file
-            place.parent.mkdir(exist_ok=True)
-            place.write_text("not a library")
-
-    return Fault(
-        code="library-first",
-        name=f"{','.join(files)} in {path}",
-        plant=plant,
-        variables={"LD_LIBRARY_PATH": path},
-        ends=True,
-    )
-
-
 def package(
     code: str, name: str, plant: Plant, *, ends: bool = True, launch: str = "python train.py"
 ) -> Fault:
@@ -236,18 +218,6 @@ def without(name: str) -> Plant:
     def plant(made: Environment) -> None:
         shutil.rmtree(made.own(name))
         shutil.rmtree(made.metadata(name))
-
-    return plant
-
-
-def hollow(name: str, *, keep: bool = False) -> Plant:
-    """The metadata is there, of the package at most the folder."""
-
-    def plant(made: Environment) -> None:
-        module = made.own(name)
-        shutil.rmtree(module)
-        if keep:
-            module.mkdir()
 
     return plant
 
@@ -327,7 +297,6 @@ FAULTS: tuple[Fault, ...] = (
     variable("launch-left-over", ends=True, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2"),
     variable("launch-left-over", ends=True, **_FOREVER, **_BEFORE_CURE),
     variable("launch-left-over", ends=True, RANK="0", WORLD_SIZE="2", ACCELERATE_USE_CPU="true"),
-    variable("master-unknown", MASTER_ADDR="no-such-host.invalid", MASTER_PORT="29519"),
     variable("interface-missing", GLOO_SOCKET_IFNAME="eth99"),
     variable("interface-missing", FI_TCP_IFACE="eth99"),
     variable("ranks-auto", PET_NPROC_PER_NODE="auto"),
@@ -363,7 +332,6 @@ FAULTS: tuple[Fault, ...] = (
     variable("isa-capped", MKL_ENABLE_INSTRUCTIONS="SSE4_2"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libtcmalloc.so.4"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libjemalloc.so:/nowhere/libiomp5.so"),
-    junk("libtorch_cpu.so", path="/usr/lib:@/job/lib"),
     # oneCCL and IPEX that are not read
     variable("stack-variable-ignored", CCL_WORKER_COUNT="1"),
     variable("stack-variable-ignored", ACCELERATE_USE_IPEX="true"),
@@ -387,11 +355,6 @@ FAULTS: tuple[Fault, ...] = (
     shadow("numpy/__init__.py", by="PYTHONPATH"),
     # packages
     package("accelerate-missing", "no accelerate", without("accelerate")),
-    package("package-hollow", "accelerate without files", hollow("accelerate")),
-    package("package-hollow", "accelerate is an empty folder", hollow("accelerate", keep=True)),
-    package("package-hollow", "safetensors without files", hollow("safetensors")),
-    package("package-hollow", "metadata of another accelerate", told_as("accelerate", "1.14.0"),
-            ends=False),
     package("requirement-unmet", "tokenizers 0.10.0", older("tokenizers", "0.10.0")),
     package("requirement-unmet", "huggingface_hub 0.20.0", older("huggingface_hub", "0.20.0")),
     package("transformers-accelerate", "accelerate 0.20.0", older("accelerate", "0.20.0")),
