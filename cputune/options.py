@@ -149,9 +149,6 @@ class TuneOptions:
             last bit but for the number of threads), "mathematics" (rounded or added up
             otherwise), or "distribution" (masks and batches drawn otherwise). None: those three,
             and bf16 where the CPU multiplies it in hardware.
-        steps_planned: optimizer steps of the run that is tuned for: the time to compile
-            (``knobs=["+compile"]``) is spread over them. None takes the run as long, and the
-            result says after how many steps that time is won back.
         price_per_hour: what an hour of one machine costs; the verdict then says what the whole
             training costs, today and with the best plan.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
@@ -196,9 +193,6 @@ class TuneOptions:
         metavar="WHAT",
         reads=_kept,
     )
-    steps_planned: int | None = option(
-        None, "Steps of your whole run, over which the time of +compile is spread.", metavar="N"
-    )
     price_per_hour: float | None = option(
         None,
         "What an hour of one machine costs, in your currency: the verdict says what is saved.",
@@ -229,10 +223,6 @@ class TuneOptions:
             raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
         if self.keep is not None:
             _kept(self.keep)
-        if self.steps_planned is not None and self.steps_planned < 1:
-            raise UsageError(
-                f"a run of {self.steps_planned} steps trains nothing", hint="--steps-planned 10000"
-            )
         if self.price_per_hour is not None and not 0 < self.price_per_hour < math.inf:
             raise UsageError(
                 f"an hour cannot cost {self.price_per_hour}", hint="--price-per-hour 0.68"

@@ -252,7 +252,6 @@ class Result:
     doctor's when the study began; None where nobody asked it.
     ``untried`` is what was left out of the search and would pay, what would bring the most first;
     ``done`` is what pays and the best plan has.
-    ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
@@ -280,7 +279,6 @@ class Result:
     profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
-    steps_planned: Count | None = None
     price_per_hour: Amount | None = None
     seed: int | None = None
     sampler: str | None = None

@@ -16,7 +16,6 @@ from cputune.tuner.confirmation import (
     MOST_RIVALS,
     MOST_SECONDS,
     PROFILE_STEPS,
-    starts_at_the_end,
 )
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -66,7 +65,7 @@ def line_of(event: Event) -> str | None:
         limit = "" if most is None else f", done after {duration(most)} at most (--max-time)"
         each = event.start_seconds or 0.0
         trials = most_trials(event.space, event.budget)
-        count = trials - 1 + starts_at_the_end(rivals=min(MOST_RIVALS, trials - 1), changes=1)
+        count = trials - 1 + 2 * (trials > 1)  # the confirmation starts two afresh
         cost = (
             f"; each start takes {each:.0f} s until its first step, and about {count} are to come: "
             f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"

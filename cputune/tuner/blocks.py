@@ -89,8 +89,6 @@ class Started:
         self.run = Run(
             losses=list(read.losses),
             sizes=list(read.sizes),
-            compiled=read.compiled,
-            compiling_seconds=read.compiling_seconds,
         )
 
     @property
@@ -172,7 +170,6 @@ class Started:
         self._living.close()
         self._living = self.begin()
         self._turns_of_this_life, self._steps_before = 0, -self.run.steps
-        self.run.compiled, self.run.compiling_seconds = 0, 0.0  # new processes compile again
         self.run.sizes.clear()
         self._read(self._warmup)
 
@@ -244,7 +241,7 @@ def take_turns(
     turned, places = list(started), count()
     for done in range(MOST_ROUNDS):
         given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
-        if given_up and not measuring.shared:
+        if given_up and not measuring.findings.shared:
             return
         if given_up:  # on a machine that is known to be busy, delayed turns count
             measuring.findings.never_quiet = True
@@ -265,15 +262,12 @@ def take_turns(
             after_two()
 
 
-def _turn(one: Started, place: int) -> tuple[float | None, int, float]:
+def _turn(one: Started, place: int) -> tuple[float | None, int]:
     """Take one turn of a contender, and write down its steps.
 
-    Returns its log seconds per sample, its age, and the share of its time that other processes kept
-    it waiting.
+    Returns its log seconds per sample, and its age.
     """
-    begun, run = len(one.run.trace), one.run
-    seconds, waited = -run.step_seconds, -run.waited_seconds
+    begun = len(one.run.trace)
     log = one.turn()
-    one.taken.append(turn_of(place, run.trace[begun:]))
-    seconds, waited = seconds + run.step_seconds, waited + run.waited_seconds
-    return log, one.age, waited / seconds if seconds else 0.0
+    one.taken.append(turn_of(place, one.run.trace[begun:]))
+    return log, one.age

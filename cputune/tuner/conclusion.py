@@ -13,12 +13,14 @@ from cputune.documents import record_of
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
+from cputune.knobs.record import LeftOut
 from cputune.levers import done, untried
 from cputune.options import TuneOptions
 from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,
     FAILED,
+    TIME_UP,
     Measured,
     Result,
     Speedup,
@@ -32,10 +34,8 @@ from cputune.tuner.gains import (
     Gain,
     fastest_of,
     throughput_of,
-    waited_alike,
 )
-from cputune.tuner.measuring import Findings, is_disturbed
-from cputune.tuner.space import SearchSpace
+from cputune.tuner.measuring import Findings, first_line
 from cputune.workload import Workload
 
 
@@ -45,17 +45,12 @@ def compile_notes(result: Result) -> tuple[str, ...]:
     if not compiled(result.best.plan) or not seconds:
         return ()
     takes = f"torch.compile takes {seconds:.0f} s at the start of a run"
-    if result.steps_planned is not None:
-        return (
-            f"{takes}; it is spread over the {result.steps_planned:,} steps that are planned, "
-            "and so in every speed.",
-        )
     saved = _saved_seconds(result)
     if saved <= 0:
         return (f"{takes}; no measurement shows that faster steps make up for it.",)
     return (
         f"{takes}; faster steps make up for it after about "
-        f"{max(1, round(seconds / saved)):,} of them (--steps-planned N takes it into account).",
+        f"{max(1, round(seconds / saved)):,} of them.",
     )
 
 
@@ -90,7 +85,9 @@ _VERSIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recommendation:
+class Recommendation:
+    """What is recommended over what, and the notes that belong to it."""
+
     baseline: Measured
     best: Measured
     speedup: Speedup
@@ -102,7 +99,7 @@ def conclude(
     *,
     facts: HostFacts,
     workload: Workload,
-    space: SearchSpace | None,
+    left_out: Sequence[LeftOut],
     options: TuneOptions,
     created: str,
     noise: float,
@@ -111,11 +108,8 @@ def conclude(
     interface: str | None = None,
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
-    valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
-    if not valid:
-        raise _nothing_valid(findings)
-    advice = _recommend(findings, valid, noise)
-    left_out = () if space is None else space.left_out
+    advice = recommend(findings, noise)
+    best, profile = advice.best.plan, findings.profile
     found = tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings)
     result = Result(
         host=host_fingerprint(facts),
@@ -131,84 +125,63 @@ def conclude(
         baseline=advice.baseline,
         best=advice.best,
         speedup=advice.speedup,
+        profile=profile if profile is not None and profile.plan == best else None,
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
         created=created,
         budget=options.budget,
-        steps_planned=options.steps_planned,
         price_per_hour=options.price_per_hour,
         sampler=SAMPLER,
         data=findings.data,
-        left_out=left_out,
+        left_out=tuple(left_out),
         untried=untried(left_out, workload.padding, found, findings.flag),
-        done=done(advice.baseline.plan, advice.best.plan, findings.worth),
-        notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
+        done=done(advice.baseline.plan, best, findings.worth),
+        notes=(*findings.notes, *_notes(findings), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),
-        disturbed=is_disturbed(findings),
-        worth=findings.worth if advice.best.plan != advice.baseline.plan else (),
+        disturbed=findings.disturbed,
+        worth=findings.worth if best != advice.baseline.plan else (),
     )
     return replace(result, notes=(*result.notes, *compile_notes(result)))
 
 
-def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recommendation:
+def recommend(findings: Findings, noise: float) -> Recommendation:
+    """The plan to use, and what it gains. Raises NoValidTrialError where no trial has a number."""
+    valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
+    if not valid:
+        raise _nothing_valid(findings)
     baseline = findings.baseline
-    if baseline is not None and baseline.measured:
-        base = _measured_of(baseline, noise)
-        best = fastest_of(baseline, findings.rivals, noise)
-        if best is not None:
-            advice = _confirmed(base, best, noise)
-            if not is_disturbed(findings):
-                return advice
-            return replace(advice, notes=(_beside_others(baseline, *best), *advice.notes))
-    return _unconfirmed(findings, valid)
+    if baseline is None or not baseline.measured:
+        return _unconfirmed(findings, valid)
+    best = fastest_of(baseline, findings.rivals, noise)
+    return _unconfirmed(findings, valid) if best is None else _confirmed(findings, *best, noise)
 
 
-def _beside_others(baseline: Contender, rival: Contender, gain: Gain) -> str:
-    """What was measured on a machine that was busy all the time, and whether it bounds the gain.
-
-    Other processes that keep both plans waiting alike make the steps of both longer, by the same
-    share or by the same time. Neither makes the faster plan look better than it is, so the lower
-    end of the interval holds on a quiet machine, too.
-    """
-    speedup, low = gain.speedup, gain.speedup.low
-    seen = (
-        f"While other processes computed here, {rival.plan.describe()} ran {speedup.ratio:.2f} "
-        f"times as fast as {baseline.plan.describe()} (95 % interval {low:.2f} to "
-        f"{speedup.high:.2f}, {gain.pairs} pairs)"
-    )
-    waited = waited_alike(baseline, rival)
-    if waited is None:
-        return f"{seen}; that is no bound: too few rounds tell whether both were delayed alike."
-    slow, fast, alike = waited
-    shares = f"{100 * fast:.0f} and {100 * slow:.0f} % of their time"
-    if not alike:
-        return f"{seen}; that is no bound: others delayed the two differently ({shares})."
-    bound = f"at least {low:.2f} times as fast" if low > 1 else "not known to be faster at all"
-    return f"{seen}. They delayed both alike ({shares}): on a quiet machine the plan is {bound}."
-
-
-def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:
-    rival, gain = best
+def _confirmed(findings: Findings, rival: Contender, gain: Gain, noise: float) -> Recommendation:
+    assert findings.baseline is not None, "it was measured"
+    base, best = (_measured_of(one, noise) for one in (findings.baseline, rival))
     speedup = gain.speedup
-    if speedup.significant:
-        return _Recommendation(baseline=base, best=_measured_of(rival, noise), speedup=speedup)
-    note = (
-        f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
-        f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
-        f"{speedup.high:.2f}), so the recommendation is the baseline. "
-        + (
-            "A gain above 2 % can be ruled out."
-            if gain.answer == "same"
-            else "That is undecided: more time would tell (--max-time)."
-        )
+    seen = (
+        f"{rival.plan.describe()}) ran {speedup.ratio:.2f} times as fast (95 % interval "
+        f"{speedup.low:.2f} to {speedup.high:.2f})"
     )
-    return _Recommendation(baseline=base, best=base, speedup=speedup, notes=(note,))
+    notes: tuple[str, ...] = ()
+    if findings.disturbed:
+        notes = (f"While other processes computed here, the best other plan ({seen}.",)
+    elif not speedup.significant:
+        known = "That is undecided: more time would tell (--max-time)."
+        if gain.answer == "same":
+            known = "A gain above 2 % can be ruled out."
+        why = "so the recommendation is the baseline"
+        notes = (f"No significant gain: the best other plan ({seen}, {why}. {known}",)
+    if not speedup.significant:
+        best = base
+    return Recommendation(baseline=base, best=best, speedup=speedup, notes=notes)
 
 
-def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
+def _unconfirmed(findings: Findings, valid: list[Trial]) -> Recommendation:
     """The recommendation from the trials alone: single numbers, with a wide interval."""
-    fallen = {one.plan for one in (*findings.fallen, *findings.rivals) if _fell(one)}
+    fallen = {one.plan for one in findings.rivals if _fell(one)}
     measured = [_measured(trial) for trial in valid]
     base = next((one for one in measured if one.plan.as_found), measured[0])
     best = max(
@@ -218,7 +191,7 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
     if base == best:
         only = "Only one plan gave a number; there is nothing to compare it with."
         note = only if len(valid) == 1 else "No plan was faster than the baseline."
-        return _Recommendation(
+        return Recommendation(
             baseline=base,
             best=base,
             speedup=Speedup(ratio=1.0, low=1.0, high=1.0),
@@ -229,7 +202,7 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
         ratio=fast.median / slow.median, low=fast.low / slow.high, high=fast.high / slow.low
     )
     note = "The speed-up is from single trials; it was not confirmed side by side."
-    return _Recommendation(
+    return Recommendation(
         baseline=base, best=best if speedup.significant else base, speedup=speedup, notes=(note,)
     )
 
@@ -250,25 +223,11 @@ def _measured(trial: Trial) -> Measured:
     return Measured(plan=trial.plan, samples_per_second=rate)
 
 
-def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
+def _notes(findings: Findings) -> list[str]:
     notes = []
-    trials = findings.trials
     if findings.cut_off is not None:
-        notes.append(findings.cut_off.note())
-    if findings.exhausted and space is not None:
-        tried = len({trial.plan for trial in trials} & set(space.values)) + findings.same_as_today
-        notes.append(
-            f"The search ended after {tried} of {len(space)} plans: no other one is expected to be "
-            "worth a trial."
-        )
-    if findings.same_as_today:
-        notes.append("A plan is today's launch itself, as its ranks show: it was not run again.")
-    if findings.stand_in is not None:
-        first = next(t for t in trials if t.plan.as_found)
-        notes.append(
-            f"The launch of today does not run ({first.kind}: {_first_line(first.reason)}); "
-            f"the speed-up is over {findings.stand_in.describe()} instead."
-        )
+        cut = findings.cut_off
+        notes.append(f"Trial {cut.number} ({cut.plan.describe()}) was cut short {cut.when}.")
     if findings.baseline is not None and _fell(findings.baseline):
         notes.append(
             f"The launch of today failed when it was run afresh ({findings.baseline.out}); nothing "
@@ -276,19 +235,14 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
         )
     notes += [
         f"{one.plan.describe()} failed when it was run afresh ({one.out})."
-        for one in (*findings.fallen, *findings.rivals)
+        for one in findings.rivals
         if _fell(one)
     ]
-    for plan in dict.fromkeys(findings.unsettled):
-        notes.append(
-            f"{plan.describe()} still got faster or slower when it was last measured: in a long "
-            "run its speed may be another."
-        )
     if findings.never_quiet:
         notes.append(
             "Other processes delayed most steps, at the end too: no factor holds for this "
             "machine. Tune again when it is quiet."
-            if is_disturbed(findings)
+            if findings.disturbed
             else "Other processes delayed most steps of the trials; only what was measured side by "
             "side at the end was quiet."
         )
@@ -302,7 +256,10 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
 def _nothing_valid(findings: Findings) -> NoValidTrialError:
     failed = [t for t in findings.trials if t.state == FAILED]
     if not failed and findings.cut_off is not None:
-        return findings.cut_off.error()
+        return NoValidTrialError(
+            f"{TIME_UP} before today's launch had a speed to compare with: {findings.cut_off.when}",
+            hint="give it more: --max-time 10m",
+        )
     if not failed:
         return NoValidTrialError(
             "tuning ended before the first trial gave a number", hint="give it more time"
@@ -312,7 +269,7 @@ def _nothing_valid(findings: Findings) -> NoValidTrialError:
     first = failed[0]
     return NoValidTrialError(
         f"not one of {len(findings.trials)} trials gave a number ({listed})",
-        hint=f"the first failed so: {_first_line(first.reason)}; `cputune doctor` may know why",
+        hint=f"the first failed so: {first_line(first.reason)}; `cputune doctor` may know why",
     )
 
 
@@ -347,11 +304,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
 
 def _way_of(trial: Trial) -> tuple[str | None, str]:
     """How a trial failed: its message without numbers, so that two failures can be compared."""
-    return trial.kind, re.sub(r"[0-9]+", "N", _first_line(trial.reason))
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "no reason given").strip().split("\n")[0][:500]
+    return trial.kind, re.sub(r"[0-9]+", "N", first_line(trial.reason))
 
 
 def _versions(facts: HostFacts) -> dict[str, str]:

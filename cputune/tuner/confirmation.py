@@ -19,8 +19,6 @@ enough to be looked at that often (``gains``). The confirmation ends when the in
 answer: the leader is faster by more than ``DELTA``, or practically as fast as the baseline. It ends
 without an answer when the time or the blocks are spent. Where the user gave a time, all of it may
 be used; otherwise the confirmation ends soon once an answer is unlikely.
-
-The end of this file foretells how long all of that takes, from what the trials have shown.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 
 from cputune.plan import Plan
@@ -42,11 +39,9 @@ from cputune.steps import (
     Runner,
 )
 from cputune.tuner.blocks import (
-    AWAKE_STEPS,
     Started,
     TooShort,
     all_started,
-    steps_of_turn,
     take_turns,
 )
 from cputune.tuner.changes import Change, changes, worths
@@ -63,7 +58,7 @@ from cputune.tuner.gains import (
     throughput_of,
 )
 from cputune.tuner.living import most_living
-from cputune.tuner.measuring import Findings, Measuring
+from cputune.tuner.measuring import Findings, Measuring, first_line
 from cputune.tuner.profiling import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.space import SearchSpace
@@ -115,8 +110,8 @@ class Confirmation:
         self, measuring: Measuring, baseline: Contender, rivals: Sequence[Contender]
     ) -> None:
         self._measuring = measuring
-        self._baseline = baseline
-        self._rivals = tuple(rivals)
+        self.baseline = baseline
+        self.rivals = list(rivals)
         self._between: tuple[Contender, ...] = ()
         self._begun = measuring.timer.used_seconds
 
@@ -145,7 +140,7 @@ class Confirmation:
 
     def one_after_another(self, runner: Runner) -> None:
         """Do the same where no two plans can live at once: each round starts new processes."""
-        everybody = (self._baseline, *self._rivals)
+        everybody = (self.baseline, *self.rivals)
         for block in range(MOST_ALONE):
             racing = [one for one in everybody if one.out is None]
             first = block % len(racing) if racing else 0
@@ -175,7 +170,7 @@ class Confirmation:
     def tell_apart(self, runner: LivingRunner) -> None:
         """Run the first block: the baseline and all rivals."""
         if not self.is_over:
-            self._block(runner, 0, (self._baseline, *self._rivals))
+            self._block(runner, 0, (self.baseline, *self.rivals))
 
     def confirm_leader(self, runner: LivingRunner, fresh: LivingRunner, way: Way) -> None:
         """Run the later blocks: baseline and leader; in the first also the plans between them."""
@@ -186,35 +181,37 @@ class Confirmation:
         found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 3) else ()
         self._between = tuple(Contender(role="candidate", plan=on.plan) for on in found[:-1])
         for one in self._between:
-            for _ in self._baseline.logs:
+            for _ in self.baseline.logs:
                 one.add(0)  # they had no part in the first block
         for block in range(1, MOST_BLOCKS):
             if self.is_over or self._is_answered(leader, block):
                 break
             between = self._between if block == 1 else ()
             whose = fresh if block % 2 else runner
-            self._block(whose, block, (self._baseline, leader, *between), leader)
+            self._block(whose, block, (self.baseline, leader, *between), leader)
             if leader.out is None:  # the choice is made; what follows is no new one
-                for rival in self._rivals:
+                for rival in self.rivals:
                     if rival is not leader and rival.out is None:
                         rival.out = SLOWER
-        whole = self._gain(leader)
+        findings, whole = self._measuring.findings, self._gain(leader)
         if whole is not None and whole.settles:
-            self._measuring.findings.unsettled.append(leader.plan)
-        if found and leader.out is None and whole is not None:
-            row = (self._baseline, *self._between, leader)
-            each = worths(found, row, self._noise)
-            product = math.fsum(math.log(one.speedup.ratio) for one in each)
-            findings = self._measuring.findings
-            if whole.low <= product <= whole.high:
-                findings.worth = each
-            else:
-                findings.notes.append(
-                    "What each change is worth is not separable: their product is "
-                    f"{math.exp(product):.2f}, and together they are worth "
-                    f"{whole.speedup.ratio:.2f} ({whole.speedup.low:.2f} to "
-                    f"{whole.speedup.high:.2f})."
-                )
+            findings.notes.append(
+                f"{leader.plan.describe()} still got faster or slower when it was last measured: "
+                "in a long run its speed may be another."
+            )
+        if not found or leader.out is not None or whole is None:
+            return
+        each = worths(found, (self.baseline, *self._between, leader), self._noise)
+        product = math.fsum(math.log(one.speedup.ratio) for one in each)
+        if whole.low <= product <= whole.high:
+            findings.worth = each
+            return
+        together = whole.speedup
+        findings.notes.append(
+            f"What each change is worth is not separable: their product is {math.exp(product):.2f},"
+            f" and together they are worth {together.ratio:.2f} ({together.low:.2f} to "
+            f"{together.high:.2f})."
+        )
 
     def _is_answered(self, leader: Contender, blocks: int) -> bool:
         """Whether measuring can end: the answer is there, cannot be had, or takes too long."""
@@ -233,8 +230,8 @@ class Confirmation:
     @property
     def is_over(self) -> bool:
         """Whether nobody is left to compare, or the time is up."""
-        racing = [rival for rival in self._rivals if rival.out is None]
-        return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
+        racing = [rival for rival in self.rivals if rival.out is None]
+        return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
 
     def _block(
         self,
@@ -255,7 +252,7 @@ class Confirmation:
             if self.is_over:
                 return True
             if leader is None:
-                left = sum(rival.out is None for rival in self._rivals)
+                left = sum(rival.out is None for rival in self.rivals)
                 known = left < 2 and seconds > LEAST_SECONDS * len(racing)
                 return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
             least, most = (LEAST_LATER, MOST_LATER) if alone else (LEAST_ROUNDS, LEAST_ROUNDS)
@@ -271,7 +268,7 @@ class Confirmation:
             take_turns(
                 self._measuring,
                 started,
-                (self._baseline, *self._rivals, *self._between),
+                (self.baseline, *self.rivals, *self._between),
                 block,
                 is_enough,
                 self._let_the_slower_sit_out,
@@ -285,7 +282,7 @@ class Confirmation:
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile the plan that will be recommended, in the processes that were measured last."""
         gain = None if leader.out is not None else self._gain(leader)
-        best = leader if gain is not None and gain.low > 0 else self._baseline
+        best = leader if gain is not None and gain.low > 0 else self.baseline
         living = next((one.living for one in started if one.contender is best and one.is_in), None)
         if isinstance(living, ProfilingLiving) and not self._measuring.timer.up(1.0):
             self._measuring.on_event(Said(text="looking where the time of the best plan goes"))
@@ -293,16 +290,16 @@ class Confirmation:
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
-        return fastest_of(self._baseline, self._rivals, self._noise)
+        return fastest_of(self.baseline, self.rivals, self._noise)
 
     def _gain(self, rival: Contender) -> Gain | None:
-        return gain_of(self._baseline, rival, self._noise, doubt=doubt_each(self._rivals))
+        return gain_of(self.baseline, rival, self._noise, doubt=doubt_each(self.rivals))
 
     def _let_the_slower_sit_out(self) -> None:
         leads = self._leader()
         if leads is None:
             return
-        for rival in self._rivals:
+        for rival in self.rivals:
             if rival.out is not None:
                 continue
             behind = gain_of(rival, leads[0], self._noise, doubt=CLEARLY)
@@ -311,26 +308,22 @@ class Confirmation:
 
     def _write_down(self, block: int, one: Started) -> None:
         """Write down what this block has shown of a contender's speed."""
-        findings, contender, failure = self._measuring.findings, one.contender, one.run.failure
-        rounds = zip(contender.logs, contender.blocks, strict=True)
-        logs = [log for log, at in rounds if at == block and log is not None]
+        findings, contender, reason = self._measuring.findings, one.contender, one.run.why
         findings.turns += one.turns
         findings.delayed_turns += one.delayed
-        reason = None if failure is None else f"{failure.kind}: {failure}"
-        if not one.counted and reason is None:
-            reason = (
-                "contended: other processes delayed its steps"
-                if one.delayed
-                else "not measured: the comparison ended before"
-            )
+        rounds = zip(contender.logs, contender.blocks, strict=True)
+        logs = [log for log, at in rounds if at == block and log is not None]
+        rate = throughput_of(logs or one.counted, self._noise) if one.counted else None
+        if rate is None and reason is None:
+            reason = "not measured: the comparison ended before"
+            if one.delayed:
+                reason = "contended: other processes delayed its steps"
         findings.confirm_runs.append(
             ConfirmRun(
                 round=block,
                 plan=contender.plan,
                 role=contender.role,
-                samples_per_second=throughput_of(logs or one.counted, self._noise)
-                if one.counted
-                else None,
+                samples_per_second=rate,
                 reason=reason,
                 turns=len(one.counted),
                 taken=tuple(one.taken),
@@ -372,44 +365,47 @@ def confirm_best(
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
     base = _today(findings)
-    if base is None and ran:
-        # Today's launch does not run: the first plan that did stands in for it.
-        base = findings.stand_in = ran[0]
+    if base is None and ran:  # the first plan that ran stands in for a launch that does not
+        base = ran[0]
+        findings.notes += [
+            f"The launch of today does not run ({first.kind}: {first_line(first.reason)}); "
+            f"the speed-up is over {base.describe()} instead."
+            for first in findings.trials
+            if first.plan.as_found
+        ]
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     if base is None or not ranked:
         return
+    dear = measuring.start_seconds >= DEAR_START_SECONDS
+    if dear:
+        findings.notes.append(
+            f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
+            "what each change is worth."
+        )
+    alive = most_living(measuring.facts, findings.trials)
+    in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
     with fresh_runner() as fresh:
-        alive = most_living(measuring.facts, findings.trials)
-        together = isinstance(fresh, LivingRunner) and alive >= LEAST_ALIVE
-        dear = measuring.start_seconds >= DEAR_START_SECONDS
-        if dear:
-            findings.notes.append(
-                f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
-                "what each change is worth."
-            )
-        in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
+        together = alive >= LEAST_ALIVE and isinstance(fresh, LivingRunner)
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
         measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
-        baseline, rivals = _contenders(base, chosen)
         measuring.living.only((base, *chosen) if together else ())
+        compared = _compared(measuring, base, chosen)
         try:
             if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
                 way = partial(on_the_way, space, base, 0 if dear else alive)
-                Confirmation(measuring, baseline, rivals).side_by_side(runner, way, fresh)
-        except TooShort:  # too short to warm up and take turns, but its runs can be measured whole
+                compared.side_by_side(runner, way, fresh)
+        except TooShort:  # to warm up and take turns, but its runs can be measured whole
             together = False
-            baseline, rivals = _contenders(base, in_rounds)
+            compared = _compared(measuring, base, in_rounds)
         if not together:
             measuring.living.close()
-            Confirmation(measuring, baseline, rivals).one_after_another(fresh)
-        spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
-        while spare and all(rival.out is not None and not rival.measured for rival in rivals):
-            # All rivals failed in fresh processes: the next best plan is measured.
-            findings.fallen.extend(rivals)
-            baseline, rivals = _contenders(base, [spare.pop(0)])
-            Confirmation(measuring, baseline, rivals).one_after_another(fresh)
-    findings.baseline = baseline
-    findings.rivals = rivals
+            compared.one_after_another(fresh)
+    findings.baseline, findings.rivals = compared.baseline, compared.rivals
+
+
+def _compared(measuring: Measuring, base: Plan, plans: Sequence[Plan]) -> Confirmation:
+    rivals = [Contender(role="candidate", plan=plan) for plan in plans]
+    return Confirmation(measuring, Contender(role="baseline", plan=base), rivals)
 
 
 def may_be_the_best(trial: Trial) -> bool:
@@ -425,11 +421,6 @@ def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple
     """The changes from today's launch to this plan, where all plans on the way can live at once."""
     way = changes(space, today, best)
     return way if len(way) < alive else ()
-
-
-def _contenders(base: Plan, plans: Sequence[Plan]) -> tuple[Contender, list[Contender]]:
-    rivals = [Contender(role="candidate", plan=plan) for plan in plans]
-    return Contender(role="baseline", plan=base), rivals
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
@@ -451,37 +442,5 @@ def _today(findings: Findings) -> Plan | None:
     return next((trial.plan for trial in tried), None)
 
 
-WARMUP_STEPS = 4
-"""About how many steps a contender warms up before its first turn."""
-
 PROFILE_STEPS = 6
 """About how many steps the profile of the best plan takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """The seconds from the start of a plan to its first step, and the seconds of a step."""
-
-    start_seconds: float
-    step_seconds: float
-
-
-def starts_at_the_end(*, rivals: int, changes: int) -> int:
-    """The fewest plans that are started after the search: those of the second block."""
-    return 1 + max(1, changes) if rivals else 0
-
-
-def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
-    """About how many seconds pass at most between the end of the search and the result.
-
-    The ``rivals`` are measured beside today's launch, in the processes of their trials. Then the
-    plans of as many ``changes``, which lead to the best rival, are measured in new processes.
-    """
-    profile = PROFILE_STEPS * pace.step_seconds
-    if not rivals:
-        return profile
-    begun = pace.start_seconds + WARMUP_STEPS * pace.step_seconds
-    round_ = sum(steps_of_turn(pace.step_seconds, lone=False)) * pace.step_seconds
-    first = (1 + rivals) * (AWAKE_STEPS * pace.step_seconds + LEAST_ROUNDS * round_)
-    second = (1 + max(1, changes)) * (begun + LEAST_ROUNDS * round_)
-    return profile + max(MOST_SECONDS, first + second)

@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product, repeat
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, median
 from typing import Literal
 
 from cputune.plan import Plan
@@ -79,10 +79,6 @@ by so much: beyond it, a step was delayed."""
 
 NEGLIGIBLE = 1e-6
 """A combination of ``_MAY_BE`` with a smaller weight than this is left out of the mean."""
-
-ALIKE, LEAST_TOLD = 0.1, 4
-"""Two plans were delayed alike where the shares of time that they waited differ by less than the
-first number. The second is the fewest rounds that tell it."""
 
 _PRIOR_WEIGHT = 2.0
 _NOISE_WEIGHT = 4.0
@@ -233,8 +229,7 @@ class Contender:
 
     ``blocks`` holds for each round the number of its block; the rounds of a block share their
     processes. ``ages`` holds how many steps these had taken; infinitely many where each round has
-    processes of its own. ``waited`` is the share of its turn that other processes kept it waiting,
-    None where that is not known. ``steps`` are those of each round that counts. ``sizes`` is how
+    processes of its own. ``steps`` are those of each round that counts. ``sizes`` is how
     much the first steps of a process had to do. Where batches differ in length, ``logs`` are those
     of the mean batch (``level_rounds``); ``doubt_of_data`` is the variance of that, where another
     plan takes other samples. ``out`` is the reason why it is measured no more.
@@ -245,24 +240,16 @@ class Contender:
     logs: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     ages: list[float] = field(default_factory=list)
-    waited: list[float | None] = field(default_factory=list)
     steps: dict[int, list[SizedStep]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     doubt_of_data: float = 0.0
     out: str | None = None
 
-    def add(
-        self,
-        block: int,
-        log: float | None = None,
-        age: float = math.inf,
-        waited: float | None = None,
-    ) -> None:
+    def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
         """Write down a round."""
         self.blocks.append(block)
         self.logs.append(log)
         self.ages.append(age)
-        self.waited.append(waited)
 
     @property
     def measured(self) -> list[float]:
@@ -323,22 +310,6 @@ def fastest_of(
         if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
     ]
     return max(gains, key=lambda pair: pair[1].mean, default=None)
-
-
-def waited_alike(baseline: Contender, other: Contender) -> tuple[float, float, bool] | None:
-    """The shares of time that two plans were kept waiting, and whether these are alike.
-
-    They are alike where the 95 % interval of the differences of their rounds lies within ``ALIKE``
-    (a test of equivalence, Schuirmann 1987). None where too few rounds tell it.
-    """
-    told = zip(baseline.waited, other.waited, strict=False)
-    pairs = [(slow, fast) for slow, fast in told if slow is not None and fast is not None]
-    if len(pairs) < LEAST_TOLD:
-        return None
-    apart = [slow - fast for slow, fast in pairs]
-    half = _students_quantile(len(pairs) - 1) * stdev(apart) / math.sqrt(len(pairs))
-    slow, fast = (fmean(column) for column in zip(*pairs, strict=True))
-    return slow, fast, abs(slow - fast) + half < ALIKE
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import (
@@ -44,111 +43,72 @@ from cputune.tuner.living import LivingTrials
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
-_WORTHWHILE = 6
-"""How many times a trial of today's launch a study takes at least that compares anything."""
-
-_STEPS = 8
-"""About how many steps a trial has that is measured to its end, warm-up included."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
     """The trial that was running when the time was up.
 
-    ``when`` says what it was doing: "after 2 steps", "while importing torch". ``startup_seconds``
-    are those from its start to its first step, or to the end where it took none. ``delayed_runs``
-    are the earlier runs of the same plan that do not count because other processes delayed them.
+    ``when`` says what it was doing: "after 2 steps", "while importing torch".
     """
 
     number: int
     plan: Plan
     when: str
-    run: Run
-    startup_seconds: float
-    delayed_runs: int = 0
-
-    def note(self) -> str:
-        """What the notes of a result say of the trial."""
-        return f"Trial {self.number} ({self.plan.describe()}) was cut short {self.when}."
-
-    def error(self) -> NoValidTrialError:
-        """The error of a study whose first trial this was, so that it has no number."""
-        hint = f"give it more: --max-time {self._enough()}"
-        if self.delayed_runs:
-            hint = (
-                "other processes delayed its runs: wait until nobody else computes here, "
-                "--wait-quiet 10m"
-            )
-        return NoValidTrialError(
-            f"{TIME_UP} before today's launch had a speed to compare with: {self.when}", hint=hint
-        )
-
-    def _enough(self) -> str:
-        """A time in which a study can compare something, in whole minutes."""
-        each = self.run.step_seconds / self.run.steps if self.run.steps else 0.0
-        trial = self.startup_seconds + _STEPS * each
-        return f"{max(1, math.ceil(_WORTHWHILE * trial / 60))}m"
 
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
     """What a study has found so far.
 
+    ``notes`` are sentences for the result. ``never_quiet``: no run was quiet, so delayed steps
+    count; ``shared``: in the confirmation too, since the user said that the machine is busy.
     ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
-    processes delayed. ``believed``: the confirmation has counted delayed steps all the same, since
-    the user asked for it. ``cut_off`` is the trial that was running when the time was up.
-    ``stand_in`` is the plan that others are compared with where the baseline did not run.
-    ``fallen`` are contenders that failed in the confirmation. ``unsettled`` are plans that still
-    got faster or slower at its end. ``same_as_today`` counts the plans that turned out to be
-    today's launch, as their ranks show. ``compile_seconds`` is the longest that torch.compile has
-    taken. ``profile`` says where the time of the best plan goes. ``flag``: how many times as fast
-    the script's own flag against padding makes the best plan, at least and at most.
+    processes delayed. ``cut_off`` is the trial that was running when the time was up. ``baseline``
+    and ``rivals`` are the contenders of the confirmation. ``profile`` says where the time of the
+    best plan goes. ``flag``: how many times as fast the script's own flag against padding makes the
+    best plan, at least and at most.
     """
 
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    exhausted: bool = False
-    same_as_today: int = 0
+    shared: bool = False
     never_quiet: bool = False
     saw_quiet: bool = False
     contended_runs: int = 0
     turns: int = 0
     delayed_turns: int = 0
-    believed: bool = False
     samples_per_step: int | None = None
-    unsettled: list[Plan] = field(default_factory=list)
-    compile_seconds: float = 0.0
     data: str | None = None
     cut_off: CutOff | None = None
-    stand_in: Plan | None = None
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
-    fallen: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
     profile: Profile | None = None
     flag: tuple[float, float] | None = None
 
+    @property
+    def believes_delayed(self) -> bool:
+        """Whether delayed steps count in the confirmation, too."""
+        return self.shared and self.never_quiet
 
-def is_disturbed(findings: Findings) -> bool:
-    """Whether other processes delayed most of the measurements that the result would rest on."""
-    if findings.turns:
-        return 2 * findings.delayed_turns > findings.turns
-    if findings.confirm_runs:
-        contended = [run for run in findings.confirm_runs if _is_contended(run.reason)]
-        return findings.believed or 2 * len(contended) > len(findings.confirm_runs)
-    return findings.never_quiet
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes delayed most of what the result would rest on."""
+        if self.turns:
+            return 2 * self.delayed_turns > self.turns
+        if self.confirm_runs:
+            reasons = [run.reason or "" for run in self.confirm_runs]
+            contended = sum(reason.startswith(Contended.kind) for reason in reasons)
+            return self.believes_delayed or 2 * contended > len(reasons)
+        return self.never_quiet
 
-
-def how_disturbed(findings: Findings) -> str:
-    """How other processes disturbed the study, in words for a message."""
-    if findings.turns:
-        return f"other processes delayed {findings.delayed_turns} of {findings.turns} measurements"
-    return "other processes delayed most steps, again and again"
-
-
-def _is_contended(reason: str | None) -> bool:
-    return (reason or "").startswith(Contended.kind)
+    @property
+    def how_disturbed(self) -> str:
+        """How other processes disturbed the study, in words for a message."""
+        if self.turns:
+            return f"other processes delayed {self.delayed_turns} of {self.turns} measurements"
+        return "other processes delayed most steps, again and again"
 
 
 ATTEMPTS = 3
@@ -207,10 +167,8 @@ class Timer:
 class Measuring:
     """Runs plans, and writes down what the runs show of the machine.
 
-    ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known to be
-    busy, so delayed steps count in the confirmation too. ``steps_planned`` is the length of the
-    user's training; None: so long that the time to compile does not matter. ``start_seconds`` are
-    those from the start of the last run to its first step.
+    ``reference`` are the losses of the baseline, by step. ``start_seconds`` are those from the
+    start of the last run to its first step.
     """
 
     facts: HostFacts
@@ -219,8 +177,6 @@ class Measuring:
     timer: Timer
     on_event: OnEvent
     reference: Sequence[float | None] = field(default=())
-    shared: bool = False
-    steps_planned: int | None = None
     start_seconds: float = 0.0
     living: LivingTrials = field(init=False)
 
@@ -234,9 +190,7 @@ class Measuring:
             self,
             race=race,
             findings=Findings(
-                never_quiet=found.never_quiet,
-                saw_quiet=found.saw_quiet,
-                compile_seconds=found.compile_seconds,
+                shared=found.shared, never_quiet=found.never_quiet, saw_quiet=found.saw_quiet
             ),
             timer=replace(self.timer),
             on_event=on_event,
@@ -249,18 +203,17 @@ class Measuring:
         for a run that is no trial.
         """
         spent = 0.0
-        attempts = 1 if self.findings.never_quiet or self.shared else ATTEMPTS
+        attempts = 1 if self.findings.never_quiet or self.findings.shared else ATTEMPTS
         for attempt in range(attempts):
-            run = self._read(runner, plan, number, believe_delayed=False)
-            spent += run.step_seconds
+            run = self._read(runner, plan, number)
             if isinstance(run.failure, OutOfMemory) and len(self.living):
-                self.living.close()  # their memory may be needed for this run
-                run = self._read(runner, plan, number, believe_delayed=False)
                 spent += run.step_seconds
-            if run.cut is not None:
-                return run, spent
-            if not isinstance(run.failure, Contended):
-                self.findings.saw_quiet = True
+                self.living.close()  # their memory may be needed for this run
+                run = self._read(runner, plan, number)
+            spent += run.step_seconds
+            contended = isinstance(run.failure, Contended)
+            self.findings.saw_quiet |= run.cut is None and not contended
+            if run.cut is not None or not contended:
                 return run, spent
             self.findings.contended_runs += 1
             if self.timer.up(share_of(number), spent):
@@ -285,29 +238,24 @@ class Measuring:
     ) -> float | None:
         """The log seconds per sample of one run of a plan alone; None where it gave none.
 
-        The run is repeated once where other processes delayed it. A contender that fails takes no
-        further part.
+        A contender that fails takes no further part.
         """
-        for _ in range(2):
-            run = self._read(
-                runner,
-                contender.plan,
-                None,
-                believe_delayed=self._believes_delayed,
-                verdict=verdict,
-            )
-            self.findings.believed |= self._believes_delayed
-            self.timer.step_seconds += run.step_seconds
-            if not isinstance(run.failure, Contended) or self.timer.up(1.0):
-                break
-            self.findings.contended_runs += 1
+        run = self._read(
+            runner,
+            contender.plan,
+            None,
+            believe_delayed=self.findings.believes_delayed,
+            verdict=verdict,
+        )
+        self.timer.step_seconds += run.step_seconds
+        contended = isinstance(run.failure, Contended)
+        self.findings.contended_runs += contended
         measured = self.race.estimate(run.logs) if run.logs and not run.failure else None
         if measured is not None:
             contender.steps[len(contender.logs)] = run.counted[measured.warmup :]
             contender.sizes = max(contender.sizes, run.sizes, key=len)
-        reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
-        if measured is None and not isinstance(run.failure, Contended):
-            contender.out = reason or NoMeasurement.kind
+        elif not contended:
+            contender.out = run.why or NoMeasurement.kind
         runs = self.findings.confirm_runs
         runs.append(
             ConfirmRun(
@@ -315,7 +263,7 @@ class Measuring:
                 plan=contender.plan,
                 role=contender.role,
                 samples_per_second=None if measured is None else speed(measured),
-                reason=reason,
+                reason=run.why,
                 taken=(turn_of(sum(r.round == number for r in runs), run.trace),),
             )
         )
@@ -328,7 +276,7 @@ class Measuring:
         plan: Plan,
         number: int | None,
         *,
-        believe_delayed: bool,
+        believe_delayed: bool = False,
         verdict: Callable[[Sequence[float]], Verdict] | None = None,
     ) -> Run:
         share = share_of(number)
@@ -353,10 +301,6 @@ class Measuring:
         fastest = self.race.fastest
         return fastest is None or self.race.estimate(run.logs).center < fastest.center + NEAR_ENOUGH
 
-    @property
-    def _believes_delayed(self) -> bool:
-        return self.shared and self.findings.never_quiet
-
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
         """The rules by which the steps of trial ``number`` are read; None: of the confirmation."""
 
@@ -367,10 +311,8 @@ class Measuring:
 
         return Rules(
             delays_itself=delays_itself(plan, self.facts),
-            believe_delayed=self._believes_delayed,
+            believe_delayed=self.findings.believes_delayed,
             reference=() if plan.as_found else self.reference,
-            steps_planned=self.steps_planned,
-            compile_seconds=self.findings.compile_seconds,
             on_step=on_step,
         )
 
@@ -415,6 +357,11 @@ def shortened(text: str, most: int) -> str:
         return text
     half = most // 2 - 10
     return f"{text[:half]}\n[…]\n{text[-half:]}"
+
+
+def first_line(text: str | None) -> str:
+    """Of what a trial failed of."""
+    return (text or "no reason given").strip().split("\n")[0][:500]
 
 
 def trial_of(

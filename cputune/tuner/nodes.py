@@ -12,18 +12,17 @@ Everything else, events included, happens in the thread of the study.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune.plan import Plan
 from cputune.result import Origin, Throughput, Trial, host_fingerprint
-from cputune.steps import DataRunner, Runner, SpreadingRunner
+from cputune.steps import Runner, SpreadingRunner
 from cputune.tuner.events import Event, Said
-from cputune.tuner.measuring import Measuring, observed, speed
+from cputune.tuner.measuring import Measuring, speed
 from cputune.tuner.race import WANDER, Z95
 from cputune.tuner.reading import Run
 
@@ -52,8 +51,7 @@ class Attempt:
 
     ``number`` is the trial's; None for today's launch on another node. ``nodes`` are those that it
     runs on; none where all runs are on one machine. ``slower`` and ``doubt`` are what ``slower_by``
-    gave. ``delayed`` counts the runs of the study that other processes had delayed before it began.
-    ``error`` is an exception that its thread raised.
+    gave. ``error`` is an exception that its thread raised.
     """
 
     number: int | None
@@ -64,18 +62,13 @@ class Attempt:
     nodes: tuple[str, ...] = ()
     slower: float = 0.0
     doubt: float = 0.0
-    delayed: int = 0
     run: Run = field(default_factory=Run)
     seconds: float = 0.0
-    observed: tuple[Mapping[str, Any], ...] = ()
-    data: str | None = None
     error: BaseException | None = None
 
     def measure(self) -> None:
         """Run it until it has steps enough."""
         self.run, self.seconds = self.measuring.quiet_run(self.runner, self.plan, self.number)
-        self.observed = observed(self.runner)
-        self.data = self.runner.data if isinstance(self.runner, DataRunner) else None
 
 
 class Nodes:

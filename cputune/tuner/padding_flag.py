@@ -72,7 +72,8 @@ def gain_of_flag(
     baseline = Contender(role="baseline", plan=plan)
     rival = Contender(role="candidate", plan=replace(plan))
     # Its losses are others, and its rounds no part of the confirmation.
-    own = replace(measuring, findings=Findings(), reference=(), on_event=lambda event: None)
+    findings = Findings(shared=measuring.findings.shared)
+    own = replace(measuring, findings=findings, reference=(), on_event=lambda event: None)
     with open_runner(workload, True) as typed, open_runner(other, True) as told:
         if not (isinstance(typed, LivingRunner) and isinstance(told, LivingRunner)):
             return None

@@ -40,8 +40,8 @@ class Run:
 
     ``logs`` are the steps that count, as log seconds per sample, each as of a batch of the mean
     size: ``counted`` holds them as they were. ``sizes`` are those of all steps, ``step_seconds`` is
-    the time of all of them, whether they count or not, ``waited_seconds`` that in which others kept
-    it waiting, and ``trace`` holds each one's, and whether others delayed it. ``ended``: the job
+    the time of all of them, whether they count or not, and ``trace`` holds each one's, and whether
+    others delayed it. ``ended``: the job
     came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
     ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
     ``compile_seconds`` what it has added to them, as far as it is known. ``living`` are its
@@ -55,7 +55,6 @@ class Run:
     delayed: int = 0
     steps: int = 0
     step_seconds: float = 0.0
-    waited_seconds: float = 0.0
     trace: list[tuple[float, bool]] = field(default_factory=list)
     compiled: int = 0
     compiling_seconds: float = 0.0
@@ -66,6 +65,11 @@ class Run:
     cut: str | None = None
     failure: TrialError | None = None
     living: Living | None = None
+
+    @property
+    def why(self) -> str | None:
+        """Why it failed, its kind before; None where it did not."""
+        return None if self.failure is None else f"{self.failure.kind}: {self.failure}"
 
     @property
     def contended(self) -> bool:
@@ -80,17 +84,13 @@ class Rules:
     ``delays_itself``: the plan has more threads than CPUs, so its delays are its own.
     ``believe_delayed``: the machine is never quiet, so delayed steps are all there is.
     ``reference``: the losses of the baseline, by step; empty where there are none.
-    ``steps_planned``: of the user's run, over which the time to compile is spread; and
-    ``compile_seconds`` the longest that a plan of the study has needed for it, which finds kernels
-    of the one before it. ``keeps``: whether the processes of a run that is over stay alive.
+    ``keeps``: whether the processes of a run that is over stay alive.
     """
 
     verdict: Callable[[Sequence[float]], Verdict] = lambda logs: "more"
     delays_itself: bool = False
     believe_delayed: bool = False
     reference: Sequence[float | None] = ()
-    steps_planned: int | None = None
-    compile_seconds: float = 0.0
     out_of_time: Callable[[float], bool] = lambda seconds: False
     on_step: Callable[[int, Step, bool], None] = lambda index, step, delayed: None
     keeps: Callable[[Run], bool] = lambda run: False
@@ -148,7 +148,6 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     if not (math.isfinite(seconds) and seconds >= LEAST_SECONDS and samples > 0):
         raise NoMeasurement(f"step {index} took {seconds} s for {samples} samples")
     run.step_seconds += seconds
-    run.waited_seconds += step.delayed_seconds
     run.samples = samples
     run.losses.append(step.loss)
     diverged = divergence(run.losses, rules.reference)
@@ -165,7 +164,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     if delayed and not rules.believe_delayed:
         return
     run.compile_seconds = max(0.0, run.compiling_seconds - run.compiled * seconds)
-    run.counted.append((math.log((seconds + _spread(run, rules)) / samples), step.size))
+    run.counted.append((math.log(seconds / samples), step.size))
     run.logs = levelled(run.counted, run.sizes)
     run.verdict = rules.verdict(run.logs)
 
@@ -177,13 +176,6 @@ def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
         step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
         delayed=tuple(index for index, (_, delayed) in enumerate(steps) if delayed),
     )
-
-
-def _spread(run: Run, rules: Rules) -> float:
-    """What a step of the user's run has to bear of the time to compile."""
-    if not run.compiled or rules.steps_planned is None:
-        return 0.0
-    return max(run.compile_seconds, rules.compile_seconds) / rules.steps_planned
 
 
 def count_of_steps(count: int) -> str:

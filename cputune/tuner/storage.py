@@ -14,12 +14,12 @@ import logging
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 import optuna
@@ -39,10 +39,6 @@ from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    from cputune.ranks.hosts import RankHosts
-
 
 _IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune.schema"
 STUDY_SCHEMA = 1
@@ -342,18 +338,30 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
+MAY_CHANGE = {
+    *("budget", "max_time_seconds", "price_per_hour", "study", "resume"),
+    *("share_machine", "wait_quiet_seconds"),
+}
+"""Options that a study can be gone on with another value of; the rest is part of its identity."""
+
+
 def identity_of(
-    options: TuneOptions, facts: HostFacts, workload: Workload, hosts: RankHosts | None = None
+    options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
     """What must be the same for a study to be gone on with."""
+    names = [one.name for one in fields(TuneOptions) if one.name not in MAY_CHANGE]
     return {
         "host": host_fingerprint(facts),
-        "hosts": None if hosts is None else list(hosts.names),
+        "hosts": list(hosts),
         "workload": workload.to_json(),
-        "seed": options.seed,
-        "knobs": None if options.knobs is None else sorted(options.knobs),
-        "fix": {name: str(value) for name, value in sorted((options.fix or {}).items())},
-        **({} if options.keep is None else {"keep": options.keep}),
-        "allow_slow_precision": options.allow_slow_precision,
-        "steps_planned": options.steps_planned,
+        **{name: _plain(getattr(options, name)) for name in names},
     }
+
+
+def _plain(value: object) -> object:
+    """An option as JSON has it, in whatever order it was given."""
+    if isinstance(value, Mapping):
+        return {name: str(value[name]) for name in sorted(value)}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return sorted(str(one) for one in value)
+    return value

@@ -162,7 +162,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_study_goes_on(
     assert [trial["reason"].partition(":")[0] for trial in lost] == ["beta was lost"]
     later = result["trials"][lost[0]["number"] + 1 :]
     assert {trial["plan"]["nodes"] for trial in later} == {1}
-    assert any("the study went on with alpha" in note for note in result["notes"])
+    assert any("the study goes on with alpha" in note for note in result["notes"])
     until(lambda: not ranks(hosts, "alpha", script), 60)
     if not late:  # a rank that has not called yet learns of it when it does
         until(lambda: not ranks(hosts, "beta", script), 60)

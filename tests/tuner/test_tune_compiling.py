@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from machines import TODAY, machine
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
-from cputune.errors import CannotError, UsageError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
 from cputune.plan import Plan
@@ -27,10 +25,10 @@ COMPILING = Step(seconds=40.4, samples=8, compile_seconds=38.0)
 FIX = {"ranks": 1, "threads": 2, "precision": "bf16"}
 
 
-def read(*steps: Step, **rules: float) -> Run:
+def read(*steps: Step) -> Run:
     run = Run()
     for step in steps:
-        take(run, step, Rules(**rules))  # type: ignore[arg-type]
+        take(run, step, Rules())
     return run
 
 
@@ -41,28 +39,13 @@ class TestReading:
         assert (run.steps, run.compiled) == (3, 1)
         assert run.compile_seconds == pytest.approx(40.0), "its own step is not the compiler's"
 
-    def test_it_is_spread_over_the_steps_that_are_planned(self) -> None:
-        run = read(COMPILING, Step(seconds=0.4, samples=8), steps_planned=100)
-        assert run.logs == [pytest.approx(math.log(0.8 / 8))]
-
-    def test_where_kernels_were_found_the_longest_so_far_counts(self) -> None:
-        warm = replace(COMPILING, seconds=4.4, compile_seconds=3.0)
-        after = Step(seconds=0.4, samples=8)
-        run = read(warm, after, steps_planned=100, compile_seconds=40.0)
-        assert run.logs == [pytest.approx(math.log(0.8 / 8))]
-        assert run.compile_seconds == pytest.approx(4.0)
-
-    def test_what_did_not_compile_has_nothing_to_bear(self) -> None:
-        run = read(Step(seconds=0.4, samples=8), steps_planned=100, compile_seconds=40.0)
-        assert run.logs == [pytest.approx(math.log(0.4 / 8))]
-
     def test_it_is_none_where_the_other_steps_take_longer(self) -> None:
         little = Step(seconds=0.4, samples=8, compile_seconds=0.2)
         assert read(little).compile_seconds == 0.0
         assert read(little, Step(seconds=0.9, samples=8)).compile_seconds == 0.0
 
 
-def study(steps_planned: int | None = None, **options: object) -> Result:
+def study() -> Result:
     """Compiled, a step takes 0.3 s instead of 0.4 s, after 60 s for the compiler."""
 
     def script(plan: Plan, before: int) -> Iterable[Step]:
@@ -77,8 +60,6 @@ def study(steps_planned: int | None = None, **options: object) -> Result:
         runner=FakeRunner(script),
         knobs=["+compile"],
         fix=FIX,
-        steps_planned=steps_planned,
-        **options,  # type: ignore[arg-type]
     )
 
 
@@ -91,30 +72,6 @@ class TestAStudy:
         assert trial.compile_seconds == pytest.approx(60.0)
         assert "takes 60 s at the start" in " ".join(result.notes)
         assert "about 600 of them" in " ".join(result.notes), "60 s, of which each saves 0.1"
-
-    def test_of_a_long_run_it_is_a_part(self) -> None:
-        result = study(steps_planned=3000)
-        assert compiled(result.best.plan)
-        assert result.speedup.ratio == pytest.approx(0.4 / 0.32, rel=0.02)
-        assert result.steps_planned == 3000
-        assert "spread over the 3,000 steps that are planned" in " ".join(result.notes)
-        assert Result.from_json(result.to_json()) == result
-
-    def test_of_a_short_run_it_is_not_worth_it(self) -> None:
-        result = study(steps_planned=100)
-        assert not compiled(result.best.plan)
-        assert not any("torch.compile" in note for note in result.notes)
-
-    def test_no_run_has_less_than_a_step(self) -> None:
-        with pytest.raises(UsageError, match="a run of 0 steps"):
-            study(steps_planned=0)
-
-    def test_a_study_is_gone_on_with_for_the_same_run(self, tmp_path: Path) -> None:
-        study(steps_planned=3000, study=tmp_path / "s.db", budget=2)
-        with pytest.raises(CannotError, match="steps planned"):
-            study(steps_planned=100, study=tmp_path / "s.db", resume=True)
-        again = study(steps_planned=3000, study=tmp_path / "s.db", resume=True)
-        assert compiled(again.best.plan)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from tuner.fakes import PLANS, SMALL
 import cputune
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts, Package
+from cputune.knobs.record import LeftOut
 from cputune.layout import baseline_plan
 from cputune.options import TuneOptions
 from cputune.result import (
@@ -27,8 +28,6 @@ from cputune.result import (
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.gains import LOOK_DOUBT, SLOWER, Contender, gain_side_by_side
 from cputune.tuner.measuring import CutOff, Findings
-from cputune.tuner.reading import Run
-from cputune.tuner.space import SearchSpace
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 TODAY = baseline_plan(SMALL.facts)
@@ -74,13 +73,15 @@ def found(baseline: Contender, *rivals: Contender, **more: object) -> Findings:
 
 
 def ended(
-    findings: Findings, space: SearchSpace | None = SPACE, facts: HostFacts = SMALL.facts
+    findings: Findings,
+    left_out: tuple[LeftOut, ...] = SPACE.left_out,
+    facts: HostFacts = SMALL.facts,
 ) -> Result:
     return conclude(
         findings,
         facts=facts,
         workload=SMALL.workload,
-        space=space,
+        left_out=left_out,
         options=TuneOptions(seed=7),
         created="today",
         noise=NOISE,
@@ -167,23 +168,9 @@ class TestConfirmed:
 
 class TestNotes:
     def test_of_a_trial_that_was_cut_short(self) -> None:
-        run = Run(steps=2, step_seconds=3.0)
-        cut = CutOff(number=3, plan=FIRST, when="after 2 steps", run=run, startup_seconds=9.0)
-        assert "Trial 3 (" in said(found(contender(0, 1, 1), contender(1, 0, 0), cut_off=cut))
-
-    def test_of_a_space_that_is_exhausted(self) -> None:
-        few = Findings(trials=trials(8.0, 16.0), exhausted=True)
-        assert f"The search ended after 1 of {len(PLANS)} plans: no other one" in said(few)
-        findings = Findings(trials=trials(8.0, *[16.0] * len(PLANS)), exhausted=True)
-        assert f"The search ended after {len(PLANS)} of {len(PLANS)} plans" in said(findings)
-        assert "search ended" not in said(Findings(trials=trials(8.0, 16.0)))
-
-    def test_of_a_launch_of_today_that_does_not_run(self) -> None:
-        (today,) = failed("no memory\nat all", kind="out of memory")
-        findings = Findings(trials=[today, *trials(None, 8.0)], stand_in=FIRST)
-        assert (
-            "The launch of today does not run (out of memory: no memory); "
-            f"the speed-up is over {FIRST.describe()} instead." in said(findings)
+        cut = CutOff(number=3, plan=FIRST, when="after 2 steps")
+        assert f"Trial 3 ({FIRST.describe()}) was cut short after 2 steps." in said(
+            found(contender(0, 1, 1), contender(1, 0, 0), cut_off=cut)
         )
 
     def test_of_those_that_failed_when_run_afresh(self) -> None:
@@ -192,10 +179,8 @@ class TestNotes:
             contender(1, 0.5, 0.5),
             contender(2, 0.6, 0.6, out=SLOWER),
             contender(3, None, out="crashed: rank 0 died"),
-            fallen=[contender(4, None, out="no measurement")],
         )
         assert list(ended(findings).notes) == [
-            f"{PLANS[3].describe()} failed when it was run afresh (no measurement).",
             f"{PLANS[2].describe()} failed when it was run afresh (crashed: rank 0 died).",
         ]
 
@@ -240,7 +225,7 @@ def test_a_result_holds_what_it_was_made_of_and_with() -> None:
     assert result.trials == tuple(findings.trials)
     assert (result.confirmation, result.data) == ((run,), "made up")
     assert result.left_out == SPACE.left_out != ()
-    assert ended(findings, space=None).left_out == ()
+    assert ended(findings, left_out=()).left_out == ()
     assert result.host == host_fingerprint(facts)
     unknown = replace(facts, python=None, packages=())
     assert list(ended(findings, facts=unknown).versions) == ["cputune"]
@@ -257,7 +242,7 @@ class TestNothingValid:
         )
 
     def test_says_where_the_time_went(self) -> None:
-        cut = CutOff(number=0, plan=TODAY, when="at once", run=Run(), startup_seconds=9.0)
+        cut = CutOff(number=0, plan=TODAY, when="at once")
         with pytest.raises(NoValidTrialError, match="to compare with: at once"):
             ended(Findings(cut_off=cut))
         with pytest.raises(NoValidTrialError, match="1 crashed"):

@@ -11,7 +11,7 @@ from tuner.fakes import PLANS, FakeRunner, measuring
 
 from cputune.plan import Plan
 from cputune.result import Throughput
-from cputune.steps import Contended, Crashed, Step
+from cputune.steps import Crashed, Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import (
     SLOWER,
@@ -83,13 +83,6 @@ def test_a_rival_that_fails_is_out() -> None:
     (base, failed, other), _, _ = confirmed(failing(1, Crashed("rank 0 died")), 3)
     assert (failed.out, other.out) == ("crashed: rank 0 died", None)
     assert ratio(base, other) == pytest.approx(2.0)
-
-
-def test_a_run_that_others_delayed_is_made_once_more() -> None:
-    (base, rival), order, findings = confirmed(failing(1, Contended("others")))
-    assert (rival.out, findings.contended_runs) == (None, 1)
-    assert order[:3] == [0, 1, 1]
-    assert ratio(base, rival) == pytest.approx(2.0)
 
 
 def test_a_baseline_that_fails_ends_it() -> None:

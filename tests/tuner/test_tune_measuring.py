@@ -144,14 +144,12 @@ class TestTrials:
 
 
 class TestConfirmation:
-    @pytest.mark.parametrize(("times", "tries"), [(0, 1), (1, 2), (2, 2)])
-    def test_has_two_tries_to_be_quiet(self, times: int, tries: int) -> None:
+    @pytest.mark.parametrize("delayed", [True, False])
+    def test_has_no_number_of_a_run_that_others_delayed(self, delayed: bool) -> None:
         study = FakeStudy()
-        log, started = study.confirm(busy(times))
-        assert started == tries
-        assert study.findings.contended_runs == times
-        assert (log is None) is (times == 2)
-        assert study.timer.step_seconds == 3.0 * times + (times < 2) * 4.0
+        log, started = study.confirm(busy(delayed))
+        assert (log is None, started, study.findings.contended_runs) == (delayed, 1, delayed)
+        assert study.timer.step_seconds == (3.0 if delayed else 4.0)
 
     def test_is_written_down_and_told(self) -> None:
         study = FakeStudy()
@@ -161,7 +159,7 @@ class TestConfirmation:
         assert (kept.round, kept.role, kept.plan, kept.reason) == (2, "candidate", PLANS[0], None)
         assert kept.samples_per_second is not None
         assert kept.samples_per_second.median == pytest.approx(1.0)
-        study.confirm(busy(2))
+        study.confirm(busy(1))
         said = study.findings.confirm_runs[-1]
         assert study.of_kind(ConfirmRun) == [kept, said]
         assert [turn.place for run in (kept, said) for turn in run.taken] == [0, 1]
@@ -178,23 +176,15 @@ class TestConfirmation:
         (kept,) = study.findings.confirm_runs
         assert (kept.samples_per_second, kept.reason) == (None, "crashed: rank 0 died")
 
-    def test_is_not_tried_again_where_the_time_is_up(self) -> None:
-        study = FakeStudy(most_seconds=3.0)
-        assert study.confirm(busy(9))[1] == 1
-        assert study.findings.contended_runs == 0
-        assert FakeStudy(most_seconds=4.0).confirm(busy(9))[1] == 2
-
     @pytest.mark.parametrize("shared", [True, False])
     @pytest.mark.parametrize("never_quiet", [True, False])
     def test_believes_a_machine_that_is_shared_and_never_quiet(
         self, shared: bool, never_quiet: bool
     ) -> None:
         study = FakeStudy()
-        if shared:
-            study.measuring.shared = True
-        study.findings.never_quiet = never_quiet
+        study.findings.shared, study.findings.never_quiet = shared, never_quiet
         log, _ = study.confirm(busy(9))
-        assert (log is not None) is study.findings.believed is (shared and never_quiet)
+        assert (log is not None) is (shared and never_quiet)
         assert study.measuring.rules(PLANS[0]).believe_delayed is (shared and never_quiet)
 
 

@@ -245,7 +245,7 @@ class TestLosing:
         assert lost.reason == "delta was lost: the connection was cut"
         assert {trial.plan.nodes for trial in result.trials if trial.state == COMPLETED} == {1, 2}
         assert result.best.plan.nodes == 2
-        assert any("went on with alpha, beta, gamma" in note for note in result.notes)
+        assert any("goes on with alpha, beta, gamma" in note for note in result.notes)
 
     def test_the_first_host_is_lost_with_todays_launch(self) -> None:
         hosts = four_hosts()

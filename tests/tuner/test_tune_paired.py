@@ -6,16 +6,13 @@ import math
 import random
 
 import pytest
-from tuner.fakes import PLANS
 
 from cputune.tuner.gains import (
     DELTA,
-    Contender,
     Gain,
     _students_quantile,
     center_of,
     gain_side_by_side,
-    waited_alike,
 )
 
 NOISE = 0.05
@@ -149,20 +146,3 @@ def test_what_is_level_is_seldom_said_to_change() -> None:
     rng = random.Random(5)
     gains = [settles(rng, 0.0) for _ in range(200)]
     assert sum(gain is not None and gain.settles for gain in gains) <= 6
-
-
-def waiting(*shares: float | None) -> Contender:
-    made = Contender(role="candidate", plan=PLANS[0])
-    for share in shares:
-        made.add(0, 0.0, 9, share)
-    return made
-
-
-def test_two_plans_wait_alike_where_their_shares_surely_differ_by_little() -> None:
-    calm = waiting(0.5, 0.5, 0.5, 0.5, None)
-    assert waited_alike(calm, waiting(0.52, 0.48, 0.5, 0.5, 0.9)) == (0.5, 0.5, True)
-    assert waited_alike(calm, waiting(0.3, 0.3, 0.3, 0.3)) == (0.5, pytest.approx(0.3), False)
-    scattered = waited_alike(calm, waiting(0.9, 0.1, 0.9, 0.1))
-    assert scattered is not None
-    assert not scattered[2], "nobody can tell"
-    assert waited_alike(calm, waiting(0.5, 0.5, 0.5)) is None

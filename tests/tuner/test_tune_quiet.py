@@ -11,7 +11,7 @@ from cputune.errors import NotMeasurableError
 from cputune.layout import baseline_plan
 from cputune.result import ConfirmRun
 from cputune.tuner.events import Disturbed
-from cputune.tuner.measuring import Findings, is_disturbed
+from cputune.tuner.measuring import Findings
 from cputune.tuner.study import wait_until_quiet
 
 STRESS = "stress (process 7) 98 % of a CPU"
@@ -67,7 +67,7 @@ def run(reason: str | None) -> ConfirmRun:
         (Findings(turns=24, delayed_turns=12), False),
         (Findings(confirm_runs=[run("contended: others"), run("contended: others")]), True),
         (Findings(confirm_runs=[run("contended: others"), run(None)]), False),
-        (Findings(confirm_runs=[run(None)], believed=True), True),
+        (Findings(confirm_runs=[run(None)], shared=True, never_quiet=True), True),
         (Findings(never_quiet=True, confirm_runs=[run(None), run("crashed: x")]), False),
     ],
     ids=[
@@ -85,4 +85,4 @@ def run(reason: str | None) -> ConfirmRun:
 def test_what_others_have_delayed_is_no_ground_for_a_claim(
     findings: Findings, disturbed: bool
 ) -> None:
-    assert is_disturbed(findings) == disturbed
+    assert findings.disturbed == disturbed

@@ -201,17 +201,6 @@ class TestTurn:
         with pytest.raises(TooShort):
             one.turn()
 
-    def test_of_a_script_that_begins_again_bears_the_time_to_compile_once(self) -> None:
-        compiling = Step(10.5, 1, compile_seconds=10.0)
-        lives = [dying(NoMeasurement("it ended"), 0.5, 0.5, 0.5, 0.5) for _ in range(2)]
-        one = started(
-            *(chain([compiling], steps(0.5, 0.5), life) for life in lives),
-            rules=Rules(steps_planned=100),
-        )
-        one.warm_up(Race())
-        taken = [one.turn() for _ in range(3)]
-        assert taken == [pytest.approx(math.log(0.6)), None, pytest.approx(math.log(0.6))]
-
 
 def in_turns(
     those: Sequence[Started], rounds: int = 99, among: Measuring | None = None
