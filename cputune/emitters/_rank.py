@@ -19,12 +19,13 @@ of all of them. It needs Python 3.8 and nothing else, and replaces itself (exec)
             pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
                      (no more than the N it asked for) cut them into one share per rank, by
                      sockets, NUMA nodes and cores (place.py), else leave it to the kernel.
---meet S    before it starts, meet the ranks of all hosts at MASTER_ADDR:MASTER_PORT, for S
-            seconds at most (meet.py, beside this file): one that cannot run ends them all.
---look      only look whether the CPUs of all local ranks can be had here, and start nothing.
---node K/N  for --look: this is host K of N, and with --meet the hosts meet, not their ranks.
+--look      only look whether the CPUs of all local ranks can be had here, and start nothing;
+            NODE_RANK says which of several hosts this is.
 --which A,B only print which of these hosts this one is, from 0.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
+
+A rank of MPI that cannot run dies of a signal: mpirun then ends the others, on all hosts. After a
+mere exit status those of hydra wait for it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import socket
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
 TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -64,6 +65,11 @@ class RankError(Exception):
     """What is wrong, and what to do about it."""
 
 
+def say(reason: str, hint: str) -> None:
+    sys.stderr.write(f"error: {reason}\nhint: {hint}\n")
+    sys.stderr.flush()
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise RankError(message, EXAMPLE)
@@ -76,8 +82,6 @@ def options_of(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--launcher", choices=tuple(NUMBERING), default="torch")
     parser.add_argument("--bind", default="exact")
     parser.add_argument("--hosts", default="")
-    parser.add_argument("--node", default="0/1")
-    parser.add_argument("--meet", default="")
     parser.add_argument("--which")
     parser.add_argument("--look", action="store_true")
     for name in ("--cpus", "--ccl-cpus", "--set", "--unset"):
@@ -212,30 +216,6 @@ def of_node(lists: list[str], node: int) -> str:
     return lists[node if len(lists) > 1 else 0] if lists else ""
 
 
-def together(
-    options: argparse.Namespace, member: int, members: int, step: Callable[[], None]
-) -> None:
-    """Take the step and go on with all members, or with none; alone where nobody is to be met."""
-    if not options.meet or members < 2:
-        step()
-        return
-    import meet  # type: ignore[import-not-found]
-
-    problem = None
-    try:
-        step()
-    except RankError as error:
-        problem = error.args
-    address, port = os.environ.get("MASTER_ADDR", ""), variable("MASTER_PORT", "")
-    seconds = number(options.meet, "S of --meet S")
-    try:
-        meet.meet(member, members, address, port, seconds, problem)
-    except meet.Trouble as trouble:
-        if trouble.said and (member == 0 or not options.look):  # hosts have a terminal each
-            sys.exit(3)
-        raise RankError(trouble.reason, trouble.hint) from None
-
-
 def main() -> None:
     options = options_of(sys.argv[1:])
     if options.which:
@@ -249,9 +229,8 @@ def main() -> None:
         print(node)
         return
     if options.look:
-        node, members = (number(part, "--node K/N") for part in options.node.split("/", 1))
-        shares = of_node(options.cpus, this_node(options.hosts, node)).split("/")
-        together(options, node, members, lambda: look(shares))
+        node = this_node(options.hosts, variable("NODE_RANK", "0"))
+        look(of_node(options.cpus, node).split("/"))
         return
     pod = options.bind.startswith("pod=")
     if not pod and options.bind not in ("exact", "offered"):
@@ -264,9 +243,13 @@ def main() -> None:
     for change in options.set:
         name, _, value = change.partition("=")
         os.environ[name] = value
-    rank, world = variable("RANK", "0"), variable("WORLD_SIZE", "1")
-    counted = rank // local_size
-    together(options, rank, world, lambda: take_place(options, local_rank, local_size, counted))
+    try:
+        take_place(options, local_rank, local_size, variable("RANK", "0") // local_size)
+    except RankError as error:
+        if options.launcher != "mpi" or "RANK" not in os.environ:
+            raise
+        say(f"{socket.gethostname()}: {error.args[0]}", error.args[1])
+        os.kill(os.getpid(), signal.SIGTERM)
     os.execv(sys.executable, [sys.executable, *options.command])
 
 
@@ -301,8 +284,8 @@ if __name__ == "__main__":
     try:
         main()
     except RankError as error:
-        sys.stderr.write("error: {}\nhint: {}\n".format(*error.args))
+        say(*error.args)
         sys.exit(3)
     except (OSError, ValueError) as error:  # a variable or an argument that the system refuses
-        sys.stderr.write(f"error: {error}\nhint: {EXAMPLE}\n")
+        say(str(error), EXAMPLE)
         sys.exit(3)

@@ -63,7 +63,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     )
     config = words.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
-    return (script, EmittedFile(name=CONFIG, text=config), *shell.meeting(job), *hosts)
+    return (script, EmittedFile(name=CONFIG, text=config), *hosts)
 
 
 def _of_launcher(job: LaunchJob) -> str:

@@ -49,7 +49,7 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         if watched
         else f'exec "${{launch[@]}}" {words} "$@"\n',
     )
-    return (script, *shell.meeting(job), *host_files(job, dialects_of(job)))
+    return (script, *host_files(job, dialects_of(job)))
 
 
 def _refuse_others(dialect: str) -> str:

@@ -20,7 +20,6 @@ DIFFERENT_NODES = (
     "The hosts differ in their CPUs: no launcher binds, rank.py binds each rank to the CPUs of "
     "its own host."
 )
-MEET_SCRIPT = "meet.py"
 TEXTS = Path(__file__).with_name("texts")
 
 
@@ -153,13 +152,11 @@ def rank(
 
     ``here``: the ranks run on the machine that runs the script, which can thus look whether
     they can have their CPUs before a launcher binds them: hydra's own message for CPUs that
-    are not there is ``hwloc_set_cpubind failed``. Else the ranks of several nodes meet.
+    are not there is ``hwloc_set_cpubind failed``.
     """
     lines = ['"$here/rank.py"', f"--launcher {launcher}", *_lists(job)]
     if binding != "exact":
         lines.append(f"--bind {binding}")
-    if job.plan.nodes > 1 and not here:
-        lines.append(f"--meet {MEET_SECONDS}")
     text = lines_array("rank", [*lines, *more])
     look = '"$python" "${rank[@]}" --look\n' if here and job.plan.nodes == 1 else ""
     return text + look
@@ -179,18 +176,6 @@ def _lists(job: LaunchJob) -> list[str]:
             for node in nodes
         ]
     return [*lines, f"--hosts {ShellWord(','.join(node.name for node in job.nodes))}"]
-
-
-MEET_SECONDS = 120
-"""So long the ranks of a launch wait for each other: a launcher starts them all at once."""
-
-
-def meeting(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """meet.py, which rank.py needs beside it on several nodes."""
-    if job.plan.nodes == 1:
-        return ()
-    text = Path(__file__).with_name("_meet.py").read_text(encoding="utf-8")
-    return (EmittedFile(name=MEET_SCRIPT, text=text),)
 
 
 FIND_SETVARS = """import importlib.util, os

@@ -39,7 +39,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         local=str(plan.processes_per_node),
         rank=shell.rank(job, "slurm", binding="offered"),
     )
-    return (script, *shell.meeting(job))
+    return (script,)
 
 
 def directives(job: LaunchJob) -> str:

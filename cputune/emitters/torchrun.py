@@ -10,9 +10,6 @@ from cputune.emitters import shell
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import ShellWord
 
-MEET_SECONDS = 600
-"""So long torchrun itself would wait for the other nodes, which people start one by one."""
-
 
 def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
@@ -25,7 +22,6 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         "node_rank": '"$node_rank"' if several else "0",
         "address": ShellWord(job.nodes[0].name if several else "127.0.0.1"),
         "all": ShellWord(",".join(node.name for node in job.nodes)),
-        "seconds": str(MEET_SECONDS),
     }
     script = shell.launch_script(
         job,
@@ -35,9 +31,9 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         inputs="node_rank=${NODE_RANK:-}\n" if several else "",
         port=shell.fill("torchrun_port.sh" if several else "free_port.sh", values),
         rank=shell.rank(job, "torch", here=True),
-        look=shell.fill("torchrun_meet.sh", values) if several else "",
+        look='NODE_RANK=$node_rank "$python" "${rank[@]}" --look\n' if several else "",
     )
-    return (script, *shell.meeting(job))
+    return (script,)
 
 
 TORCHRUN = Format(

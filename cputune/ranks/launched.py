@@ -48,6 +48,7 @@ class Launched:
         training: what its first steps train; None where not every rank has told it.
         returncode: the first that was not 0, else 0; None where the launch had to be
             ended, after the last step that was asked for (``enough``) or at its time limit.
+            A command that fails ends the others, which would wait for its ranks.
         output: the tail of what it wrote.
     """
 
@@ -110,21 +111,28 @@ def observe(
         while not (job.is_over or enough or time.monotonic() >= deadline):
             whole += job.hear(deadline - time.monotonic())
             enough = sum(len(made) >= steps for made in job.ranks.values()) >= ranks
+            if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         over = job.is_over
         if over:
             whole += job.hear_out(0.0)
         seconds = time.monotonic() - started
-        tails = [exit_["tail"] for exit_ in job.exits] if over else list(job.end().values())
-        codes = [exit_["status"] for exit_ in job.exits]
+        tails = [exit_["tail"] for exit_ in job.exits] + list(() if over else job.end().values())
+        tails += [tail_of(log, job.clean) for log in logs]
+        failed = next((exit_["status"] for exit_ in job.exits if exit_["status"]), None)
         return Launched(
             ranks=_ranks(job),
             steps=tuple(whole),
             training=job.training(),
-            returncode=next((code for code in codes if code), 0) if over else None,
+            returncode=0 if over and failed is None else failed,
             enough=enough,
-            timed_out=not over and not enough,
+            timed_out=not (over or enough or failed),
             seconds=seconds,
-            output="\n".join(filter(str.strip, tails + [tail_of(log, job.clean) for log in logs])),
+            output="\n".join(
+                filter(
+                    str.strip, [*dict.fromkeys(tails), *(tail_of(log, job.clean) for log in logs)]
+                )
+            ),
         )
 
 

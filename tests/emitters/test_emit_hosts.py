@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from emit_machines import TODAY, machine, tuned
 
-from cputune.emitters import FORMATS, EmittedFile, emit, parse_hosts
+from cputune.emitters import EmittedFile, emit, parse_hosts
 from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.layout import make_plan
@@ -103,9 +103,3 @@ def test_what_is_promised_reads_back(tmp_path: Any) -> None:
     assert said.samples_per_second
     alone = promise_in(main_file("mpirun", hosts=parse_hosts("beta")).text)
     assert alone.samples_per_second is None
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_meeting_lies_beside_launches_that_need_it(format: str) -> None:
-    names = {file.name for file in emit(result(), format, facts=FACTS)}
-    assert ("meet.py" in names) is (format not in ("pytorchjob", "trainjob"))

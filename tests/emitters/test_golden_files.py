@@ -15,12 +15,11 @@ import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
 from cputune.emitters.command import CARRY_SCRIPT, RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
 from cputune.emitters.container import PLACE_SCRIPT
-from cputune.emitters.shell import MEET_SCRIPT
 from cputune.verifier import CONSUMERS
 from cputune.verifier.artefact import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COMPANIONS = (RANK_SCRIPT, MEET_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
+COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
 SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
 
 

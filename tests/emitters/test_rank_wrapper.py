@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -89,9 +90,23 @@ def test_a_process_that_nobody_numbered_is_the_first() -> None:
     assert seen("--launcher", "torch", "--cpus", f"{ALLOWED[0]}/{LAST}")[1] == [ALLOWED[0]]
 
 
-@pytest.mark.parametrize("program", [RANK, RANK.with_name("_meet.py")])
-def test_it_is_python_3_8(program: Path) -> None:
-    ast.parse(program.read_text(encoding="utf-8"), feature_version=(3, 8))
+def test_it_is_python_3_8() -> None:
+    ast.parse(RANK.read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_a_rank_of_mpi_that_cannot_run_dies_of_a_signal() -> None:
+    """hydra lets the others wait after a mere exit status, for as long as gloo does."""
+    cpus = ("--cpus", f"{ALLOWED[0]}/4000", "--", "-c", "")
+    answer = start("--launcher", "mpi", *cpus, **MPICH)
+    assert answer.returncode == -signal.SIGTERM
+    assert f"error: {socket.gethostname()}: rank 1 cannot have CPUs 4000" in answer.stderr
+    assert start("--launcher", "slurm", *cpus, **SLURM).returncode == 3
+
+
+def test_a_host_looks_for_its_own_ranks() -> None:
+    lists = ("--cpus", LAST, "--cpus", "4000", "--look")
+    assert start(*lists, NODE_RANK="0").returncode == 0
+    assert start(*lists, NODE_RANK="1").returncode == 3
 
 
 @pytest.mark.parametrize(("rank", "cpu"), [("1", ALLOWED[0]), ("3", ALLOWED[-1])])

@@ -148,7 +148,6 @@ rank=(
   "$here/rank.py"
   --launcher mpi
   --cpus 4-27/32-55
-  --meet 120
   --unset KMP_AFFINITY
   --set ACCELERATE_USE_CPU=true
   --set OMP_NUM_THREADS=24

@@ -133,7 +133,6 @@ rank=(
   "$here/rank.py"
   --launcher mpi
   --cpus 4-27/32-55
-  --meet 120
 )
 launch+=("$python" "${rank[@]}" -- "${train[@]}")
 

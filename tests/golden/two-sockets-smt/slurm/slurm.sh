@@ -153,6 +153,5 @@ rank=(
   --launcher slurm
   --cpus 4-27/32-55
   --bind offered
-  --meet 120
 )
 exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"

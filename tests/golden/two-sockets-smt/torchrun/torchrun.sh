@@ -115,7 +115,5 @@ rank=(
   --launcher torch
   --cpus 4-27/32-55
 )
-# All nodes start, or none: where one cannot have its CPUs all end, and say why.
-MASTER_ADDR=node1 MASTER_PORT=$port \
-  "$python" "${rank[@]}" --meet 600 --node "$node_rank/2" --look
+NODE_RANK=$node_rank "$python" "${rank[@]}" --look
 exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"
