@@ -33,7 +33,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from cputune.facts import HostFacts
 from cputune.levers import GAINS, Lever, Takes, in_words
@@ -145,9 +146,20 @@ def check(code: str, severity: Severity) -> Callable[[Callable[..., Iterable[Fin
     return lambda find: replace(_described(code, severity, find), find=find)
 
 
-def fault(code: str, severity: Severity) -> Callable[[Callable[[], None]], Check]:
-    """Make a Check of a docstring alone, for what is found elsewhere than in the facts."""
-    return lambda named: _described(code, severity, named)
+def fault(
+    code: str, severity: Severity, find: Callable[[Check, Any], Iterable[Finding]] | None = None
+) -> Callable[[Callable[[], None]], Check]:
+    """Make a Check of a docstring alone.
+
+    For what is found elsewhere than in the facts; or as several checks find theirs, by ``find``,
+    which is given the check and what was seen.
+    """
+
+    def made(named: Callable[[], None]) -> Check:
+        one = _described(code, severity, named)
+        return one if find is None else replace(one, find=partial(find, one))
+
+    return made
 
 
 def _described(code: str, severity: Severity, named: Callable[..., object]) -> Check:

@@ -7,15 +7,25 @@ page agree with each other and with the plan of ``cputune emit``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from typing import Any
 
 from cputune import cpulist
 from cputune.doctor.finding import Check, Finding
+from cputune.documents import packaged_toml
 from cputune.facts import HostFacts, Launcher
 from cputune.layout import Advice, advise
 
 INTEL_OPENMP = r"libiomp5|libomp\.so"
 _TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
+
+
+@cache
+def variable_rows(kind: str) -> tuple[Mapping[str, Any], ...]:
+    """The rows of this kind in ``checks/variables.toml``."""
+    return tuple(packaged_toml("cputune.doctor.checks", "variables.toml")[kind])
 
 
 def value(facts: HostFacts, name: str) -> str | None:

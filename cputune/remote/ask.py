@@ -17,13 +17,13 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
-from cputune.errors import CannotError, Unreachable
+from cputune.errors import CannotError, HostError, Unreachable
 from cputune.host.children import end, in_session
 from cputune.log import log
 from cputune.remote.named import Node
@@ -53,6 +53,11 @@ between double quotes (csh: ``!``)."""
 _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
 
 
+Read = TypeVar("Read")
+_NO_SENSE = (HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError)
+"""What an answer of another form raises when it is read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The answer of one host, or why there is none.
@@ -70,6 +75,16 @@ class Answer:
     def seconds(self) -> float:
         """How long the host took."""
         return self.ended - self.began
+
+    def read(self, make: Callable[[Mapping[str, Any]], Read]) -> Read | Answer:
+        """What is made of it; where there is none, or it makes no sense, an answer that says so."""
+        if self.told is None:
+            return self
+        try:
+            return make(self.told)
+        except _NO_SENSE as error:
+            said = f"what it answers makes no sense ({type(error).__name__}: {error})"
+            return replace(self, told=None, unreachable=Unreachable(self.node.name, said))
 
 
 def script_text(name: str, package: str = "cputune.remote.sent") -> str:
@@ -137,55 +152,44 @@ def ask_each(
 
 
 def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, seconds: float) -> Answer:
-    began = time.time()
-    process = start(reach, node, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    began, argv = time.time(), reach.argv(node, command)
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **reach.variables},
+            start_new_session=True,  # no Ctrl-C, no password prompt
+        )
+    except OSError as error:
+        what = f"cannot start {argv[0]}: {error.strerror or error}"
+        raise CannotError(what, hint="--through names another way to hosts") from error
+    late = False
     try:
         out, err = process.communicate(said, timeout=seconds)
-        late = False
     except subprocess.TimeoutExpired:
         late = True
         out, err = _ended(process)
     except BaseException:
         _ended(process)
         raise
-    ended = time.time()
-    told = last_object(out.decode("utf-8", "replace").splitlines())
-    if told is not None:
-        answer = Answer(node=node, told=told, began=began, ended=ended)
+    answer = Answer(node=node, told=last_object(out), began=began, ended=time.time())
+    if answer.told is not None:
         _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, answer.seconds)
         return answer
-    words = err.decode(errors="replace")
+    words, noise = err.decode(errors="replace"), out.decode(errors="replace")[:60].strip()
     if late:
-        lines = [line.strip()[:200] for line in words.splitlines() if line.strip()]
-        reason = f"it gave no answer in {seconds:.3g} s" + "".join(f": {x}" for x in lines[-1:])
+        last = [line.strip()[:200] for line in words.splitlines() if line.strip()][-1:]
+        reason = ": ".join((f"it gave no answer in {seconds:.3g} s", *last))
         hint: str | None = "is it up, and does a firewall stand between?"
+    elif process.returncode == 0:
+        reason = f"its answer is not readable: {noise!r}" if noise else "its answer is not readable"
+        hint = f"{reach.name} {node.name} true should print nothing"
     else:
         reason, hint = reach.explain(node, process.returncode, words)
-        if process.returncode == 0:
-            noise = out.decode(errors="replace")[:60]
-            reason = "its answer is not readable" + (f": {noise!r}" if noise.strip() else "")
-            hint = f"{reach.name} {node.name} true should print nothing"
     _LOG.info("%s gave no answer: %s", node.name, reason)
-    error = Unreachable(node.name, reason, hint=hint)
-    return Answer(node=node, unreachable=error, began=began, ended=ended)
-
-
-def start(
-    reach: Reach, node: Node, command: Sequence[str], **streams: Any
-) -> subprocess.Popen[bytes]:
-    """Start a program on a host, in a session of its own here. Raises CannotError."""
-    argv = reach.argv(node, command)
-    try:
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            env={**os.environ, **reach.variables},
-            start_new_session=True,  # no Ctrl-C, no password prompt
-            **streams,
-        )
-    except OSError as error:
-        what = f"cannot start {argv[0]}: {error.strerror or error}"
-        raise CannotError(what, hint="--through names another way to hosts") from error
+    return replace(answer, unreachable=Unreachable(node.name, reason, hint=hint))
 
 
 def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
@@ -196,9 +200,9 @@ def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     return b"", b""
 
 
-def last_object(lines: Iterable[str]) -> dict[str, Any] | None:
+def last_object(said: bytes) -> dict[str, Any] | None:
     """The last line that is a JSON object; a login shell may have written anything before it."""
-    for line in reversed(tuple(lines)):
+    for line in reversed(said.decode("utf-8", "replace").splitlines()):
         if line.startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
                 told = json.loads(line)

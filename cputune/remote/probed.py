@@ -11,11 +11,11 @@ import posixpath
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cputune.documents import record_of
-from cputune.errors import HostError, Unreachable
 from cputune.facts import HostFacts
 from cputune.host import Host, RecordedHost
 from cputune.host.metadata import JUDGED, read_distributions
@@ -190,26 +190,9 @@ def question(
     }
 
 
-_NO_SENSE = (
-    HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError,
-)  # fmt: skip
-"""What an answer of another form raises when it is read."""
-
-
 def _probed(answer: Answer) -> Probed | Answer:
     """The host of an answer; one that makes no sense is a host that is not reached."""
-    if answer.told is None:
-        return answer
-    try:
-        return _judged(answer, answer.told)
-    except _NO_SENSE as error:
-        said = f"what it answers makes no sense ({type(error).__name__}: {error})"
-        return Answer(
-            node=answer.node,
-            unreachable=Unreachable(answer.node.name, said),
-            began=answer.began,
-            ended=answer.ended,
-        )
+    return answer.read(partial(_judged, answer))
 
 
 def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:

@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import lacks_torch, unset, value, without_gpu
+from cputune.doctor.variables import (
+    lacks_torch,
+    unset,
+    value,
+    variable_rows,
+    without_gpu,
+)
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 
@@ -17,40 +23,6 @@ _WITH_BACKPORTS = r"\.el\d|\.amzn\d|-150\d00\."
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", *_AMX, "amx_fp16")
 """What a cap takes away, the oldest first."""
-
-# By each cap the first flag that it takes away.
-# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
-_ONEDNN = {
-    "SSE41": "avx2",
-    "AVX": "avx2",
-    "AVX2": "avx512f",
-    "AVX2_VNNI": "avx512f",
-    "AVX2_VNNI_2": "avx512f",
-    "AVX512_CORE": "avx512_vnni",
-    "AVX512_CORE_VNNI": "avx512_bf16",
-    "AVX512_CORE_BF16": "avx512_fp16",
-    "AVX512_CORE_FP16": "amx_tile",
-    "AVX512_CORE_AMX": "amx_fp16",
-}
-_MKL = {
-    "SSE4_2": "avx2",
-    "AVX": "avx2",
-    "AVX2": "avx512f",
-    "AVX2_E1": "avx512f",
-    "AVX512": "avx512_vnni",
-    "AVX512_E1": "avx512_bf16",
-    "AVX512_E2": "avx512_fp16",
-    "AVX512_E3": "amx_tile",
-    "AVX512_E4": "amx_fp16",
-}
-# aten/src/ATen/native/DispatchStub.cpp: it governs vector code only
-_ATEN = {"DEFAULT": "avx2", "AVX2": "avx512f"}
-_CAPS = (
-    ("ONEDNN_MAX_CPU_ISA", _ONEDNN, _FLAGS),
-    ("DNNL_MAX_CPU_ISA", _ONEDNN, _FLAGS),
-    ("ATEN_CPU_CAPABILITY", _ATEN, _FLAGS[:2]),
-    ("MKL_ENABLE_INSTRUCTIONS", _MKL, _FLAGS),
-)
 
 
 @check("fp16-ignored", Severity.WARNING)
@@ -88,12 +60,12 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
-    for name, caps, flags in _CAPS:
-        first = caps.get((value(facts, name) or "").upper())
-        above = flags[flags.index(first) :] if first else ()
+    for cap in variable_rows("caps"):
+        first = cap["first"].get((value(facts, cap["name"]) or "").upper())
+        above = _FLAGS[_FLAGS.index(first) : cap.get("flags")] if first else ()
         lost = [flag for flag in above if facts.cpu.has(flag)]
         if lost:
-            yield unset(isa_capped, facts, name, f", but this CPU has {', '.join(lost)}")
+            yield unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")
 
 
 @check("amx-doubtful", Severity.WARNING)

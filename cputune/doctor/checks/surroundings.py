@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.doctor.variables import number, under_mpi, under_torchrun, unset, value, without_gpu
-from cputune.documents import packaged_toml
+from cputune.doctor.variables import (
+    number,
+    under_mpi,
+    under_torchrun,
+    unset,
+    value,
+    variable_rows,
+    without_gpu,
+)
 from cputune.facts import HostFacts
 from cputune.stack import versions_of
 
@@ -106,19 +111,6 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """A variable of a library, the values that are meant (whole, any case), and what they do.
-
-    ``unless`` is a package with which it is in order. The rows stand in ``variables.toml``.
-    """
-
-    name: str
-    values: str
-    does: str
-    unless: str | None = None
-
-
 @check("variable-refused", Severity.ERROR)
 def variable_refused(facts: HostFacts) -> Iterator[Finding]:
     """A variable asks for what these libraries cannot do here
@@ -137,17 +129,11 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
         yield from _told(facts, variable_refused, "refused")
 
 
-@cache
-def _settings() -> Mapping[str, tuple[_Setting, ...]]:
-    table = packaged_toml("cputune.doctor.checks", "variables.toml")
-    return {kind: tuple(_Setting(**row) for row in rows) for kind, rows in table.items()}
-
-
 def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
-    for setting in _settings()[kind]:
-        meant = re.fullmatch(f"(?i:{setting.values})", value(facts, setting.name) or "")
-        if meant and (setting.unless is None or facts.package(setting.unless) is None):
-            yield unset(asking, facts, setting.name, f": {setting.does}")
+    for row in variable_rows(kind):
+        meant = re.fullmatch(f"(?i:{row['values']})", value(facts, row["name"]) or "")
+        if meant and not ("unless" in row and facts.package(row["unless"])):
+            yield unset(asking, facts, row["name"], f": {row['does']}")
 
 
 @check("master-port-taken", Severity.WARNING)

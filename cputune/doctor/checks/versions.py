@@ -8,15 +8,39 @@ not declare torch.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
+from cputune.doctor.finding import Check, Finding, Severity, check, checks_of, fault
 from cputune.doctor.variables import is_true, lacks_torch, number, unset, value
 from cputune.facts import HostFacts
 from cputune.stack import fit, uses
 from cputune.stack.requirements import unmet
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.ways import both_ways, way_out
+
+
+def misfit(
+    code: str, severity: Severity, told: Callable[[Versions], str | None]
+) -> Callable[[Callable[[], None]], Check]:
+    """A check of a docstring alone: versions that do not fit, with the way to some that do."""
+
+    def find(one: Check, facts: HostFacts) -> Iterator[Finding]:
+        versions = versions_of(facts)
+        if (said := told(versions)) is not None:
+            remedy, command = both_ways(versions)
+            yield one.finding(said, remedy=remedy, command=command)
+
+    return fault(code, severity, find)
+
+
+def _ipex_torch(versions: Versions) -> str | None:
+    return fit.ipex_torch(versions) if load().ipex_for(versions.torch) else None
+
+
+def _ipex_ended(versions: Versions) -> str | None:
+    said, last = fit.ipex_torch(versions), load().ipex[-1].version
+    end = f"; the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
+    return said + end if said and not load().ipex_for(versions.torch) else None
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -65,8 +89,8 @@ def package_twice(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("ipex-torch-mismatch", Severity.ERROR)
-def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
+@misfit("ipex-torch-mismatch", Severity.ERROR, _ipex_torch)
+def ipex_torch_mismatch() -> None:
     """IPEX was built for another torch
 
     Symptom: ``undefined symbol: …autograd4Node4name…``, or the interpreter just ends.
@@ -81,13 +105,10 @@ def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313,
     intel/intel-extension-for-pytorch#317, intel/intel-extension-for-pytorch#778
     """
-    versions = versions_of(facts)
-    if load().ipex_for(versions.torch):
-        yield from _misfit(ipex_torch_mismatch, fit.ipex_torch(versions), versions)
 
 
-@check("ipex-ended", Severity.ERROR)
-def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
+@misfit("ipex-ended", Severity.ERROR, _ipex_ended)
+def ipex_ended() -> None:
     """There is no IPEX for this torch
 
     Symptom: "No matching distribution found for intel_extension_for_pytorch".
@@ -100,25 +121,10 @@ def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/intel-extension-for-pytorch#867, intel/intel-extension-for-pytorch#871
     """
-    versions = versions_of(facts)
-    said = fit.ipex_torch(versions)
-    if said and not load().ipex_for(versions.torch):
-        last = load().ipex[-1].version
-        end = f"; the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
-        yield from _misfit(ipex_ended, said + end, versions)
 
 
-def _misfit(
-    asking: Check, said: str | None, versions: Versions, severity: Severity | None = None
-) -> Iterator[Finding]:
-    """The finding of versions that do not fit, with the way to some that do."""
-    if said is not None:
-        remedy, command = both_ways(versions)
-        yield asking.finding(said, severity=severity, remedy=remedy, command=command)
-
-
-@check("oneccl-torch-mismatch", Severity.ERROR)
-def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
+@misfit("oneccl-torch-mismatch", Severity.ERROR, fit.oneccl_torch)
+def oneccl_torch_mismatch() -> None:
     """The oneCCL bindings were built for another torch
 
     Symptom: an abort or an undefined symbol at ``import oneccl_bindings_for_pytorch``.
@@ -131,8 +137,6 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/torch-ccl#59, intel/torch-ccl#53, intel/torch-ccl#16
     """
-    versions = versions_of(facts)
-    yield from _misfit(oneccl_torch_mismatch, fit.oneccl_torch(versions), versions)
 
 
 @check("transformers-torch", Severity.ERROR)
@@ -152,11 +156,18 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     versions = versions_of(facts)
     refused = fit.transformers_torch(versions)
     said = refused or fit.declared(versions, "transformers", "torch")
-    yield from _misfit(transformers_torch, said, versions, None if refused else Severity.WARNING)
+    if said is not None:
+        remedy, command = both_ways(versions)
+        severity = None if refused else Severity.WARNING
+        yield transformers_torch.finding(said, severity=severity, remedy=remedy, command=command)
 
 
-@check("transformers-accelerate", Severity.ERROR)
-def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
+@misfit(
+    "transformers-accelerate",
+    Severity.ERROR,
+    lambda v: fit.declared(v, "transformers", "accelerate"),
+)
+def transformers_accelerate() -> None:
     """Trainer needs another accelerate
 
     Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
@@ -168,13 +179,10 @@ def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pypi.org/project/transformers/
     """
-    versions = versions_of(facts)
-    said = fit.declared(versions, "transformers", "accelerate")
-    yield from _misfit(transformers_accelerate, said, versions)
 
 
-@check("trainer-arguments", Severity.WARNING)
-def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
+@misfit("trainer-arguments", Severity.WARNING, fit.trainer_arguments)
+def trainer_arguments() -> None:
     """Scripts cannot parse TrainingArguments with this pair
 
     Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
@@ -187,12 +195,10 @@ def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/transformers#40818, huggingface/trl#4098
     """
-    versions = versions_of(facts)
-    yield from _misfit(trainer_arguments, fit.trainer_arguments(versions), versions)
 
 
-@check("pair-does-not-train", Severity.ERROR)
-def pair_does_not_train(facts: HostFacts) -> Iterator[Finding]:
+@misfit("pair-does-not-train", Severity.ERROR, fit.trained)
+def pair_does_not_train() -> None:
     """transformers and accelerate were tried together, and did not train
 
     Symptom: a TypeError or an ImportError as training begins, evaluates or saves:
@@ -207,8 +213,6 @@ def pair_does_not_train(facts: HostFacts) -> Iterator[Finding]:
 
     Source: cputune/stack/pairs.json, made by benchmarks/pairs.py; huggingface/transformers#34699
     """
-    versions = versions_of(facts)
-    yield from _misfit(pair_does_not_train, fit.trained(versions), versions)
 
 
 @check("requirement-unmet", Severity.ERROR)
@@ -253,8 +257,8 @@ def package_leftover(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("accelerate-torch", Severity.ERROR)
-def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
+@misfit("accelerate-torch", Severity.ERROR, lambda v: fit.declared(v, "accelerate", "torch"))
+def accelerate_torch() -> None:
     """accelerate needs a newer torch
 
     Symptom: an ImportError or AttributeError out of accelerate or torch at import.
@@ -266,8 +270,6 @@ def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pypi.org/project/accelerate/
     """
-    versions = versions_of(facts)
-    yield from _misfit(accelerate_torch, fit.declared(versions, "accelerate", "torch"), versions)
 
 
 @check("numpy-too-new", Severity.ERROR)

@@ -8,7 +8,7 @@ is not known of a host is no difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from cputune import cpulist
@@ -103,16 +103,11 @@ def differing(
 ) -> Callable[[Callable[[], None]], Check]:
     """A check of a docstring alone that finds where one of these is not alike on all hosts."""
 
-    def made(named: Callable[[], None]) -> Check:
-        described = fault(code, severity)(named)
+    def find(one: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+        if words := difference(hosts, told_of):
+            yield one.finding(words)
 
-        def find(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-            if words := difference(hosts, told_of):
-                yield described.finding(words)
-
-        return replace(described, find=find)
-
-    return made
+    return fault(code, severity, find)
 
 
 def _switch(value: bool | None) -> str | None:

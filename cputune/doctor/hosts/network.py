@@ -11,6 +11,7 @@ import random
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, TypeVar
 
 from msgspec import Meta
@@ -26,7 +27,7 @@ from cputune.carrier.interface import (
 )
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.documents import record_of
-from cputune.remote.ask import ask_each, script_text
+from cputune.remote.ask import Answer, ask_each, script_text
 from cputune.remote.probed import Probed
 from cputune.remote.reach import Reach
 
@@ -356,15 +357,12 @@ def side_by_side(
     told: dict[str, Told] = {}
     silent: list[Finding] = []
     for answer in answers:
-        name = answer.node.name
-        try:
-            if answer.unreachable is None:
-                told[name] = record_of(kind, answer.told)
-                continue
-            why = answer.unreachable.reason
-        except ValueError as error:
-            why = f"what it answers makes no sense ({error})"
-        silent.append(not_asked.finding(f"{script.removesuffix('.py')} on {name}: {why}"))
+        name, read = answer.node.name, answer.read(partial(record_of, kind))
+        if isinstance(read, Answer):
+            why = read.unreachable and read.unreachable.reason
+            silent.append(not_asked.finding(f"{script.removesuffix('.py')} on {name}: {why}"))
+        else:
+            told[name] = read
     return told, tuple(silent)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import threading
 import time
 from typing import Any
 
-READ_LIMIT_BYTES, PIECE_BYTES = 16 << 20, 1 << 16
+PIECE_BYTES, MOST_PIECES = 1 << 16, 256
 """No file that is looked at is longer; a read of 4 MiB below /proc/sys ends with ENOMEM."""
 
 NAMES_SECONDS = 12.0
@@ -42,14 +43,9 @@ def read(path: str) -> str:
     """The text of a regular file."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(22, "not a regular file", path)
-    content = bytearray()
     with open(path, "rb", buffering=0) as file:
-        while len(content) < READ_LIMIT_BYTES:
-            piece = file.read(PIECE_BYTES)
-            if not piece:
-                break
-            content += piece
-    return bytes(content).decode("utf-8", "replace")
+        pieces = iter(lambda: file.read(PIECE_BYTES), b"")
+        return b"".join(itertools.islice(pieces, MOST_PIECES)).decode("utf-8", "replace")
 
 
 def quiet(look: Any, *arguments: Any) -> Any:
@@ -122,12 +118,13 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
         if entry.startswith("/"):
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
     programs = [*asked["programs"], *([variables["CXX"]] if variables.get("CXX") else [])]
+    launchers = {name: launcher(name, asked) for name in programs}
     disks = {path: quiet(os.statvfs, path) for path in asked["disks"]}
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
         "environment": dict(variables),
-        "launchers": {name: told for name in programs for told in launcher(name, asked)},
+        "launchers": {name: one for name, one in launchers.items() if one["path"]},
         "processes": processes(asked["look_seconds"]),
         "disk_bytes": {p: d.f_frsize * d.f_blocks for p, d in disks.items() if d},
         "disk_free_bytes": {p: d.f_frsize * d.f_bavail for p, d in disks.items() if d},
@@ -147,31 +144,25 @@ def cpuid(leaf: str) -> list[int]:
         return list(struct.unpack("<4I", os.pread(device.fileno(), 16, number | sub << 32)))
 
 
-def launcher(name: str, asked: dict[str, Any]) -> Any:
+def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Where a program lies, on PATH or beside this Python; and what an MPI says of its version."""
-    beside = os.path.join(sys.prefix, "bin")
-    path = shutil.which(name) or shutil.which(name, path=beside)
-    if path is None:
-        return
+    path = shutil.which(name) or shutil.which(name, path=os.path.join(sys.prefix, "bin"))
     told: dict[str, Any] = {"path": path}
-    if name in asked["versions"]:
+    if path is not None and name in asked["versions"]:
+        argv, seconds = (path, "--version"), asked["version_seconds"]
+        code, texts = None, [b"", b""]
         try:
             done = subprocess.run(
-                (path, "--version"),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=asked["version_seconds"],
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
             )
-            texts = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
-            code = done.returncode
+            code, texts = done.returncode, [done.stdout, done.stderr]
         except subprocess.TimeoutExpired:
-            code, texts = None, ["", ""]
+            pass
         except OSError as error:
-            told["error"] = error.errno
-            yield told
-            return
-        told["answer"] = {"returncode": code, "stdout": texts[0], "stderr": texts[1]}
-    yield told
+            return {"path": path, "error": error.errno}
+        out, err = (text.decode("utf-8", "replace") for text in texts)
+        told["answer"] = {"returncode": code, "stdout": out, "stderr": err}
+    return told
 
 
 def processes(seconds: float) -> list[dict[str, Any]]:
@@ -253,15 +244,8 @@ def content(path: str) -> str:
         return "folder"
     if not stat.S_ISREG(told.st_mode):
         return "other"
-    digest, left = hashlib.sha256(), HASHED_BYTES
     with open(path, "rb") as file:
-        while left > 0:
-            piece = file.read(min(left, 1 << 20))
-            if not piece:
-                break
-            digest.update(piece)
-            left -= len(piece)
-    return f"{told.st_size} {digest.hexdigest()}"
+        return f"{told.st_size} {hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()}"
 
 
 def resolved(names: list[str]) -> dict[str, Any]:
