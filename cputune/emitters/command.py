@@ -18,7 +18,7 @@ from cputune.doctor.files.shell import launch_of
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.words import Argument, VariableName, comment
+from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
@@ -181,12 +181,12 @@ def rank_script() -> Path:
 
 
 def companions(
-    workload: Workload, command: tuple[Word, ...], way: Carried, said: tuple[str, ...]
+    workload: Workload, command: tuple[Word, ...], way: Carried
 ) -> tuple[EmittedFile, ...]:
     """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
-    files = [_program(RANK_SCRIPT, rank_script(), said)]
+    files = [_copy(RANK_SCRIPT, rank_script(), executable=True)]
     if Beside(CARRY_SCRIPT) in command:
-        files.append(_program(CARRY_SCRIPT, carry_script(), said))
+        files.append(_copy(CARRY_SCRIPT, carry_script(), executable=True))
         settings = set() if way.force is None else way.force.torch.keys()
         of_batches = settings & {"padding", "order"}
         beside = [torch_script()] if settings - of_batches else []
@@ -202,14 +202,9 @@ def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:
     return (_copy(TRAIN_SCRIPT, recipe_script()), EmittedFile(name=RECIPE_FILE, text=recipe))
 
 
-def _copy(name: str, source: Path) -> EmittedFile:
-    return EmittedFile(name=name, text=source.read_text(encoding="utf-8"))
-
-
-def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:
-    """A program of ours, with what was measured in a comment at its head."""
-    first, _, rest = source.read_text(encoding="utf-8").partition("\n")
-    return EmittedFile(name=name, text=f"{first}\n{comment(said)}{rest}", executable=True)
+def _copy(name: str, source: Path, *, executable: bool = False) -> EmittedFile:
+    text = source.read_text(encoding="utf-8")
+    return EmittedFile(name=name, text=text, executable=executable)
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:

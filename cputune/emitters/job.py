@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.carrier.command import carried
@@ -110,21 +110,14 @@ def _job(
     scale = scale_lines(result, plan, workload)
     told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
     said = (*told, *scale)
-    interface, of_network = interface_of(
-        hosts,
-        asked=cluster.interface,
-        measured=_measured_on(plan, result, hosts),
-        here=facts.network if facts is not None else None,
-        seen=asked.networks or {},
-        wanted=plan.nodes,
-    )
+    interface, of_network = interface_of(asked, plan, result, hosts)
     command, notes = training_command(workload, way)
     return LaunchJob(
         plan=plan,
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=companions(workload, command, way, said),
+        companions=companions(workload, command, way),
         header=said,
         promise=promise(plan, workload, result, way.variables, hosts),
         notes=(*changed, *notes, *of_network),
@@ -141,15 +134,6 @@ def _job(
         target=target,
         host=asked.host,
     )
-
-
-def _measured_on(plan: Plan, result: Result | None, hosts: tuple[Node, ...]) -> str | None:
-    """The interface on which these very hosts were measured; None for other hosts."""
-    if result is None or plan.nodes == 1 or not hosts:
-        return None
-    known = all(node.name in result.hosts for node in hosts)
-    found = (interface_named(plan) or result.interface) if known else None
-    return found and checked(found, nodes=plan.nodes)
 
 
 def placed_on(plan: Plan, nodes: int, hosts: tuple[Node, ...], measured: tuple[str, ...]) -> Plan:
@@ -254,39 +238,34 @@ def _count(host: Mapping[str, object], name: str) -> int | None:
 
 
 def interface_of(
-    nodes: Sequence[Node],
-    *,
-    asked: str | None,
-    measured: str | None,
-    here: Network | None,
-    seen: Mapping[str, Network],
-    wanted: int,
+    asked: Emission, plan: Plan, result: Result | None, hosts: tuple[Node, ...]
 ) -> tuple[str | None, tuple[str, ...]]:
     """The interface's name, None where each layer may choose by itself; and notes.
 
-    Where nobody names one it is chosen by what the doctor saw of the hosts; else, by this machine
-    alone, only where its own name leads to itself, so that gloo would fail.
-
-    Args:
-        nodes: the hosts of the launch, in their order.
-        asked: the interface that the user has named: it is taken as it is.
-        measured: the one on which these hosts were measured.
-        here: the network of the machine that was looked at.
-        seen: networks of the hosts as ``doctor --hosts`` saw them, by name.
-        wanted: nodes of the launch.
+    It is the one that the user names, else the one on which these very hosts were measured. Else it
+    is chosen by what the doctor saw of the hosts; by this machine alone only where its own name
+    leads to itself, so that gloo would fail.
 
     Raises UsageError for a name that is none, that leads nowhere, or that a host does not have.
     """
-    own = {} if here is None else {node.name: here for node in nodes if is_here(node, here)}
-    found = {**own, **seen} if asked is not None or not seen else seen
-    known = {node.name: found[node.name] for node in nodes if node.name in found}
-    if asked is not None:
-        name = checked(asked, nodes=wanted)
-        _refuse_missing(name, known)
+    named = asked.cluster.interface if asked.cluster is not None else None
+    here, seen = None if asked.facts is None else asked.facts.network, asked.networks or {}
+    own = {node.name: here for node in hosts if here is not None and is_here(node, here)}
+    if named is not None:
+        name = checked(named, nodes=plan.nodes)
+        _refuse_missing(name, {**own, **seen}, hosts)
         return name, ()
+    if plan.nodes == 1 or not hosts:
+        return None, ()
+    if result is not None and all(node.name in result.hosts for node in hosts):
+        found = interface_named(plan) or result.interface
+        if found:
+            return checked(found, nodes=plan.nodes), ()
     loopback = None if here is None or not own else loopback_name(here)
-    if measured is not None or wanted == 1 or not nodes or not (seen or loopback):
-        return measured, ()
+    if not (seen or loopback):
+        return None, ()
+    networks = seen or own
+    known = {node.name: networks[node.name] for node in hosts if node.name in networks}
     chosen = choose_interface(list(known.items()))
     why = chosen.why
     if not known:
@@ -298,15 +277,17 @@ def interface_of(
         )
     if chosen.name is None:
         return None, (f"No interface is named: {why} (--interface NAME).",)
-    unseen = [node.name for node in nodes if node.name not in known]
+    unseen = [node.name for node in hosts if node.name not in known]
     but = f"; {', '.join(unseen)} was not seen (`cputune doctor --hosts`)" if unseen else ""
     other = "--interface NAME takes another"
     return chosen.name, (f"Interface {chosen.name}: {why}{but} ({other}).",)
 
 
-def _refuse_missing(asked: str, known: Mapping[str, Network]) -> None:
+def _refuse_missing(asked: str, known: Mapping[str, Network], hosts: tuple[Node, ...]) -> None:
     """Raise UsageError where a host that is known has no such interface."""
     for host, network in known.items():
+        if not any(node.name == host for node in hosts):
+            continue
         if network.links is not None and network.link(asked) is None:
             there = ", ".join(link.name for link in network.links if is_usable(link))
             raise UsageError(

@@ -10,22 +10,13 @@ with the command that would make it possible; it is never passed in silence.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
-from cputune.doctor.checkfile import check_file
-from cputune.doctor.finding import Severity
-from cputune.emitters.container import CONSTRAINTS
-from cputune.emitters.job import with_versions
-from cputune.errors import UsageError
-from cputune.facts import HostFacts
-from cputune.host import Host, LiveHost, read_document
+from cputune.host import Host, LiveHost
 from cputune.host.locks import measuring_lock
-from cputune.probing import probe
 from cputune.verifier.artefact import consumers_of, expectation, find
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import (
@@ -39,11 +30,9 @@ from cputune.verifier.records import (
     Outcome,
     Ratio,
     Verification,
-    judged,
     not_checked,
 )
-from cputune.verifier.scripts import read_script, run_script
-from cputune.verifier.slurm import submit_script
+from cputune.verifier.scripts import read_script, run_script, submit_script
 
 __all__ = [
     "FAILED",
@@ -105,48 +94,17 @@ def verify(
     found = find([Path(path) for path in paths])
     expectations = [expectation(artefact, given, base) for artefact in found]
     verifications = []
-    facts = None if run else probe(host)
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
         for artefact, expected in zip(found, expectations, strict=True):
             if on_event is not None:
                 on_event(f"{artefact.path} ({artefact.format})")
-            doctors = () if facts is None else _doctors(artefact, facts, host)
-            verifications.append(_verification(artefact, expected, host, doctors))
+            verifications.append(_verification(artefact, expected, host))
     return tuple(verifications)
 
 
-def _doctors(artefact: Artefact, facts: HostFacts, host: Host) -> tuple[Outcome, ...]:
-    """What ``doctor --check-file`` says of a launch that nobody starts, for the packages that it
-    names (constraints.txt beside it), else for those that are here.
-    """
-    beside = artefact.path.parent / CONSTRAINTS
-    if artefact.format in (*IN_CONTAINERS, "kubernetes") and beside.is_file():
-        lines = read_document(beside).splitlines()
-        facts = with_versions(
-            facts, dict(re.findall(r"^([\w.-]+)==(\S+)$", "\n".join(lines), re.M))
-        )
-    try:
-        found = check_file(artefact.text, artefact.path.name, facts, host, here=False)
-    except UsageError:
-        return ()  # the file starts nothing
-    errors = [one for one in found if one.severity is Severity.ERROR]
-    evidence = [Evidence(what=one.code, seen=one.evidence) for one in errors]
-    several = f"{len(errors)} errors" if len(errors) > 1 else None
-    consumer, good = "doctor --check-file", "nothing is known to be refused"
-    checked = judged("doctor", consumer, evidence, good, wrong=several)
-    if not errors:
-        return (checked,)
-    return (replace(checked, remedy=errors[0].remedy),)
-
-
-IN_CONTAINERS = ("pytorchjob", "trainjob")
-"""Formats whose ranks have packages of an image."""
-
-
-def _verification(
-    artefact: Artefact, expected: Expected, host: Host, doctors: tuple[Outcome, ...]
-) -> Verification:
-    checks, throughput = list(doctors), None
+def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verification:
+    checks: list[Outcome] = []
+    throughput = None
     for name in consumers_of(artefact.format):
         if any(check.name == "syntax" and check.state == FAILED for check in checks):
             break

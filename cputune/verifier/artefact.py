@@ -23,7 +23,6 @@ LARGEST_BYTES = 4 << 20
 
 NOT_EMITTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # what else is read: a pattern of its text, and its consumers
-    "pvc": (r"^kind:\s*[\"']?PersistentVolumeClaim\b", ("kubernetes",)),
     "kubernetes": (r"^apiVersion:.*\n(.*\n)*?kind:", ("kubernetes",)),
     "shell": (r"\A#!.*\b(ba)?sh\b", ("bash",)),
 }

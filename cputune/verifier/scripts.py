@@ -1,10 +1,17 @@
-"""Launch scripts: read by bash and shellcheck, run by their launchers for a few steps."""
+"""Launch scripts: read by bash and shellcheck, run by their launchers for a few steps.
+
+Of a batch script Slurm is asked first whether it would run (``sbatch --test-only``, which submits
+nothing). The job itself is submitted where every node of the cluster is this machine, and else only
+where that is asked for: a job on a shared cluster costs other people's time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +20,7 @@ from pathlib import Path
 from cputune.emitters import EmittedFile
 from cputune.emitters.mpirun import NAMES
 from cputune.errors import CputuneError
-from cputune.host import Command, Host, read_document
+from cputune.host import Command, Completed, Host, read_document
 from cputune.host.interpreter import ELSEWHERE
 from cputune.inside import SCRATCH_VARIABLE
 from cputune.plan import Plan
@@ -29,6 +36,7 @@ from cputune.steps import TrialError
 from cputune.verifier.checks import SLOWEST_RATIO, outcomes, throughput, throughput_check
 from cputune.verifier.records import (
     FAILED,
+    PASSED,
     Answer,
     Artefact,
     Evidence,
@@ -311,3 +319,96 @@ def no_plan(consumer: str) -> Outcome:
     """What is said where nobody knows what the launch should do."""
     why = "the file does not say its plan, and there is no result file beside it"
     return not_checked("launch", why, "give it with --result cputune.json", consumer)
+
+
+INSTALL_SLURM = "apt-get install slurm-client, or run this on a login node"
+NO_CONTROLLER = (
+    "Unable to contact slurm controller",
+    "Unable to establish controller machine",
+    "Could not establish a configuration source",
+    "Unable to process configuration file",
+    "resolve_ctls_from_dns_srv",
+    "error reading slurm.conf",
+)
+
+
+def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
+    if host.which("sbatch") is None:
+        yield not_installed("sbatch --test-only", "sbatch", INSTALL_SLURM)
+        return
+    consumer = _slurm(("sbatch", "--version"), host).stdout.strip() or "slurm"
+    tested = test_only(artefact.path, consumer, host)
+    yield tested
+    if tested.state != PASSED:
+        return
+    plan, others = expected.plan, _other_nodes(host) if expected.run else []
+    if not expected.run:
+        yield not_run()
+    elif plan is None:
+        yield no_plan(consumer)
+    elif others and not expected.submit:
+        why = f"not submitted: the cluster has other machines than this: {others[0]}"
+        yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
+    else:
+        python, gone = interpreter(artefact, host.environment(), host)
+        expected = replace(expected, hosts=tuple(others))
+        yield from _run_batch(
+            artefact.path, expected, plan, consumer, None if gone else python, host
+        )
+        if gone is not None:
+            yield gone
+
+
+def test_only(path: Path, consumer: str, host: Host) -> Outcome:
+    """Whether the cluster would ever run this script."""
+    name = "sbatch --test-only"
+    done = _slurm(("sbatch", "--test-only", str(path.resolve())), host)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    first = said[-1] if said else f"ended with {done.returncode}"
+    if any(phrase in line for line in said for phrase in NO_CONTROLLER):
+        why = f"no cluster answers: {said[0]}"
+        return not_checked(name, why, "run this on a login node of the cluster", consumer)
+    refused = [Evidence(what="sbatch", seen=line) for line in said or [first]]
+    return judged(name, consumer, refused if done.returncode else (), first, wrong=first)
+
+
+def _run_batch(
+    path: Path, expected: Expected, plan: Plan, consumer: str, python: str | None, host: Host
+) -> Answer:
+    name = f"cputune-verify-{os.getpid()}-{path.stem}"
+    with WorkFolder() as work:
+        output = work.path / "job.out"
+        own = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
+        command = Command(argv=(*own, str(path.resolve())), environment=host.environment())
+        try:
+            yield from measured(
+                [command],
+                expected,
+                plan,
+                consumer,
+                interpreter=python,
+                dealt_out=True,
+                logs=[output],
+                address=own_address(_addresses(host)) if expected.hosts else None,
+            )
+        finally:
+            _slurm(("scancel", f"--name={name}"), host)
+
+
+def _other_nodes(host: Host) -> list[str]:
+    """The nodes of the cluster that are not this machine."""
+    names = _slurm(("sinfo", "--noheader", "--Node", "--format=%N"), host).stdout.split()
+    here = {socket.gethostname(), socket.gethostname().partition(".")[0], "localhost"}
+    return sorted(set(names) - here) if names else ["none that sinfo knows"]
+
+
+def _addresses(host: Host) -> list[str]:
+    """Where the nodes of the cluster are reached (NodeAddr)."""
+    return _slurm(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
+
+
+def _slurm(argv: tuple[str, ...], host: Host) -> Completed:
+    with contextlib.suppress(OSError):
+        return host.run(Command(argv=argv, timeout_seconds=ASK_SECONDS))
+    return Completed(returncode=127, stdout="", stderr=f"{argv[0]} did not start", seconds=0.0)

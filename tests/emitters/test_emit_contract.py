@@ -74,7 +74,8 @@ SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.script)
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if not one.script)
 NO_LAUNCH = frozenset(
     (
-        *("train.py", "place.py", "recipe.json", "hosts.openmpi", "Dockerfile.dockerignore"),
+        *("rank.py", "carry.py", "train.py", "place.py", "recipe.json"),
+        *("hosts.openmpi", "Dockerfile.dockerignore"),
         *("constraints.txt", "kustomization.yaml", "kustomizeconfig.yaml"),
     )
 )

@@ -7,7 +7,6 @@ import pytest
 from cputune.emitters.promise import Promise, promise_in
 from cputune.errors import ResultError, UsageError
 from cputune.plan import Plan
-from cputune.verifier import verify
 from cputune.verifier.artefact import expectation, find, format_of
 from cputune.verifier.records import Artefact, Expected
 
@@ -30,7 +29,7 @@ def header(**more):
         ("#!/bin/bash\n# mpirun is not used here\nls\n", "shell"),
         ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n", "pytorchjob"),
         ("apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\n", "trainjob"),
-        ("apiVersion: v1\nkind: PersistentVolumeClaim\n", "pvc"),
+        ("apiVersion: v1\nkind: PersistentVolumeClaim\n", "kubernetes"),
         ("apiVersion: v1\nkind: ConfigMap\n", "kubernetes"),
         ("compute_environment: LOCAL_MACHINE\n", None),
         ("FROM python:3.11\n", None),
@@ -98,41 +97,3 @@ def test_a_damaged_plan_is_no_plan(tmp_path, monkeypatch, damage):
 def test_a_result_that_is_given_and_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(ResultError, match=re.escape("cannot read")):
         expectation(artefact(header()), tmp_path / "none.json", Expected())
-
-
-OLD_JOB = """\
-apiVersion: kubeflow.org/v1
-kind: PyTorchJob
-metadata: {name: old}
-spec:
-  nprocPerNode: "1"
-  pytorchReplicaSpecs:
-    Master:
-      replicas: 1
-      restartPolicy: Never
-      template:
-        spec:
-          containers:
-            - name: pytorch
-              image: a/b:1
-              command: [torchrun, run_qa.py, --do_train, --no_cuda, --use_ipex, --bf16]
-              env: [{name: OMP_NUM_THREADS, value: "2"}]
-              resources: {limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 4, memory: 8Gi}}
-"""
-
-
-def test_what_is_not_run_is_read_by_the_doctor(tmp_path: Path) -> None:
-    """Before, the numbers of an old job were the plan's, and its refused flags went unsaid."""
-    file = tmp_path / "old.yaml"
-    file.write_text(OLD_JOB)
-    (tmp_path / "constraints.txt").write_text("transformers==5.23.0\naccelerate==1.15.0\n")
-    (seen,) = verify([file], run=False)
-    checks = {check.name: check for check in seen.checks}
-    assert checks["doctor"].state == "failed"
-    said = " ".join(row.seen for row in checks["doctor"].evidence)
-    assert "--no_cuda is refused by transformers 5.23.0" in said
-    assert "--use_ipex" in said
-    assert checks["doctor"].remedy == "Write what the evidence says instead."
-    (tmp_path / "constraints.txt").write_text("transformers==4.35.0\naccelerate==0.25.0\n")
-    (seen,) = verify([file], run=False)
-    assert "--no_cuda" not in str([check for check in seen.checks if check.name == "doctor"])
