@@ -5,7 +5,6 @@ So whoever reads it elsewhere, or later, sees the machine as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Literal
@@ -13,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from cputune.cpulist import MAX_CPUS
-from cputune.facts import CacheDomain, Core, NumaNode, Topology
+from cputune.facts import Core, Topology
 
 CpuNumber = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 """Of a logical CPU, a socket or a NUMA node."""
@@ -60,7 +59,7 @@ def places_of(topology: Topology) -> tuple[NodeCores, ...]:
         return ()
     nodes = {node.id: node for node in topology.numa_nodes}
     found = []
-    for (socket, number), members in groupby(in_order(topology.cores), key=_place):
+    for (socket, number), members in groupby(sorted(topology.cores, key=_order), key=_place):
         of, node = tuple(members), nodes.get(number)
         caches = tuple(len(tuple(same)) for _, same in groupby(of, key=lambda core: core.l3))
         found.append(
@@ -87,47 +86,10 @@ def places_of(topology: Topology) -> tuple[NodeCores, ...]:
     return tuple(sorted(found, key=lambda place: place.socket))
 
 
-def topology_of(places: Sequence[NodeCores], allowed: Iterable[int] | None) -> Topology:
-    """The topology that such places were kept of, as far as they tell it.
-
-    ``allowed`` are the CPUs that were; None, where that is not known: all of them.
-    """
-    cores: list[Core] = []
-    nodes: dict[int, NumaNode] = {}
-    caches: list[CacheDomain] = []
-    for place in places:
-        of = [cpus for cpus in place.cores if cpus]
-        if place.numa_node is not None:
-            near = (n.numa_node for n in places if n.socket == place.socket and n.cores)
-            nodes[place.numa_node] = NumaNode(
-                id=place.numa_node,
-                cpus=tuple(sorted(cpu for cpus in of for cpu in cpus)),
-                memory_bytes=place.memory_bytes,
-                kind=place.memory,
-                nearest=tuple(node for node in near if node is not None and not of),
-            )
-        for size in place.caches if sum(place.caches) == len(of) else (len(of),):
-            run, of = of[:size], of[size:]
-            for cpus in run:
-                node, cache = place.numa_node, len(caches)
-                cores.append(Core(cpus=cpus, socket=place.socket, numa_node=node, l3=cache))
-            shared = tuple(sorted(cpu for cpus in run for cpu in cpus))
-            caches.append(CacheDomain(cpus=shared, size_bytes=place.cache_bytes))
-    online = tuple(sorted({cpu for core in cores for cpu in core.cpus}))
-    return Topology(
-        cores=tuple(cores),
-        online=online,
-        present=None,
-        allowed=online if allowed is None else tuple(sorted(set(allowed))),
-        numa_nodes=tuple(nodes.values()),
-        l3=tuple(caches),
-    )
-
-
-def in_order(cores: Iterable[Core]) -> list[Core]:
-    """By socket, NUMA node, L3 cache and first CPU, as they are drawn."""
-    return sorted(cores, key=lambda c: (*_place(c), -1 if c.l3 is None else c.l3, c.cpus[0]))
-
-
 def _place(core: Core) -> tuple[int, int]:
     return core.socket, -1 if core.numa_node is None else core.numa_node
+
+
+def _order(core: Core) -> tuple[int, int, int, int]:
+    """By socket, NUMA node, L3 cache and first CPU."""
+    return (*_place(core), -1 if core.l3 is None else core.l3, core.cpus[0])

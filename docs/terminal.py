@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from click.testing import CliRunner
 from hosts.builder import machine
 from rich.console import Console
 from rich.text import Text
 
+import cputune
 from cputune.cli import cli
 from cputune.cli.output import set_color, set_verbosity
 from cputune.host import RecordedHost
@@ -49,12 +51,14 @@ def simulated_machine(folder: Path) -> RecordedHost:
 def printed(command: str, width: int, *, color: bool) -> str:
     """What a command prints about that machine, with the codes of its colours."""
     with tempfile.TemporaryDirectory() as folder:
-        simulated_machine(Path(folder))
-        words = ["--color", "always" if color else "never", *COMMANDS[command], "--root", folder]
+        there = simulated_machine(Path(folder))
+        words = ["--color", "always" if color else "never", *COMMANDS[command]]
+        words += ["--root", folder] if command == "doctor" else []
         set_verbosity(0)
         environment = {"COLUMNS": str(width), "TERM": "xterm-256color", "CPUTUNE_CONFIG": "none"}
         try:
-            done = CliRunner(env=environment).invoke(cli, words)
+            with patch("cputune.cli.results.facts_or_none", lambda: cputune.probe(there)):
+                done = CliRunner(env=environment).invoke(cli, words)
         finally:
             set_color("auto")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -89,8 +93,6 @@ PICTURES = _pictures()
 def keep_a_study() -> None:
     """Tune on the simulated machine, and keep the result."""
     from machines import SEEN_WARMUP, Model, simulated
-
-    import cputune
 
     with tempfile.TemporaryDirectory() as folder:
         facts = cputune.probe(simulated_machine(Path(folder)))

@@ -9,7 +9,7 @@ from hosts.builder import machine
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.portrait import NodeCores, places_of, topology_of
+from cputune.portrait import NodeCores, places_of
 from cputune.probing import probe
 
 
@@ -38,13 +38,3 @@ def test_a_study_keeps_them_and_what_the_doctor_says_of_the_machine() -> None:
     assert result.findings is not None
     assert [found.code for found in result.findings] == [finding.code for finding in said]
     assert cputune.result.Result.from_json(result.to_json()) == result
-
-
-def test_places_give_the_topology_back_that_they_were_kept_of(tmp_path: Path) -> None:
-    topology = probe(machine(tmp_path, sockets=2, cores=4, smt=2, nodes=4)).topology
-    again = topology_of(places_of(topology), topology.allowed)
-    assert {(c.cpus, c.socket, c.numa_node) for c in again.cores} == {
-        (c.cpus, c.socket, c.numa_node) for c in topology.cores
-    }
-    assert (again.online, again.allowed) == (topology.online, topology.allowed)
-    assert topology_of(places_of(topology), None).allowed == topology.online

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import io
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from tuner.fakes import SMALL
 
 from cputune.cli import main
 from cputune.layout import guide_plan
 from cputune.report.tuning import line_of, outcome
-from cputune.report.writing import Rows, rich_table
 from cputune.result import Trial
 from cputune.text import figure, spelled, visible
 from cputune.tuner.events import TrialEnded
@@ -45,23 +42,6 @@ def test_signs_that_a_stream_has_not_are_spelled(encoding: str) -> None:
     assert "+ 2 " in written
     assert " -> 3.92" in written
     assert written.endswith(r"\u05e9\u05dc\u05d5\u05dd")
-
-
-@pytest.mark.parametrize(("width", "dumb"), [(40, False), (100, True)])
-def test_a_table_is_lines_where_it_does_not_fit_or_is_read_aloud(width: int, dumb: bool) -> None:
-    variables = {"TERM": "dumb" if dumb else "xterm"}
-    out = Console(file=io.StringIO(), width=width, force_terminal=dumb, _environ=variables)
-    rows = (("0", "12.5", "1 × 2 threads"), ("1", "", "2 × 1 threads"))
-    with out.capture() as shown:
-        out.print(rich_table(Rows(headings=("trial", "samples/s", "plan"), rows=rows)))
-    lines = [line.rstrip() for line in shown.get().splitlines()]
-    assert lines == [
-        "trial 0",
-        "  samples/s: 12.5",
-        "  plan: 1 × 2 threads",
-        "trial 1",
-        "  plan: 2 × 1 threads",
-    ]
 
 
 @given(st.text())

@@ -53,7 +53,7 @@ _SUBCOMMANDS = {
         "verify.command",
         "Start launch files for a few steps and check what they do.",
     ),
-    "report": ("results.report", "Write a result as one page for a browser, with pictures."),
+    "report": ("results.report", "Write a result as one page for a browser."),
     "config": (
         "settings.config",
         "Show every option's default, and where it is set.",

@@ -179,8 +179,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     if asked["print_fix"] and isinstance(found, Diagnosis):
         from cputune.report.fixes import fix_script
 
-        again = chosen if about_machine else lambda finding: False
-        put(fix_script(found, chosen=again), asked["output"], force=asked["force"])
+        put(fix_script(found), asked["output"], force=asked["force"])
     else:
         _show(found, asked, host, machine=about_machine)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):

@@ -274,13 +274,11 @@ def opened(word: str | None) -> tuple[Result, str]:
     return Result.load(path), path.stem if kept else str(path)
 
 
-def facts_or_none(root: str | None) -> HostFacts | None:
-    """The machine to draw plans on; None where it cannot be read, which a result does not need."""
+def facts_or_none() -> HostFacts | None:
+    """The facts of this machine; None where it cannot be read: a result can be shown without."""
     try:
-        return facts_of(root)
+        return facts_of()
     except CputuneError:
-        if root is not None:
-            raise
         return None
 
 

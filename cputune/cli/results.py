@@ -54,9 +54,8 @@ _result_argument = click.argument("result", required=False, shell_complete=compl
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @_format_option
-@click.option("--all", is_flag=True, help="Every plan, not the fastest alone.")
-@click.option("--root", metavar="DIR", help="Draw the plan on a recorded machine.")
-def show(result: str | None, format: str, all: bool, root: str | None) -> None:
+@click.option("--all", is_flag=True, help="Every plan, and what was left out and why.")
+def show(result: str | None, format: str, all: bool) -> None:
     """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
 
     RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
@@ -66,14 +65,14 @@ def show(result: str | None, format: str, all: bool, root: str | None) -> None:
     cputune show last
     cputune show --format json | jq .speedup
     """
-    from cputune.report.show import ResultToShow, blocks, document
+    from cputune.report.show import MOST_PLANS, ResultToShow, blocks, document
 
     found, file = opened(result)
-    shown = ResultToShow(result=found, file=file, facts=facts_or_none(root))
+    shown = ResultToShow(result=found, file=file, facts=facts_or_none())
     if format == "json":
         print_json(document(shown))
     else:
-        _print("show", blocks(shown, every=all), format)
+        _print("show", blocks(shown, most=None if all else MOST_PLANS, every=all), format)
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
@@ -166,7 +165,7 @@ def history(format: str) -> None:
 @output_option("The page; - prints it.", "report.html")
 @force_option
 def report(result: str | None, output: str, force: bool) -> None:
-    """Write a result as one page of HTML, with pictures, that needs no network.
+    """Write a result as one page of HTML that needs no network.
 
     RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one, or an
     id of `cputune history`.

@@ -255,7 +255,7 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         return
     out = console()
     shown = ResultToShow(result=result, file=str(destination))
-    print_blocks(blocks(shown, every=True, brief=True), out)
+    print_blocks(blocks(shown, most=None, brief=True), out)
     out.print()
     out.print(
         f"The result is in {destination}. "

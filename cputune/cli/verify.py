@@ -133,7 +133,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
         click.echo(markdown("cputune verify", [table(verdicts)]), nl=False)
     else:
         print_blocks(blocks(verdicts), console())
-    facts = None if result is None else facts_or_none(None)
+    facts = None if result is None else facts_or_none()
     if facts is not None:
         with suppress(ResultError):
             changes = changed_since(Result.load(result), facts)

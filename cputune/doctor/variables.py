@@ -113,25 +113,6 @@ def job_nodes(facts: HostFacts) -> int:
     return -(-ranks // local) if ranks and local else 1
 
 
-MOST_PROCESSES_SHOWN = 16
-
-
-def bound_parties(facts: HostFacts) -> dict[str, tuple[int, ...]]:
-    """CPUs by whoever is bound to them: ranks, OpenMP threads, oneCCL workers, processes."""
-    parties: dict[str, tuple[int, ...]] = {}
-    for rank, domain in enumerate(pin_domains(facts) or ()):
-        parties[f"rank {rank} (I_MPI_PIN_DOMAIN)"] = domain
-    for name, cpus in (
-        ("OpenMP threads (GOMP_CPU_AFFINITY)", gomp_cpus(facts)),
-        ("oneCCL workers (CCL_WORKER_AFFINITY)", ccl_worker_cpus(facts)),
-    ):
-        if cpus:
-            parties[name] = cpus
-    for process in facts.bound_processes[:MOST_PROCESSES_SHOWN]:
-        parties[f"{process.name} (process {process.pid})"] = process.cpus
-    return parties
-
-
 def pin_domains(facts: HostFacts) -> tuple[tuple[int, ...], ...] | None:
     """The masks of ``I_MPI_PIN_DOMAIN=[0x3,0xc]``, one per rank; None for any other form."""
     text = value(facts, "I_MPI_PIN_DOMAIN") or ""

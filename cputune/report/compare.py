@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
-from cputune.report.show import interval, launch_commands, tune_command
+from cputune.report.show import launch_commands, tune_command
+from cputune.report.tuning import interval
 from cputune.report.writing import Block, Lines, Rows
-from cputune.result import Measured, Result, Throughput
+from cputune.result import Measured, Result, Speedup, Throughput
 from cputune.text import figure
 from cputune.tuner.gains import RUN_NOISE
 from cputune.tuner.race import Z95
 from cputune.words import (
     NOTHING_TO_DO,
     TUNE_AGAIN,
+    Interval,
     Verdict,
     between,
     surely_slower,
@@ -37,20 +39,11 @@ SLOWER = "5%"
 day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedRatio:
-    """How many times as fast as the reference, with the 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """``faster`` or ``slower``, or that no difference can be told: the interval contains 1."""
-        if self.low > 1:
-            return "faster"
-        return "slower" if self.high < 1 else NO_DIFFERENCE
+def in_a_word(ratio: Interval) -> str:
+    """``faster`` or ``slower``, or that no difference can be told: the interval contains 1."""
+    if ratio.low > 1:
+        return "faster"
+    return "slower" if ratio.high < 1 else NO_DIFFERENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +63,8 @@ class Compared:
 
     name: str
     result: Result
-    today: SpeedRatio | None = None
-    best: SpeedRatio | None = None
+    today: Speedup | None = None
+    best: Speedup | None = None
     refused: str | None = None
     other_machine: str | None = None
     same_machine: bool | None = None
@@ -81,31 +74,30 @@ class Compared:
 
 def compare(reference: Result, other: Result, *, name: str = "the other") -> Compared:
     """Hold ``other``, which is called ``name``, against the reference."""
-    refused = why_not(reference, other)
     machines = host_difference(reference.host, other.host, names=("of the first", "of this one"))
     missing = untold(reference.host) or untold(other.host)
-    same = False if machines else None if missing else True
-    if refused is not None:
-        return Compared(
-            name=name, result=other, refused=refused, other_machine=machines, same_machine=same
-        )
+    found = Compared(
+        name=name,
+        result=other,
+        refused=why_not(reference, other),
+        other_machine=machines,
+        same_machine=False if machines else None if missing else True,
+    )
+    if found.refused is not None:
+        return found
     warnings = []
     if machines:
         warnings.append(f"other machine, so this compares machines: {machines}")
     elif missing:
         facts = ", ".join(missing)
         warnings.append(f"nobody knows whether it is the same machine: {facts} of one is not told")
-    first, second = _bearing(reference), _bearing(other)
-    warnings += _differences(first, second)
+    warnings += _differences(_bearing(reference), _bearing(other))
     for word, result in (("the first", reference), ("this one", other)):
         if not result.confirmation:
             said = "was not confirmed side by side: its speeds are those of single trials"
             warnings.append(f"{word} {said}")
-    return Compared(
-        name=name,
-        result=other,
-        other_machine=machines,
-        same_machine=same,
+    return replace(
+        found,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
         warnings=tuple(warnings),
@@ -180,7 +172,7 @@ def _named(workload: Workload) -> str:
     return "the script " + " ".join(workload.program)
 
 
-def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> SpeedRatio | None:
+def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> Speedup | None:
     """Speed of ``of_b`` over that of ``of_a``; None where one of them has no speed."""
     first, second = of_a.samples_per_second, of_b.samples_per_second
     if min(first.low, first.median, second.low, second.median) <= 0:
@@ -188,7 +180,7 @@ def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> SpeedRatio | 
     center = math.log(second.median / first.median)
     below_a, above_a = _halves(first, confirmed=bool(a.confirmation))
     below_b, above_b = _halves(second, confirmed=bool(b.confirmation))
-    return SpeedRatio(
+    return Speedup(
         ratio=math.exp(center),
         low=math.exp(center - math.hypot(below_b, above_a)),
         high=math.exp(center + math.hypot(above_b, below_a)),
@@ -214,13 +206,13 @@ def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verd
     slowest = min(known, key=lambda pair: pair[0].high)
     best, one = slowest if slowest[0].high < 1 else max(known, key=lambda pair: pair[0].low)
     sure = f"{between(best)}, measured at different times"
-    if best.verdict == NO_DIFFERENCE:
+    if in_a_word(best) == NO_DIFFERENCE:
         means = f"The best plans of {one.name} and {first} are as fast: {NO_DIFFERENCE}."
         return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
     whole = one.result.time_to_end(reference.best, best.ratio)
     time = training_time(one.result, whole, best.ratio)
     do = launch_commands(one.name, one.result.best.plan.nodes)[0]
-    if best.verdict == "slower":
+    if in_a_word(best) == "slower":
         there = f"nothing: {first} is of another machine"
         do = there if one.other_machine else tune_command(one.result)
     return Verdict(
@@ -235,40 +227,29 @@ DIFFERENT_TIMES = (
 
 
 def blocks(first: str, reference: Result, compared: Sequence[Compared]) -> Iterator[Block]:
-    """The verdict, a sentence for each, the table, and in what they differ."""
+    """The verdict, what is alike, the table, and in what they differ."""
     yield verdict(first, reference, compared)
-    yield Lines(tuple(("", line) for one in compared for line in _sentences(first, one)))
+    yield Lines(tuple(("", _alike(first, one)) for one in compared))
     yield table(first, reference, compared)
     yield Lines(tuple(_remarks(compared)))
-
-
-def _sentences(first: str, one: Compared) -> Iterator[str]:
-    """A sentence for each ratio. The best plans come first: that is what a tuned machine runs."""
-    if one.refused is not None:
-        yield f"{one.name} is not compared: {one.refused}."
-        return
-    yield f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."
-    yield f"best plan: {_in_words(one.best)}."
-    yield f"launch of today: {_in_words(one.today)}."
 
 
 _MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
 
 
-def _in_words(ratio: SpeedRatio | None) -> str:
-    if ratio is None:
-        return "no speed was measured"
-    if ratio.verdict not in ("faster", "slower"):
-        return f"{ratio.verdict} ({between(ratio)})"
-    return f"{times_as_fast(ratio)} ({between(ratio)})"
+def _alike(first: str, one: Compared) -> str:
+    if one.refused is not None:
+        return f"{one.name} is not compared: {one.refused}."
+    return f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."
 
 
 def slower(compared: Sequence[Compared], share: float) -> tuple[str, ...]:
     """The results whose best plan is surely slower by more than this share, each in words."""
     return tuple(
-        f"{one.name}: its best plan is {_in_words(one.best)}; {TUNE_AGAIN}"
+        f"{one.name}: its best plan is {times_as_fast(one.best)} "
+        f"({between(one.best)}); {TUNE_AGAIN}"
         for one in compared
-        if surely_slower(one.best, share)
+        if one.best is not None and surely_slower(one.best, share)
     )
 
 
@@ -286,28 +267,21 @@ def table(first: str, reference: Result, compared: Sequence[Compared]) -> Rows:
     """Today's launches, then the best plans: each with its speed and its ratio to the first."""
     rows = []
     for what in ("today", "best"):
-        rows.append((what, first, *_speed(_side(reference, what)), "1", "the reference"))
-        for one in compared:
-            ratio = one.today if what == "today" else one.best
-            said = ("–", "not compared")
+        for one in (None, *compared):
+            name, result = (first, reference) if one is None else (one.name, one.result)
+            rate = (result.baseline if what == "today" else result.best).samples_per_second
+            ratio = None if one is None else (one.today if what == "today" else one.best)
+            said = ("1", "the reference") if one is None else ("–", "not compared")
             if ratio is not None:
-                words = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.verdict}"
+                words = f"{ratio.low:.2f}–{ratio.high:.2f}, {in_a_word(ratio)}"
                 said = (f"{ratio.ratio:.2f}", words)
-            rows.append(("", one.name, *_speed(_side(one.result, what)), *said))
+            label = what if one is None else ""
+            rows.append((label, name, figure(rate.median), interval(rate), *said))
     return Rows(
         headings=("", "result", "samples/s", "95 % interval", "ratio", ""),
         right=frozenset({"samples/s", "ratio"}),
         rows=tuple(rows),
     )
-
-
-def _side(result: Result, what: str) -> Measured:
-    return result.baseline if what == "today" else result.best
-
-
-def _speed(side: Measured) -> tuple[str, str]:
-    rate = side.samples_per_second
-    return figure(rate.median), interval(rate)
 
 
 def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, object]:
@@ -324,17 +298,10 @@ def document(first: str, reference: Result, compared: Sequence[Compared]) -> dic
 
 
 def _member(one: Compared) -> dict[str, object]:
-    sides = {what: plain(_side(one.result, what)) for what in ("today", "best")}
-    ratios = {
-        what: None if ratio is None else {**plain(ratio), "verdict": ratio.verdict}
-        for what, ratio in (("today", one.today), ("best", one.best))
-    }
-    return {
-        "name": one.name,
-        "refused": one.refused,
-        "same_machine": one.same_machine,
-        "other_machine": one.other_machine,
-        "warnings": list(one.warnings),
-        "notes": list(one.notes),
-        **{what: {**side, "ratio": ratios[what]} for what, side in sides.items()},
-    }
+    told = ("name", "refused", "same_machine", "other_machine", "warnings", "notes")
+    found = {key: plain(getattr(one, key)) for key in told}
+    for what, side in (("today", one.result.baseline), ("best", one.result.best)):
+        ratio = getattr(one, what)
+        words = None if ratio is None else {**plain(ratio), "verdict": in_a_word(ratio)}
+        found[what] = {**plain(side), "ratio": words}
+    return found

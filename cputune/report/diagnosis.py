@@ -10,13 +10,11 @@ from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn
-from cputune.doctor.variables import bound_parties
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.writing import (
     Block,
-    Drawn,
     FindingRows,
     Heading,
     Labelled,
@@ -80,7 +78,6 @@ def blocks(
             facts = diagnosis.facts
             yield Heading("The machine")
             yield Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=unfold)))
-            yield Drawn(facts.topology, bound_parties(facts))
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
         yield Lines((("more", f"cputune doctor --explain {code} tells the story of a finding"),))

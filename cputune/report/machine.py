@@ -1,24 +1,20 @@
-"""The facts of a machine: lines and a picture for people, and the ``host`` part of a document."""
+"""The facts of a machine: lines for people, and the ``host`` part of a document."""
 
 from __future__ import annotations
 
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.facts import (
     MEMORY_WORDS,
-    Core,
     HostFacts,
     Launcher,
     LinuxDistribution,
     NumaNode,
     Topology,
 )
-from cputune.portrait import in_order
 from cputune.probing.installed import MPI_PROGRAMS
 
 if TYPE_CHECKING:
@@ -78,6 +74,7 @@ def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
         ("CPU", _cpu(facts)),
         ("precision", ", ".join(f"{k}: {v}" for k, v in precision_units(facts).items())),
         ("cores", _cores(facts)),
+        ("NUMA nodes", _nodes(facts)),
         ("memory", _memory(facts)),
         ("limits", _limits(facts)),
         ("kernel", _settings(facts)),
@@ -117,8 +114,7 @@ def _cores(facts: HostFacts) -> str:
     parts = [shape, f"{len(topology.online)} CPUs online ({cpulist.render(topology.online)})"]
     if topology.allowed != topology.online:
         parts.append(f"allowed {cpulist.render(topology.allowed) or 'none'}")
-    nodes = len(topology.numa_nodes)
-    return ", ".join([*parts, *([_many(nodes, "NUMA node")] if nodes else [])])
+    return ", ".join(parts)
 
 
 def _many(count: int, word: str) -> str:
@@ -128,6 +124,19 @@ def _many(count: int, word: str) -> str:
 def _told(*pairs: tuple[str, object]) -> str:
     """Each value in its words; values that are not known are left out."""
     return ", ".join(words.format(value) for words, value in pairs if value is not None)
+
+
+def _nodes(facts: HostFacts) -> str:
+    """Where there are several: the CPUs of each, and its memory."""
+    nodes = facts.topology.numa_nodes
+    told = []
+    for node in nodes if len(nodes) > 1 else ():
+        cpus = "not known" if node.cpus is None else cpulist.render(node.cpus) or "none"
+        size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
+        told.append(
+            f"{node.id}: CPUs {cpus}{size} {MEMORY_WORDS.get(node.kind or '', '')}".rstrip()
+        )
+    return "; ".join(told)
 
 
 def _memory(facts: HostFacts) -> str:
@@ -304,135 +313,3 @@ def _lists(sets: tuple[tuple[int, ...], ...] | None) -> list[JSON] | None:
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:
     return None if cpus is None else cpulist.render(cpus)
-
-
-GROUP = 8
-LABELS = string.digits + string.ascii_lowercase + string.ascii_uppercase
-MOST_CORES_DRAWN = 1024
-"""With more CPUs than this the picture names CPU ranges only."""
-
-FREE, SLOW, PARTLY, CLOSED, SHARED, EDGE = "■□◧·+│"
-_MEANINGS = {
-    FREE: "allowed core",
-    SLOW: "allowed, but a slower kind of core",
-    PARTLY: "only some of its CPUs allowed",
-    CLOSED: "not allowed",
-    SHARED: "shared by several of them",
-}
-
-Labels = Mapping[str, tuple[str, frozenset[int]]]
-"""Each party that is bound, with its sign in the picture and its CPUs."""
-
-
-def picture(
-    topology: Topology, *, bound: Mapping[str, Sequence[int]] | None = None, width: int = 80
-) -> list[str]:
-    """Draw the topology as lines of at most ``width`` columns.
-
-    ``bound`` maps each party that is bound ("rank 0") to its logical CPUs. A core to which a party
-    is bound shows the party's sign, which the legend explains. Beyond 62 parties all others share
-    the last sign.
-    """
-    labels = {
-        name: (LABELS[min(number, len(LABELS) - 1)], frozenset(cpus))
-        for number, (name, cpus) in enumerate((bound or {}).items())
-    }
-    cores = in_order(topology.cores)
-    if not cores:
-        return ["no topology is known"]
-    drawn = cores if len(cores) <= MOST_CORES_DRAWN else []
-    cells = {core.cpus: _cell(topology, core, labels) for core in drawn}
-    lines = []
-    for (socket, node), members in groupby(cores, key=lambda core: (core.socket, core.numa_node)):
-        of = list(members)
-        lines.append(_heading(topology, socket, node, of, width))
-        lines += _rows(of, cells, width) if cells else []
-    for memory in topology.numa_nodes:
-        if not memory.cpus:
-            near = ",".join(map(str, topology.nearest(memory)))
-            parts = [f"node {memory.id}", "CPUs not known" if memory.cpus is None else "no CPUs"]
-            parts += [_gib(memory)] if memory.memory_bytes else []
-            lines.append("  ".join([*parts, *([f"nearest to node {near}"] if near else [])]))
-    return lines + _legend(set(cells.values()), labels, topology, width)
-
-
-def _gib(node: NumaNode) -> str:
-    kind = MEMORY_WORDS.get(node.kind or "", "")
-    return f"{(node.memory_bytes or 0) / (1 << 30):.0f} GiB {kind}".rstrip()
-
-
-def _heading(
-    topology: Topology, socket: int, node: int | None, cores: list[Core], width: int
-) -> str:
-    memory = next((n for n in topology.numa_nodes if n.id == node and n.memory_bytes), None)
-    parts = [f"socket {socket}"] + ([] if node is None else [f"node {node}"])
-    parts.append(f"{len(cores)} core{'s' * (len(cores) > 1)}")
-    parts += [_gib(memory)] if memory is not None and width >= 80 else []
-    head = "  ".join(parts) + "  CPUs "
-    return head + _short(sorted(cpu for core in cores for cpu in core.cpus), width - len(head))
-
-
-def _short(cpus: list[int], room: int) -> str:
-    """A CPU list in so many columns; one with a constant step as ``0,2…78``, else it is cut."""
-    text = cpulist.render(cpus)
-    if len(text) <= room:
-        return text
-    step = cpus[1] - cpus[0]
-    if cpus == list(range(cpus[0], cpus[-1] + 1, step)):
-        return f"{cpus[0]},{cpus[1]}…{cpus[-1]}"
-    return text[: max(0, room - 1)] + "…"
-
-
-def _cell(topology: Topology, core: Core, labels: Labels) -> str:
-    holders = [sign for sign, cpus in labels.values() if cpus.intersection(core.cpus)]
-    if holders:
-        return holders[0] if len(holders) == 1 else SHARED
-    allowed = len(set(topology.allowed).intersection(core.cpus))
-    if allowed < len(core.cpus):
-        return PARTLY if allowed else CLOSED
-    fastest = max(one.speed for one in topology.cores)
-    return SLOW if topology.hybrid and core.speed < 0.9 * fastest else FREE
-
-
-def _rows(cores: list[Core], cells: Mapping[tuple[int, ...], str], width: int) -> list[str]:
-    """Cores in groups of eight, at most eight groups in a line; an edge where another L3 begins."""
-    rows: list[str] = []
-    groups = 0
-    for number, (_, sharing) in enumerate(groupby(cores, key=lambda core: core.l3)):
-        signs = "".join(cells[core.cpus] for core in sharing)
-        for start in range(0, len(signs), GROUP):
-            group = signs[start : start + GROUP]
-            if rows and groups < 8 and len(rows[-1]) + 1 + len(group) <= width:
-                rows[-1] += (" " if start or not number else EDGE) + group
-                groups += 1
-            else:
-                rows.append("  " + group)
-                groups = 1
-    return rows
-
-
-def _legend(drawn: set[str], labels: Labels, topology: Topology, width: int) -> list[str]:
-    smt = topology.threads_per_core
-    free = [sign for sign in _MEANINGS if sign in drawn]
-    entries = [f"{sign} {_MEANINGS[sign]}" for sign in free]
-    if smt > 1 and entries:
-        entries[0] += f" ({smt} CPUs)"
-    entries += [
-        f"{sign} {name}: CPUs {cpulist.render(cpus)}"
-        for name, (sign, cpus) in labels.items()
-        if sign in drawn or SHARED in drawn
-    ]
-    caches = {(core.socket, core.numa_node, core.l3) for core in topology.cores}
-    if drawn and len(caches) > len({place[:2] for place in caches}):
-        size = topology.cache_bytes
-        entries.append(f"{EDGE} another L3 cache" + (f", {size >> 20} MiB" if size else ""))
-    offline = set(topology.present or ()) - set(topology.online)
-    if offline:
-        entries.append(f"offline: CPUs {cpulist.render(offline)}")
-    lines: list[str] = []
-    for entry in (e if len(e) <= width else e[: width - 1] + "…" for e in entries):
-        if lines and len(lines[-1]) + 3 + len(entry) <= width:
-            lines[-1] += "   " + entry
-        else:
-            lines.append(entry)
-    return lines

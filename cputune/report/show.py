@@ -14,27 +14,29 @@ from cputune.emitters.header import changed_since, machine, machine_difference, 
 from cputune.history import Kept
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
+from cputune.options import keywords
 from cputune.plan import Plan
-from cputune.portrait import topology_of
 from cputune.report.machine import gib
-from cputune.report.tuning import plans, value_words
+from cputune.report.tuning import interval, plans, value_words
 from cputune.report.writing import (
     Block,
-    Drawn,
+    FindingRows,
     Heading,
     Labelled,
     Lines,
     Rows,
     print_blocks,
 )
-from cputune.result import Result, Speedup, Throughput, trial_rows
+from cputune.result import Result, Speedup, trial_rows
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
-    from cputune.facts import HostFacts, Topology
+    from cputune.doctor import Finding
+    from cputune.facts import HostFacts
+    from cputune.portrait import Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +116,6 @@ def worth_words(change: ChangeMade) -> str:
     return factor(change.worth) + ("" if sure else ", not sure")
 
 
-def allowed_cpus(result: Result) -> frozenset[int] | None:
-    """The CPUs that were allowed; None where the result does not say so."""
-    text = section(result.host, "topology").get("allowed")
-    try:
-        return frozenset(cpulist.parse(text)) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
 def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
     """Train with the best plan of a result file: at once, and by files that launch it."""
     words = shlex.quote(file)
@@ -183,22 +176,55 @@ LEAST_SHARE = 0.005
 WORTH_A_HINT = 0.05
 
 
+def time_rows(result: Result) -> Rows:
+    """The time of a step of today's launch and of the best plan, by what it is spent on.
+
+    Both take as many samples as a step of today's launch; where their number is not known, it is
+    the time of one sample. Their speeds are those that were measured without the profiler.
+    """
+    profile, job = result.profile, result.workload
+    # Padding is a share of tokens, and not of time.
+    today = {kind: share for kind, share in job.time_shares.items() if kind != "padding"}
+    best = dict(profile.shares) if profile and profile.plan == result.best.plan else {}
+    if best and result.best.plan == result.baseline.plan:
+        today, best = best, {}
+    samples = job.global_batch_size
+    if job.batch_per_rank is not None:
+        samples = job.batch_per_rank * result.baseline.plan.world_size
+    columns = {
+        name: (shares, (samples or 1) / side.samples_per_second.median)
+        for name, shares, side in (("today", today, result.baseline), ("best", best, result.best))
+        if shares and side.samples_per_second.median > 0
+    }
+    most = {kind: 0.0 for shares, _ in columns.values() for kind in shares}
+    for shares, seconds in columns.values():
+        for kind, share in shares.items():
+            most[kind] = max(most[kind], share * seconds if share >= LEAST_SHARE else 0.0)
+    whole = f"a step of {samples} samples" if samples else "a sample"
+    rows = [(whole, *(_time(seconds) for _, seconds in columns.values()))]
+    for kind in sorted((kind for kind in most if most[kind]), key=lambda kind: -most[kind]):
+        shares_of = [(shares.get(kind, 0.0), seconds) for shares, seconds in columns.values()]
+        rows.append((kind, *(f"{_time(s * seconds)} ({s:.0%})" for s, seconds in shares_of)))
+    return Rows(headings=("", *columns), rows=tuple(rows) if columns else ())
+
+
+def _time(seconds: float) -> str:
+    return f"{figure(1000 * seconds)} ms" if seconds < 1 else f"{figure(seconds)} s"
+
+
 def profile_lines(result: Result) -> Iterator[str]:
-    """Where its time goes, how far its products are from the limit, and what would help."""
+    """How far the best plan's products are from the limit, and what would help."""
     profile = result.profile
     if profile is None:
         return
-    shares = [(kind, share) for kind, share in profile.shares.items() if share >= LEAST_SHARE]
-    told = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in shares)
-    yield f"where its time goes: {told}"
     if profile.gflops is None:
         yield "how far its matrix products are from the limit is not known: IPEX tells none"
     elif profile.limit_gflops:
         dtype = profile.dtype or ""
         words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
         yield (
-            f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
-            f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
+            f"matrix products of the best plan: {figure(profile.gflops)} GFLOP/s over the whole "
+            f"step, {100 * profile.gflops / profile.limit_gflops:.0f} % of the "
             f"{figure(profile.limit_gflops)} that its cores reach in {words}"
         )
     could_be = {out.what for out in result.left_out}
@@ -207,6 +233,10 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 
 SCHEMA = "cputune.summary/1"
+
+MOST_FINDINGS = 100
+COMMANDS = ("train", "launch files", "tune again", "install")
+"""What of a launch is a command to copy."""
 
 MOST_PLANS = 15
 """How many of the fastest plans the table has, where not all are asked for."""
@@ -231,14 +261,6 @@ class ResultToShow:
             return None
         return machine_difference(self.result.host, self.facts)
 
-    @property
-    def topology(self) -> Topology | None:
-        """The topology of the measured machine: from the result, else from this machine."""
-        if self.result.places:
-            return topology_of(self.result.places, allowed_cpus(self.result))
-        known = self.facts is not None and not self.elsewhere and self.facts.topology.cores
-        return self.facts.topology if self.facts is not None and known else None
-
     def notes(self) -> tuple[str, ...]:
         """The notes of the result, and a note where it is of another machine."""
         difference = self.elsewhere
@@ -256,6 +278,8 @@ class ResultToShow:
         result, plan = self.result, self.result.best.plan
         now, files = launch_commands(self.file, plan.nodes)
         told = {"train": now, "launch files": files, "tune again": tune_command(result)}
+        if install := install_command(result.versions):
+            told["install"] = install
         try:
             way = carried(result.workload, plan, result.versions)
         except ValueError as error:  # the batch was changed by hand
@@ -265,9 +289,6 @@ class ResultToShow:
             told["variables"] = " ".join(words)
         if way.flags:
             told["flags"] = shlex.join(way.flags)
-        if not plan.as_found:
-            ranks = (f"{who}: {cpulist.render(cpus)}" for who, cpus in places(plan).items() if cpus)
-            told["CPUs"] = "; ".join(ranks) or "not bound"
         return told
 
 
@@ -291,11 +312,6 @@ def speeds(result: Result) -> Rows:
     )
 
 
-def interval(rate: Throughput) -> str:
-    """``16.8–17.4``."""
-    return f"{figure(rate.low)}–{figure(rate.high)}"
-
-
 def change_rows(result: Result) -> Rows:
     """What to change, and what each is worth."""
     return Rows(
@@ -304,43 +320,79 @@ def change_rows(result: Result) -> Rows:
     )
 
 
-def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> Iterator[Block]:
+def rank_rows(result: Result) -> Rows:
+    """Each rank of the best plan, its CPUs and their NUMA node; nothing where none is bound."""
+    plan = result.best.plan
+    nodes = {
+        cpu: place.numa_node for place in result.places for core in place.cores for cpu in core
+    }
+    rows = []
+    for who, cpus in {} if plan.as_found else places(plan).items():
+        at = sorted({str(nodes[cpu]) for cpu in cpus if nodes.get(cpu) is not None})
+        rows.append((who, cpulist.render(cpus) or "not bound", ", ".join(at)))
+    return Rows(headings=("", "CPUs", "NUMA node"), rows=tuple(rows))
+
+
+_BRINGS_IN = ("--knobs", "apt-get", "pip install")
+
+
+def left_out(result: Result) -> tuple[tuple[str, str], ...]:
+    """What was left out and why; first what a command would add to the search."""
+    said = dict.fromkeys((out.what, out.why) for out in result.left_out)
+    return tuple(sorted(said, key=lambda one: not any(word in one[1] for word in _BRINGS_IN)))
+
+
+def _as_found(one: Found) -> Finding:
+    from cputune.doctor import Finding, Severity
+
+    said = {key: value for key, value in keywords(one).items() if key != "worth"}
+    return Finding(**{**said, "severity": Severity(one.severity)})
+
+
+def blocks(
+    shown: ResultToShow, *, most: int | None = MOST_PLANS, every: bool = False, brief: bool = False
+) -> Iterator[Block]:
     """The verdict, then what to change, the launch, the plans, and what they rest on.
 
-    ``every``: all plans, not only the fastest. ``brief``: at the end of a study, without the
-    launch, the doctor's findings and the machine.
+    ``most``: how many plans, the fastest; None for all. ``every``: also what was left out, and why.
+    ``brief``: at the end of a study, without the launch, the doctor's findings and the machine.
     """
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
+    yield Lines(tuple(("note", note) for note in shown.notes()))
     if (changes := change_rows(result)).rows:
         yield Heading("What to change")
         yield changes
     if not brief:
         launch = tuple(shown.launch().items())
-        commands = tuple(label for label, _ in launch[:2])
         yield Heading("The launch")
-        yield Labelled(rows=launch, commands=commands, pasted=("tune again", "variables", "flags"))
+        yield Labelled(rows=launch, commands=COMMANDS, pasted=("variables", "flags"))
+        if (ranks := rank_rows(result)).rows:
+            yield ranks
+    if (times := time_rows(result)).rows:
+        yield Heading("Where the time goes")
+        yield times
+        yield Lines(tuple(("", line) for line in profile_lines(result)))
     yield Heading("The plans")
-    most = len(result.trials) if every else MOST_PLANS
     yield plans(result, most)
-    lines = list(profile_lines(result))
-    if len(result.trials) > most:
-        lines.insert(0, f"{len(result.trials) - most} slower ones; --all shows them")
-    yield Lines(tuple(("", line) for line in lines))
+    if most is not None and len(result.trials) > most:
+        left = len(result.trials) - most
+        yield Lines((("", f"{left} slower ones are not shown: cputune show --all"),))
     for heading, levers in (("Not tried, and would pay", result.untried), ("Done", result.done)):
         if levers:
             yield Heading(heading)
             yield Lines(tuple(("", one.words) for one in levers))
+    if every and result.left_out:
+        yield Heading("Left out, and why")
+        yield Labelled(rows=left_out(result))
     if not brief:
         if result.findings:
             yield Heading("What the doctor found then")
-            yield Lines(tuple((f.severity, f"{f.title}  [{f.code}]") for f in result.findings))
+            found = tuple(map(_as_found, result.findings[:MOST_FINDINGS]))
+            yield FindingRows(found=found, titles_alone=True)
         yield Heading("What it rests on")
         yield Labelled(rows=basis(result))
-        if shown.topology is not None:
-            yield Drawn(shown.topology, places(result.best.plan))
-    yield Lines(tuple(("note", note) for note in shown.notes()))
 
 
 Told = Mapping[str, str]
@@ -441,25 +493,14 @@ def show(result: Result, *, every: bool = False) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)
-    print_blocks(blocks(ResultToShow(result=result), every=every), console)
+    most = None if every else MOST_PLANS
+    print_blocks(blocks(ResultToShow(result=result), most=most, every=every), console)
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
     """A row for each result that was kept, the newest first."""
-    return Rows(
-        headings=("id", "measured", "machine", "work", "gain", "file"),
-        rows=tuple(
-            (
-                one.id,
-                (one.created or "").replace("T", " ")[:16],
-                one.machine,
-                one.work,
-                _gain(one.speedup),
-                one.file or "",
-            )
-            for one in kept
-        ),
-    )
+    rows = tuple((one.id, one.machine, one.work, _gain(one.speedup)) for one in kept)
+    return Rows(headings=("id", "machine", "work", "gain"), rows=rows)
 
 
 def _gain(speedup: Speedup | None) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.knobs import TODAY
+from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.text import figure, visible
 from cputune.tuner.confirmation import (
     LEAST_ROUNDS,
@@ -119,55 +120,80 @@ def outcome(trial: Trial) -> str:
     return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
 
 
+_LAST = (COMPLETED, PRUNED, FAILED)
 BEST = "best"
 """The mark beside the plan that is recommended."""
 
 
 def plans(result: Result, most: int | None = None) -> Rows:
-    """The trials, the fastest first, the failed last; or ``most`` of them, from the first."""
-    ordered = sorted(result.trials, key=fastest_first)[:most]
-    best = [number for number, one in enumerate(ordered) if one.plan == result.best.plan]
+    """The trials, the fastest first, the failed last; or ``most`` of them, and today's launch.
+
+    The speed of a plan that was confirmed is the one that was measured side by side.
+    """
+    confirmed = side_by_side(result)
+
+    def rate(trial: Trial) -> Throughput | None:
+        if trial.state != COMPLETED:
+            return None
+        return confirmed.get(trial.plan, trial.samples_per_second)
+
+    def place(trial: Trial) -> tuple[int, float]:
+        speed = rate(trial)
+        return _LAST.index(trial.state), 0.0 if speed is None else -speed.median
+
+    def mark(trial: Trial) -> str:
+        if trial.plan == result.best.plan and not result.disturbed:
+            return BEST
+        if trial.plan == result.baseline.plan:
+            return "today"
+        if trial.state == PRUNED:
+            return "cut short" if trial.cut_short else "stopped: most likely slower"
+        return outcome(trial) if trial.state == FAILED else ""
+
+    ordered = sorted(result.trials, key=place)
+    shown = ordered[:most]
+    shown += [one for one in ordered[len(shown) :] if one.plan == result.baseline.plan][:1]
+    headings = ("trial", "samples/s", "95 % interval", "steps")
     return Rows(
-        headings=("trial", "samples/s", "steps", "plan (ranks × threads each)", "from", ""),
+        headings=(*headings, "plan (ranks × threads each)", "from", ""),
         right=frozenset({"trial", "samples/s", "steps"}),
-        spare=frozenset({"steps", "from"}),
-        strong=frozenset(best),
+        spare=frozenset({"95 % interval", "steps", "from"}),
+        strong=frozenset(number for number, one in enumerate(shown) if mark(one) == BEST),
         rows=tuple(
             (
-                str(trial.number),
-                _known(trial),
-                str(trial.steps),
-                trial.plan.describe(),
-                trial.origin,
-                _mark(trial, best=trial.plan == result.best.plan),
+                str(one.number),
+                *_speed(rate(one), one.at_most_samples_per_second),
+                str(one.steps),
+                one.plan.describe(),
+                one.origin,
+                mark(one),
             )
-            for trial in ordered
+            for one in shown
         ),
+        rates=tuple(map(rate, shown)),
     )
 
 
-def _mark(trial: Trial, *, best: bool) -> str:
-    """The mark of a trial, beside its numbers."""
-    if best:
-        return BEST
-    if trial.state == PRUNED:
-        return "cut short" if trial.cut_short else "stopped: most likely slower"
-    return outcome(trial) if trial.state == FAILED else ""
+def _speed(rate: Throughput | None, most: float | None) -> tuple[str, str]:
+    """A speed and its interval, for two columns; of a trial without a number what is known."""
+    if rate is None:
+        return ("–" if most is None else f"at most {figure(most)}"), ""
+    return figure(rate.median), interval(rate)
 
 
-def fastest_first(trial: Trial) -> tuple[int, float]:
-    """What was measured before what was pruned, and that before what failed."""
-    rate = trial.samples_per_second
-    order = {PRUNED: 1, FAILED: 2}.get(trial.state, 0)
-    return order, 0.0 if rate is None else -rate.median
+def side_by_side(result: Result) -> dict[Plan, Throughput]:
+    """What the confirmation measured of each plan that took part in it, the last block first."""
+    runs = [(run.plan, run.samples_per_second) for run in result.confirmation]
+    found = {plan: rate for plan, rate in runs if rate is not None}
+    if found:
+        for side in (result.best, result.baseline):
+            found[side.plan] = side.samples_per_second
+    return found
 
 
-def _known(trial: Trial) -> str:
-    """What is known of a trial's speed, for a column: a number is one that was measured."""
-    rate, most = trial.samples_per_second, trial.at_most_samples_per_second
-    if trial.state == PRUNED:
-        return "–" if most is None else f"at most {figure(most)}"
-    return "–" if rate is None else f"{figure(rate.median)}"
+def interval(rate: Throughput) -> str:
+    """``16.8–17.4``."""
+    return f"{figure(rate.low)}–{figure(rate.high)}"
 
 
 OF_HOSTS = ("nodes", "interface")
@@ -302,27 +328,6 @@ class Standing:
         return f"[{of}{elapsed(now - self.started)}{gain}]"
 
 
-BAR_COLUMNS = 36
-
-
-def race(standing: Standing) -> list[tuple[str, str]]:
-    """(bar, interval) of today's launch and of the best so far; None before there are two.
-
-    A bar is whole up to the speed that is sure, and broken through its interval.
-    """
-    sides = (standing.today, standing.best)
-    rates = [one.samples_per_second for one in sides if one and one.samples_per_second]
-    if len(rates) < 2 or standing.today is standing.best:
-        return []
-    most = max(rate.high for rate in rates) or 1.0
-    found = []
-    for rate in rates:
-        low, high = (round(BAR_COLUMNS * value / most) for value in (rate.low, rate.high))
-        bar = ("━" * low + "╌" * (high - low)).ljust(BAR_COLUMNS)
-        found.append((bar, f"  {figure(rate.low)} to {figure(rate.high)}"))
-    return found
-
-
 def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     """The standing for a terminal: a few lines, each cut where the terminal ends."""
     from rich.text import Text
@@ -336,10 +341,6 @@ def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     if gain is not None and best is not None:
         heading = "today" if best is standing.today else "best"
         rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
-    for heading, (bar, interval), style in zip(
-        ("today", ""), race(standing), ("dim", "green"), strict=False
-    ):
-        rows.append((heading, (bar, style), (interval, "dim")))
     rows.append(("time", (standing.time(now), ""), ("", "")))
     if standing.neighbours:
         words = visible(", ".join(standing.neighbours))

@@ -1,13 +1,13 @@
 """What is shown of a record, as blocks, and how a terminal and Markdown show blocks.
 
-A record is put into blocks once; ``print_blocks`` and ``markdown`` show the same ones. Words may
-come from outside, so each is cleaned where it is written.
+A record is put into blocks once; ``print_blocks``, ``markdown`` and the page of ``cputune report``
+show the same ones. Words may come from outside, so each is cleaned where it is written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from cputune.doctor import Finding
-    from cputune.facts import Topology
+    from cputune.result import Throughput
 
 STYLES = {
     "error": "bold red", "warning": "bold yellow", "advice": "bold cyan", "note": "yellow",
@@ -41,7 +41,8 @@ class Rows:
     """A table: headings, and cells in words.
 
     ``right`` are the headings of columns of numbers, ``spare`` of those that a terminal below 100
-    columns goes without, ``strong`` the numbers of the rows that stand out.
+    columns goes without, ``strong`` the numbers of the rows that stand out. ``rates``: the speed of
+    each row, which the page draws as a bar.
     """
 
     headings: tuple[str, ...]
@@ -49,6 +50,7 @@ class Rows:
     right: frozenset[str] = frozenset()
     spare: frozenset[str] = frozenset()
     strong: frozenset[int] = frozenset()
+    rates: tuple[Throughput | None, ...] = ()
 
     def without_spare(self) -> Rows:
         """The table without the columns that can be spared."""
@@ -76,26 +78,19 @@ class Lines:
     lines: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The machine, and who is bound where; for screen readers nothing."""
-
-    topology: Topology
-    bound: Mapping[str, Sequence[int]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
-    """What the doctor found; ``stories``, by code, are told in a terminal too."""
+    """What the doctor finds, or found; ``stories``, by code, are told in a terminal too.
+
+    ``titles_alone``: in a terminal, a line each.
+    """
 
     found: tuple[Finding, ...]
     stories: Mapping[str, str] = field(default_factory=dict)
+    titles_alone: bool = False
 
 
-Block = Verdict | Heading | Rows | Labelled | Lines | Drawn | FindingRows
-
-LEAST_COLUMNS = 60
-"""The fewest columns of a terminal for a table; with fewer its words would be broken."""
+Block = Verdict | Heading | Rows | Labelled | Lines | FindingRows
 
 ROOMY = 100
 """Columns of a terminal that has room for every column of a table."""
@@ -105,7 +100,7 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
     """Show blocks in a terminal, with an empty line between them."""
     before: Block | None = None
     for block in blocks:
-        if block == Lines(()) or (isinstance(block, Drawn) and console.is_dumb_terminal):
+        if block == Lines(()):
             continue
         if before is not None and not isinstance(before, Heading):
             console.print()
@@ -137,14 +132,9 @@ def _print(block: Block, console: Console) -> None:
         for label, text in block.lines:
             head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
             print_hanging(console, head, Text(visible(text)))
-    elif isinstance(block, Drawn):
-        from cputune.report.machine import picture
-
-        for line in picture(block.topology, bound=block.bound, width=min(80, console.width)):
-            console.print(Text(visible(line)), soft_wrap=True)
     else:
         for finding in block.found:
-            _print_finding(finding, console, block.stories.get(finding.code))
+            _print_finding(finding, console, block)
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:
@@ -158,13 +148,16 @@ def print_hanging(console: Console, label: Text, body: Text) -> None:
         console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
 
 
-def _print_finding(finding: Finding, console: Console, story: str | None) -> None:
+def _print_finding(finding: Finding, console: Console, block: FindingRows) -> None:
     from rich.text import Text
 
     severity = finding.severity.value
     margin, blank = Text(f"{severity:7} ", STYLES[severity]), Text(" " * 8)
     head = Text(visible(finding.title), style="bold")
-    print_hanging(console, margin, head.append(f"  [{finding.code}]", style="not bold dim"))
+    head.append(f"  [{visible(finding.code)}]", style="not bold dim")
+    print_hanging(console, margin, head)
+    if block.titles_alone:
+        return
     for text, style in (
         (finding.evidence, ""),
         (finding.remedy, "green"),
@@ -174,7 +167,7 @@ def _print_finding(finding: Finding, console: Console, story: str | None) -> Non
             print_hanging(console, blank, Text(visible(text), style))
     for line in (finding.command or "").splitlines():
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
-    if story is not None:
+    if (story := block.stories.get(finding.code)) is not None:
         sources = (f"Source: {url}" for url in source_urls(finding.source))
         for line in (*story.splitlines(), *sources):
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
@@ -183,27 +176,12 @@ def _print_finding(finding: Finding, console: Console, story: str | None) -> Non
 def rich_table(table: Rows) -> Table:
     """A table for a terminal, without lines; headings are bold, and rows that are ``strong``.
 
-    What does not fit is broken, never cut. On a narrow terminal, and where TERM=dumb asks for plain
-    text (screen readers), each row is a block of lines, each with heading and cell.
+    What does not fit is broken, never cut.
     """
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    class ShownTable(Table):
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            if options.max_width >= LEAST_COLUMNS and not console.is_dumb_terminal:
-                yield from super().__rich_console__(console, options)
-                return
-            for number, row in enumerate(table.rows):
-                first, *rest = zip(table.headings, map(visible, row), strict=True)
-                yield Text(" ".join(first).strip(), "bold" if number in table.strong else "")
-                for heading, cell in rest:
-                    if cell:
-                        text = Text(f"{heading}: {cell}" if heading else cell)
-                        yield Padding(text, (0, 0, 0, 2), expand=False)
-
-    shown = ShownTable(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="bold")
     for heading in table.headings:
         right = heading in table.right
         shown.add_column(heading, justify="right" if right else "left", overflow="fold")
@@ -230,26 +208,24 @@ def _markdown(block: Block) -> Iterator[str]:
         yield from markdown_table(block)
     elif isinstance(block, Labelled) and block.commands:
         lines = (
-            text if label in block.commands else f"# {label}: {text}" for label, text in block.rows
+            f"# {label}\n{visible(text)}"
+            if label in block.commands
+            else f"# {label}: {visible(text)}"
+            for label, text in block.rows
         )
-        yield fenced("\n".join(map(visible, lines)), "sh")
+        yield fenced("\n".join(lines), "sh")
     elif isinstance(block, Labelled):
         yield from markdown_table(Rows(headings=("", ""), rows=block.rows))
     elif isinstance(block, Lines):
         for label, text in block.lines:
             yield f"- {label}: {markdown_text(text)}" if label else f"- {markdown_text(text)}"
-    elif isinstance(block, Drawn):
-        from cputune.report.machine import picture
-
-        drawing = picture(block.topology, bound=block.bound)
-        yield fenced("\n".join(map(visible, drawing)), "text")
     else:
         yield "\n\n".join(map(_markdown_finding, block.found))
 
 
 def _markdown_finding(finding: Finding) -> str:
     title = markdown_text(finding.title)
-    parts = [f"#### {finding.severity.value}: {title} (`{finding.code}`)"]
+    parts = [f"#### {finding.severity.value}: {title} (`{markdown_text(finding.code)}`)"]
     parts += map(markdown_text, (finding.evidence, finding.remedy))
     parts += [finding.worth_words] if finding.worth_words else []
     if finding.command:

@@ -66,7 +66,6 @@ def test_a_format_may_be_a_default_of_ones_own(
         (("show", "1999"), 2, "there is no file 1999", "`cputune history` lists them"),
         (("show", "broken.json"), 3, "broken.json is not JSON", "run `cputune tune` again"),
         (("show", "."), 3, "cannot read .: not a regular file", "cputune tune"),
-        (("show", "--root", "nowhere"), 3, "nowhere", ""),
         (("compare", "cputune.json"), 2, "nothing to compare it with", "before.json after.json"),
         (("compare", "cputune.json", "no.json"), 3, "cannot read no.json", "cputune tune"),
         (("show", "--format", "xml"), 2, "'xml' is not one of", "cputune show --help"),
@@ -100,7 +99,6 @@ def test_compare_says_it_in_words(cputune: Run) -> None:
     assert ended.code == 0
     assert ended.out.startswith("The best plans of last and cputune.json are as fast: ")
     assert "last beside cputune.json: same machine, same work.\n" in ended.out
-    assert "best plan: no difference can be told (95 % interval " in ended.out
 
 
 def test_compare_has_three_forms(cputune: Run) -> None:
@@ -118,7 +116,7 @@ def test_other_work_ends_compare_with_3(cputune: Run, result: Result) -> None:
     some = cputune("compare", "cputune.json", "other.json", "last")
     assert some.code == 3
     assert "other.json is not compared: they trained different things" in some.out
-    assert "best plan: no difference can be told" in some.out
+    assert "no difference can be told" in some.out
 
 
 def test_history_lists_what_was_kept(
@@ -126,12 +124,12 @@ def test_history_lists_what_was_kept(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     _, row, _, place = cputune("history").out.splitlines()
-    for words in ("20261121-193000", "a machine", "×2.56", str(tmp_path / "cputune.json")):
+    for words in ("20261121-193000", "a machine", "×2.56"):
         assert words in row
     assert place.startswith(f"- Kept in {tmp_path / 'state'}/cputune/history, the newest 100.")
-    assert "\n| id | measured |" in cputune("history", "-f", "markdown").out
+    assert "\n| id | machine |" in cputune("history", "-f", "markdown").out
     (kept,) = json.loads(cputune("history", "-f", "json").out)["results"]
-    assert kept["file"] == str(Path("cputune.json").absolute())
+    assert kept["id"] == "20261121-193000"
 
 
 def test_a_history_that_is_empty_says_so(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_the_width_of_the_terminal_is_one_that_can_be_read(
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = cputune("recipes")
     assert (code, err) == (0, "")
-    assert out.startswith("recipe")
+    assert "recipe" in out
 
 
 @pytest.mark.parametrize("command", ["tune", "tune --resume", "emit --format torchrun", "doctor"])

@@ -10,7 +10,6 @@ from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
 from cputune.doctor.variables import (
     advised,
-    bound_parties,
     gomp_cpus,
     is_true,
     job_nodes,
@@ -26,7 +25,6 @@ from cputune.doctor.variables import (
     without_gpu,
 )
 from cputune.facts import HostFacts
-from cputune.host import Process
 
 
 def env(**variables: str) -> HostFacts:
@@ -60,23 +58,6 @@ def test_places_of_libgomp(text: str, cpus: tuple[int, ...] | None) -> None:
 )
 def test_masks_of_intel_mpi(text: str, domains: tuple[tuple[int, ...], ...] | None) -> None:
     assert pin_domains(env(I_MPI_PIN_DOMAIN=text)) == domains
-
-
-def test_whoever_is_bound_is_told_with_its_cpus() -> None:
-    processes = tuple(Process(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
-    facts = replace(
-        env(I_MPI_PIN_DOMAIN="[0x3]", GOMP_CPU_AFFINITY="4", CCL_WORKER_AFFINITY="5"),
-        bound_processes=processes,
-    )
-    found = bound_parties(facts)
-    assert list(found.items())[:4] == [
-        ("rank 0 (I_MPI_PIN_DOMAIN)", (0, 1)),
-        ("OpenMP threads (GOMP_CPU_AFFINITY)", (4,)),
-        ("oneCCL workers (CCL_WORKER_AFFINITY)", (5,)),
-        ("train (process 1)", (1,)),
-    ]
-    assert len(found) == 3 + 16
-    assert bound_parties(env()) == {}
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from cputune.facts import HostFacts, Launcher
 from cputune.host import RecordedHost
 from cputune.layout import make_plan, rank_counts
 from cputune.placing import rank_slices
-from cputune.portrait import places_of, topology_of
 from cputune.probing import probe
 from cputune.probing.recording import record
-from cputune.report.machine import host_document, picture
+from cputune.report.machine import host_document, machine_lines
 
 
 @cache
@@ -31,12 +30,9 @@ def known(name: str) -> HostFacts:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_is_null_has_its_reason_and_a_result_keeps_what_is_drawn(name: str) -> None:
+def test_what_is_null_has_its_reason(name: str) -> None:
     host = machine(None, **KNOWN[name])
     assert [fact for fact in without_reason(host) if "topology" in fact] == []
-    topology = known(name).topology
-    again = picture(topology_of(places_of(topology), topology.allowed))
-    assert again == [line.replace("  819 GB/s", "") for line in picture(topology)]
 
 
 @pytest.mark.parametrize(
@@ -121,17 +117,14 @@ def test_fewer_threads_than_cores_have_all_controllers_and_caches(
             assert set(counted.values()) == {count}
 
 
-def test_caches_and_memory_are_drawn() -> None:
-    lines = picture(known("genoa-nps4").topology)
-    assert lines[1] == "  ■■■■■■■■│■■■■■■■■│■■■■■■■■"
-    assert lines[-1].endswith("│ another L3 cache, 32 MiB")
-    lines = picture(known("cxl").topology)
-    assert "node 2  no CPUs  64 GiB slow memory  nearest to node 0" in lines
-    assert max(map(len, picture(known("genoa-nps1").topology))) <= 80
-
-
 def test_hbm_is_preferred_where_numactl_is_there() -> None:
     numactl = Launcher(name="numactl", path="/usr/bin/numactl")
     facts = replace(known("xeon-max-flat"), launchers=(numactl,))
     [finding] = [f for f in diagnose(facts).findings if f.code == "numa-cpuless"]
     assert finding.command == "numactl --preferred-many=2,3 python train.py"
+
+
+def test_people_see_the_cpus_and_the_memory_of_each_node() -> None:
+    told = dict(machine_lines(known("cxl")))["NUMA nodes"]
+    assert told.endswith("; 2: CPUs none, 64.0 GiB CXL memory; 3: CPUs none, 128.0 GiB slow memory")
+    assert "NUMA nodes" not in dict(machine_lines(probe(machine(None, cores=4))))

@@ -15,16 +15,14 @@ from in_process import ran
 from report.result_cases import (
     CASES,
     HOSTILE,
-    elsewhere,
     hostile,
-    profiled,
     ten_thousand,
     tuned,
 )
 
 from cputune.errors import MissingPackageError
 from cputune.report import page as page_module
-from cputune.report.page import page, side_by_side, story, thinned, time_rows
+from cputune.report.page import page
 from cputune.result import Result
 from cputune.words import verdict_of
 
@@ -68,22 +66,13 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     assert verdict_of(result, "").means in read.words
     assert result.baseline.plan.describe() in read.words
     headings = re.findall(r"<h2>([^<]+)</h2>", text)
-    assert headings[-1] == "How it was measured, and how to do it again"
+    assert headings[-1] == "What it rests on"
     for section in re.findall(r"<section><h2>.*?</h2>(.*?)</section>", text, re.S):
         assert Read(section).words.strip()
     assert len(text.encode()) < 200_000
     assert re.search(r"\b(nan|None|inf)\b", read.prose) is None
     lengths = [float(n) for n in re.findall(r"(?:width|left):([\d.e+-]+)%", text)]
     assert all(0 <= length <= 100 for length in lengths)
-
-
-def test_today_and_best_are_marked_among_the_plans_and_the_best_stands_first() -> None:
-    result = tuned()
-    plans = story(result, "cputune.json")["plans"]
-    assert plans[0]["marks"] == ["best"]
-    assert [plan["marks"] for plan in plans].count(["today"]) == 1
-    sure = [plan["confirmed"] for plan in plans]
-    assert sure == sorted(sure, reverse=True)
 
 
 def test_a_colour_means_one_thing() -> None:
@@ -120,39 +109,7 @@ def test_a_link_leads_to_the_web_and_nowhere_else() -> None:
 
 
 def test_of_many_trials_it_says_how_many_it_shows() -> None:
-    assert re.search(r"99[67]\d trials are not shown here", Read(page(ten_thousand())).words)
-
-
-def test_what_is_thinned_keeps_both_ends() -> None:
-    assert thinned(range(10), 4) == [0, 3, 6, 9]
-    assert thinned(range(3), 4) == [0, 1, 2]
-
-
-def test_every_core_is_drawn_with_who_has_it() -> None:
-    result = tuned()
-    drawn = re.search(r'<pre class="machine"[^>]*>(.*?)</pre>', page(result), re.S)
-    assert drawn
-    rows = "".join(line for line in drawn[1].splitlines() if line.startswith("  "))
-    cores = [set(core) for place in result.places for core in place.cores]
-    for rank, cpus in enumerate(result.best.plan.cpus):
-        assert rows.count(str(rank)) == sum(not core.isdisjoint(cpus) for core in cores)
-    assert max(map(len, drawn[1].splitlines())) <= 40
-    assert "; rank 1: CPUs " in drawn[0]
-
-
-def test_what_the_result_does_not_hold_is_said() -> None:
-    read = Read(page(elsewhere()))
-    assert "the result does not say which the machine has" in read.words
-    assert "nobody asked the doctor" in read.words
-
-
-def test_the_time_of_a_step_is_told_before_and_after() -> None:
-    table = time_rows(profiled())
-    assert table.headings == ("", "today", "best")
-    told = {what: (today, best) for what, today, best in table.rows}
-    assert list(told)[1] == "matrix products"
-    assert told["all-reduce"][0] == "0 ms (0%)"
-    assert "padding" not in told
+    assert re.search(r"99[67]\d slower ones are not shown", Read(page(ten_thousand())).words)
 
 
 def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
@@ -160,23 +117,6 @@ def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
     assert "times" not in text[text.index("<h1>") : text.index("</h1>")]
     assert "perhaps faster" in text
     assert 'class="mark best"' not in text
-
-
-def test_every_plan_that_was_confirmed_has_its_steps_as_a_line_with_the_median() -> None:
-    result = tuned()
-    lines = story(result, "cputune.json")["lines"]
-    late = sum(len(turn.delayed) for run in result.confirmation for turn in run.taken)
-    steps = sum(len(turn.step_seconds) for run in result.confirmation for turn in run.taken)
-    assert {line["plan"] for line in lines} == {p.describe() for p in side_by_side(result)}
-    assert sum(line["steps"] for line in lines) == steps
-    assert sum(line["delayed"] for line in lines) == late > 0
-    assert page(result).count("<polyline") == len(lines)
-
-
-def test_what_was_left_out_is_said_once_what_a_command_brings_in_first() -> None:
-    said = story(tuned(), "cputune.json")["left_out"]
-    assert len(set(said)) == len(said) > 3
-    assert any(word in said[0][1] for word in ("--knobs", "apt-get", "pip install"))
 
 
 def test_without_jinja2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

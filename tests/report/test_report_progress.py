@@ -8,7 +8,7 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.tuning import Standing, block, elapsed, race
+from cputune.report.tuning import Standing, block, elapsed
 from cputune.tuner.confirmation import MOST_SECONDS
 from cputune.tuner.events import (
     Disturbed,
@@ -71,16 +71,6 @@ def test_later_it_says_which_of_how_many_the_best_beside_today_and_what_is_left(
     assert "to the end" in shown["time"]
 
 
-def test_the_race_is_drawn_with_intervals(events: list[Event]) -> None:
-    standing, now = standing_after(events, 4)
-    (today, _), (best, interval) = race(standing)
-    assert len(today) == len(best)
-    assert today.rstrip().count("━") < best.count("━")
-    assert re.fullmatch(r"  [\d.]+ to [\d.]+", interval)
-    assert race(Standing(started=0.0)) == []
-    assert any("━" in line for line in lines(standing, now))
-
-
 def test_what_is_left_is_the_search_at_its_pace_the_confirmation_and_the_profile(
     events: list[Event],
 ) -> None:
@@ -120,7 +110,7 @@ def test_no_line_is_wider_than_the_terminal(events: list[Event], columns: int) -
     standing.neighbours = tuple(f"a-process-with-a-long-name-{n} 90 %" for n in range(6))
     shown = lines(standing, now, columns)
     assert all(len(line) <= max(1, columns - 1) for line in shown)
-    assert len(shown) == 7
+    assert len(shown) == 5
 
 
 def test_who_computes_here_is_named_as_it_was_seen() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from report.result_cases import profiled, tuned
 from rich.console import Console
 from tuner.fakes import SMALL
 
+from cputune import cpulist
 from cputune.portrait import Found, NodeCores
-from cputune.report.show import ResultToShow, blocks, document
+from cputune.report.show import ResultToShow, blocks, document, left_out, rank_rows, time_rows
 from cputune.report.writing import markdown, print_blocks
 from cputune.result import Result
 from cputune.workload import Workload
@@ -44,7 +47,7 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
     assert "OMP_NUM_THREADS=2" in text
     for heading in ("What to change", "The launch", "The plans", "What it rests on"):
         assert f"\n\n{heading}\n" in text
-    assert "rank 0: CPUs 0-1" in text
+    assert re.search(r"^rank 0 +0-1 +0 *$", text, re.M)
     assert f"{result.speedup.pairs} pairs" in text
 
 
@@ -61,19 +64,6 @@ def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> Non
     assert "…" not in text
 
 
-def test_the_machine_is_drawn_as_the_result_has_it_or_where_it_is_this_one(result: Result) -> None:
-    other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
-    old = replace(result, places=())  # of a version that did not keep them
-    here, elsewhere, of_old, old_elsewhere = (
-        in_terminal(ResultToShow(result=one, file="r.json", facts=facts))
-        for one in (result, old)
-        for facts in (SMALL.facts, other)
-    )
-    assert all("socket 0" in text for text in (here, elsewhere, of_old))
-    assert "socket 0" not in old_elsewhere
-    assert "note: This was measured on another machine: processor Simulated there" in elsewhere
-
-
 def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     many = replace(
         result,
@@ -81,17 +71,17 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     )
     shown = ResultToShow(result=many, file="r.json")
     text = in_terminal(shown)
-    assert "9985 slower ones; --all shows them" in text
+    assert "9985 slower ones are not shown: cputune show --all" in text
     assert len(text.splitlines()) < 80
     some = replace(shown, result=replace(many, trials=many.trials[:40]))
-    assert in_terminal(some, every=True).count("baseline") == 40
+    assert in_terminal(some, most=None).count("1 × 2 threads, fp32, as found") > 40
     assert "9985 slower ones" in in_markdown(shown)
 
 
 def test_what_the_doctor_found_is_a_line_each(result: Result) -> None:
     found = Found(code="numa-off", severity="warning", title="One node", evidence="", remedy="")
     text = in_terminal(ResultToShow(result=replace(result, findings=(found,)), file="r.json"))
-    assert "What the doctor found then\nwarning: One node  [numa-off]\n" in text
+    assert "What the doctor found then\nwarning One node  [numa-off]\n" in text
 
 
 def one_trial(result: Result) -> Result:
@@ -157,3 +147,37 @@ def test_hostile_text_is_text_in_every_form(result: Result) -> None:
         assert "\u202e" not in text
     outside = page.split("```sh")[0] + page.split("```")[-1]
     assert "<script>" not in outside
+
+
+def test_a_result_of_another_machine_is_called_so(result: Result) -> None:
+    other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
+    text = in_terminal(ResultToShow(result=result, file="r.json", facts=other))
+    assert "note: This was measured on another machine: processor Simulated there" in text
+    assert "another machine" not in in_terminal(ResultToShow(result=result, facts=SMALL.facts))
+
+
+def test_the_time_of_a_step_is_told_before_and_after() -> None:
+    table = time_rows(profiled())
+    assert table.headings == ("", "today", "best")
+    told = {what: (today, best) for what, today, best in table.rows}
+    assert list(told)[1] == "matrix products"
+    assert told["all-reduce"][0] == "0 ms (0%)"
+    assert "padding" not in told
+
+
+def test_what_was_left_out_is_said_once_what_a_command_brings_in_first() -> None:
+    said = left_out(tuned())
+    assert len(set(said)) == len(said) > 3
+    assert any(word in said[0][1] for word in ("--knobs", "apt-get", "pip install"))
+    assert "Left out, and why" in in_terminal(ResultToShow(result=tuned()), every=True)
+
+
+def test_each_rank_has_its_cpus_and_their_node() -> None:
+    result = tuned()
+    rows = rank_rows(result).rows
+    assert [row[0] for row in rows[:2]] == ["rank 0", "rank 1"]
+    nodes = {cpu: str(p.numa_node) for p in result.places for core in p.cores for cpu in core}
+    for (_, listed, at), cpus in zip(rows, result.best.plan.cpus, strict=True):
+        assert cpulist.parse(listed) == cpus
+        assert at == ", ".join(sorted({nodes[cpu] for cpu in cpus}))
+    assert rank_rows(replace(result, best=result.baseline)).rows == ()
