@@ -185,7 +185,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, how: str = "{}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Defaults:
     """A file as it was read: tables by command, the options of ``cputune`` itself under ""."""
 
     path: str | None = None
@@ -241,14 +241,14 @@ def user_file() -> Path | None:
     return home / "cputune" / "config.toml" if home.is_absolute() else None
 
 
-def read_settings(config: str | None, commands: Iterable[str]) -> Settings:
+def read_settings(config: str | None, commands: Iterable[str]) -> Defaults:
     """Read the file. ``config`` is what --config says, ``commands`` are the tables there are.
 
     Raises UsageError for what means nothing, CannotError for what cannot be read.
     """
     path = user_file() if config is None else Path(config)
     if path is None or config == NO_FILE or not (config or os.path.lexists(path)):
-        return Settings()
+        return Defaults()
     from cputune.documents import toml  # imported here: `cputune --help` needs neither
     from cputune.host import read_document
 
@@ -268,7 +268,7 @@ def read_settings(config: str | None, commands: Iterable[str]) -> Settings:
             said = "is no command" if isinstance(value, dict) else "is a command: begin with [tune]"
             raise UsageError(f"{path}: {key} {said}", hint=did_you_mean(key, known, _SHOWN))
         (tables if key in known else tables[""])[key] = value
-    return Settings(path=str(path), tables=tables)
+    return Defaults(path=str(path), tables=tables)
 
 
 @click.command(name="config", cls=ConfiguredCommand)
@@ -292,7 +292,7 @@ def config(ctx: click.Context, command: str | None, json: bool) -> None:
         hint = did_you_mean(command, known, f"one of {', '.join(known)}")
         raise UsageError(f"there is no command {command}", hint=hint)
     rows = [row for name in ([command] if command else ["", *known]) for row in _rows(root, name)]
-    settings: Settings = root.obj
+    settings: Defaults = root.obj
     if json:
         print_json({"schema": "cputune.config/1", "file": settings.path, "options": rows})
         return
