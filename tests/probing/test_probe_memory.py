@@ -126,5 +126,7 @@ def test_hbm_is_preferred_where_numactl_is_there() -> None:
 
 def test_people_see_the_cpus_and_the_memory_of_each_node() -> None:
     told = dict(machine_lines(known("cxl")))["NUMA nodes"]
-    assert told.endswith("; 2: CPUs none, 64.0 GiB CXL memory; 3: CPUs none, 128.0 GiB slow memory")
+    assert told.endswith(
+        "; 2: CPUs none, 64.0 GiB slow memory; 3: CPUs none, 128.0 GiB slow memory"
+    )
     assert "NUMA nodes" not in dict(machine_lines(probe(machine(None, cores=4))))
