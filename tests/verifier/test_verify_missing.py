@@ -12,7 +12,7 @@ from cputune.plan import Plan
 from cputune.verifier import verify
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import Artefact, Expected
-from cputune.verifier.scripts import read_script, run_script, submit_script
+from cputune.verifier.scripts import read_script, submit_script
 
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 SCRIPT = "#!/usr/bin/env bash\nmpirun -n 1 train\n"
@@ -26,9 +26,6 @@ def artefact(format, text=SCRIPT):
     ("consumer", "format"),
     [
         (read_script, "mpirun"),
-        (run_script, "mpirun"),
-        (run_script, "accelerate"),
-        (run_script, "torchrun"),
         (submit_script, "slurm"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,

@@ -3,6 +3,9 @@
 {{strict}}
 {{here}}
 {{python}}
+"$python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("accelerate") is None)' ||
+  fail "$python has no accelerate" "pip install accelerate"
 {{clear}}
 {{oneccl}}
 {{training}}

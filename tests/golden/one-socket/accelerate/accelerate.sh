@@ -31,6 +31,9 @@ command -v -- "$python" >/dev/null ||
 "$python" -c 'import importlib.util, sys
 sys.exit(importlib.util.find_spec("torch") is None)' ||
   fail "$python has no torch" "set PYTHON to the interpreter that trains"
+"$python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("accelerate") is None)' ||
+  fail "$python has no accelerate" "pip install accelerate"
 
 # An outer environment must not change the plan: trials were run without these too.
 # The numbers of another launch; torch believes them before those of MPI.
