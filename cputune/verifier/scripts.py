@@ -101,16 +101,19 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """
     plan, consumer = expected.plan, artefact.format
     environment = host.environment()
-    python = interpreter(artefact, environment, host)
+    python, gone = interpreter(artefact, environment, host)
     if not expected.run:
         yield not_run()
-    elif plan is None:
+        return
+    if plan is None:
         yield no_plan(consumer)
-    elif plan.nodes > 1:
+        return
+    if plan.nodes > 1:
         yield from over_hosts(artefact, expected, plan, consumer, python, environment)
     else:
         command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
         yield from measured([command], expected, plan, consumer, interpreter=python)
+    yield from gone
 
 
 def over_hosts(
@@ -220,15 +223,22 @@ def measured(
         yield ratio
 
 
-def interpreter(artefact: Artefact, environment: Mapping[str, str], host: Host) -> str | None:
+def interpreter(
+    artefact: Artefact, environment: Mapping[str, str], host: Host
+) -> tuple[str | None, tuple[Outcome, ...]]:
     """The interpreter that a script is to take: PYTHON, else the one of the tuning.
 
-    None where any will do: the script names none, or the one of the tuning is not here.
+    None where any will do. Where the one of the tuning is not here, the launch is another than the
+    one that was measured, and the outcome says so.
     """
     found = TUNED.search(artefact.text)
     tuned = shlex.split(found[1])[0] if found else None
     chosen = environment.get("PYTHON", tuned)
-    return chosen and host.which(chosen)
+    python = chosen and host.which(chosen)
+    if python or chosen is None:
+        return python, ()
+    why = f"the plan was tuned with {chosen}, which is not here"
+    return None, (not_checked("interpreter", why, "set PYTHON to the interpreter that trains"),)
 
 
 def not_run() -> Outcome:
@@ -272,9 +282,10 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         why = f"not submitted: the cluster has other machines than this: {others[0]}"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
     else:
-        python = interpreter(artefact, host.environment(), host)
+        python, gone = interpreter(artefact, host.environment(), host)
         expected = replace(expected, hosts=tuple(others))
         yield from _run_batch(artefact.path, expected, plan, consumer, python, host)
+        yield from gone
 
 
 def test_only(path: Path, consumer: str, host: Host) -> Outcome:

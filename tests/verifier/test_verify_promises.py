@@ -82,4 +82,6 @@ class FakeHost(Host):
 def test_it_is_the_one_that_the_script_takes(environment, programs, chosen, tmp_path):
     text = "#!/bin/bash\ntuned=/t/python\n"
     script = Artefact(path=tmp_path / "a.sh", format="mpirun", text=text)
-    assert interpreter(script, environment, FakeHost(*programs)) == chosen
+    python, gone = interpreter(script, environment, FakeHost(*programs))
+    assert python == chosen
+    assert [outcome.state for outcome in gone] == ["not checked"] * (chosen is None)
