@@ -188,8 +188,12 @@ def launch_of(words: tuple[str, ...], environment: Mapping[str, str]) -> Trainin
         words=words,
         program=words[at],
         before=words[:at],
-        part="srun" in names[:at],
+        part=any(name in STARTERS for name in names[:at]),
     )
+
+
+STARTERS = ("srun",)
+"""Programs that start what follows them several times."""
 
 
 def shell_line(words: Sequence[str]) -> str:
