@@ -1,7 +1,7 @@
 """The results that were kept: each that ``cputune tune`` writes, under the user's state folder.
 
-A result lies there as it is written elsewhere (``ID.json``, for the user alone), and beside it
-what a list of them shows (``ID.about``): a list must not have to read results of 10,000 trials.
+A result lies there as it is written elsewhere, for the user alone. Its id, by which
+``cputune show`` opens it, is when it was kept, to the second.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from cputune.documents import for_people, parse, plain, record_of
+from cputune.documents import for_people
 from cputune.errors import CputuneError, UsageError
-from cputune.host import read_document, write_atomically
+from cputune.host import write_atomically
 from cputune.host.files import make_private, remove, sizes, state_folder
 from cputune.log import log
-from cputune.result import Result, Speedup
+from cputune.result import Result
 
 MOST_KEPT = 100
 """Results that are kept; the oldest go first."""
@@ -26,29 +26,16 @@ MOST_BYTES = 256 << 20
 """Of all of them together: the largest result there can be."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
-_RESULT, _ABOUT = ".json", ".about"
+_RESULT = ".json"
 LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a list of results shows of one.
-
-    Attributes:
-        id: by which ``cputune show`` opens it: when it was kept, to the second.
-        created: when it was measured, as the result says.
-        machine: the processor, in the result's words.
-        work: the recipe or the script.
-        speedup: of its best plan over today's launch; None where no factor is to be said.
-        file: where the result was written, too; None for one that went to stdout.
-    """
+    """A result that was kept; None where its file cannot be read."""
 
     id: str
-    created: str | None = None
-    machine: str
-    work: str
-    speedup: Speedup | None = None
-    file: str | None = None
+    result: Result | None = None
 
 
 def history_folder() -> Path | None:
@@ -57,10 +44,10 @@ def history_folder() -> Path | None:
     return None if state is None else state / "history"
 
 
-def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | None:
+def keep(result: Result, *, now: str) -> str | None:
     """Keep a result; its id, or None where that could not be done: tune does not end for it.
 
-    ``machine`` is what a list shows of it, ``now`` the time as ``20261121-193000``.
+    ``now`` is the time as ``20261121-193000``.
     """
     folder = history_folder()
     if folder is None:
@@ -70,17 +57,7 @@ def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | 
         # Two studies may end in one second.
         names = (now, *(f"{now}-{number:03}" for number in range(2, 1000)))
         id = next(name for name in names if not (folder / (name + _RESULT)).exists())
-        sure = result.speedup.narrow and not result.disturbed
-        about = Kept(
-            id=id,
-            created=result.created,
-            machine=machine,
-            work=result.workload.name,
-            speedup=result.speedup if sure else None,
-            file=None if file is None else str(file.absolute()),
-        )
         write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
-        write_atomically(folder / (id + _ABOUT), for_people(plain(about)) + "\n", mode=0o600)
         _drop_the_oldest(folder)
     except (CputuneError, OSError) as error:
         log.getChild("history").info("the result was not kept: %s", error)
@@ -94,28 +71,30 @@ def _drop_the_oldest(folder: Path) -> None:
     totals = accumulate(kept.values())
     for place, (id, total) in enumerate(zip(kept, totals, strict=True)):
         if place and (place >= MOST_KEPT or total > MOST_BYTES):
-            remove(folder, (id + _RESULT, id + _ABOUT))
+            remove(folder, (id + _RESULT,))
 
 
-def _newest_first(folder: Path) -> dict[str, int]:
+def _newest_first(folder: Path | None) -> dict[str, int]:
     """The results of a folder and their bytes, by their ids; other files are not ours."""
-    ids = {name.removesuffix(_RESULT): size for name, size in sizes(folder, _RESULT).items()}
+    found = {} if folder is None else sizes(folder, _RESULT)
+    ids = {name.removesuffix(_RESULT): size for name, size in found.items()}
     return {id: ids[id] for id in sorted(ids, reverse=True) if _ID.fullmatch(id)}
 
 
+def kept_ids() -> tuple[str, ...]:
+    """The ids of what is kept, the newest first."""
+    return tuple(_newest_first(history_folder()))
+
+
 def kept_results() -> tuple[Kept, ...]:
-    """What is kept, the newest first; an entry that cannot be read is told by its id alone."""
-    folder = history_folder()
-    return () if folder is None else tuple(_about(folder, id) for id in _newest_first(folder))
-
-
-def _about(folder: Path, id: str) -> Kept:
-    with suppress(OSError, ValueError):
-        text = read_document(folder / (id + _ABOUT))
-        found = record_of(Kept, parse(text))
-        if found.id == id:
-            return found
-    return Kept(id=id, machine="not known", work="not known")
+    """What is kept, the newest first."""
+    found = []
+    for id in kept_ids():
+        result = None
+        with suppress(CputuneError):
+            result = Result.load(result_path(id))
+        found.append(Kept(id=id, result=result))
+    return tuple(found)
 
 
 def result_path(word: str) -> Path:
@@ -126,8 +105,7 @@ def result_path(word: str) -> Path:
     looks_like_id = word == LAST or re.fullmatch(r"[0-9][0-9-]{0,20}", word)
     if Path(word).exists() or not looks_like_id:
         return Path(word)
-    folder = history_folder()
-    ids = [] if folder is None else list(_newest_first(folder))
+    folder, ids = history_folder(), kept_ids()
     found = ids[:1] if word == LAST else [id for id in ids if id.startswith(word)]
     if word in ids:
         found = [word]

@@ -1,45 +1,13 @@
-"""Words that recur, each said in one place: verdicts, ratios, the terms that people meet first."""
+"""Words that recur, each said in one place: verdicts, ratios."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
 from typing import Protocol
 
 from cputune.errors import UsageError
 from cputune.result import COMPLETED, Result, TimeToEnd
-
-TERMS = {
-    "plan": "One way to run the same training: how many ranks, how many threads each, on which "
-    "CPUs, in which precision, with which allocator.",
-    "rank": "One training process. Several ranks share a step; `2 × 14 threads` are two ranks "
-    "with 14 threads each.",
-    "today's launch": "The training as it runs without cputune: one process, nothing bound, no "
-    "variable set. Every ratio is over it.",
-    "best plan": "The plan that is recommended: the fastest that was surely faster than today's "
-    "launch, or today's launch itself.",
-    "samples/s": "Training samples that all ranks together take through one optimizer step, per "
-    "second.",
-    "trial": "One plan, started once and measured for some steps.",
-    "side by side": "The fastest plans and today's launch, measured once more on the same machine: "
-    "each takes a few steps in turn, so that what the machine does meets all of them.",
-    "95 % interval": "Where the true value lies in 95 of 100 such measurements. Where a ratio's "
-    "interval holds 1, no difference can be told.",
-    "worth": "How many times as fast a single change makes the plan before it.",
-    "finding": "What the doctor found: an error fails or is wrong, a warning costs much speed, "
-    "advice is worth doing.",
-}
-"""What people ask about first, and the answer."""
-
-
-def glossary(width: int = 80) -> str:
-    """``cputune --help terms``, in so many columns."""
-    lines = ["The words of cputune:", ""]
-    for term, meaning in TERMS.items():
-        indented = textwrap.fill(meaning, width, initial_indent="    ", subsequent_indent="    ")
-        lines += [term, indented, ""]
-    return "\n".join(lines)
 
 
 class Interval(Protocol):

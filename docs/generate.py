@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from checks_page import checks_page
 from drawings import DRAWINGS
 from engines_page import clusters_page
@@ -15,7 +17,7 @@ from manual import man_page
 from terminal import PICTURES
 
 from cputune.cli import cli
-from cputune.cli.recipes import recipe_schema
+from cputune.workload import Recipe
 
 
 def cli_page() -> str:
@@ -34,6 +36,20 @@ def cli_page() -> str:
         context = click.Context(command, info_name=name, parent=root, **settings)
         lines += [f"## cputune {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)
+
+
+ADDRESS = "https://json-schema.org/draft/2020-12/schema"
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The schema of a recipe file, for editors; the recipe's name is the name of the file."""
+    _, parts = msgspec.json.schema_components([Recipe], ref_template="#/$defs/{name}")
+    for part in parts.values():
+        part["additionalProperties"] = False
+    recipe = parts.pop("Recipe")
+    del recipe["properties"]["name"]
+    recipe["required"].remove("name")
+    return {"$schema": ADDRESS, **recipe, "title": "cputune recipe", "$defs": parts}
 
 
 PAGES: dict[str, Callable[[], str]] = {

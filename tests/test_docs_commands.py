@@ -111,7 +111,6 @@ PLACEHOLDERS = {
 SMALLER = (
     # A launch is checked for real by tests/consumers and tests/verifier.
     (r"^cputune verify\b(?!.*--no-run)", "cputune verify --no-run"),
-    (r"^cputune emit\b(.*) --verify\b", r"cputune emit\1"),
     # Hosts that are made for it, and Slurm, are of tests/nodes.
     (r"^(?:salloc|srun)(?: -\S+)+ (?=cputune)", ""),
     (r"^cputune doctor\b.* --host(s|file)\b.*", "cputune doctor --hosts none"),

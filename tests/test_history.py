@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from dataclasses import replace
@@ -15,6 +14,7 @@ import cputune
 from cputune import history
 from cputune.errors import UsageError
 from cputune.history import Kept, keep, kept_results, result_path
+from cputune.report.show import history_rows
 from cputune.result import Result, Speedup
 
 
@@ -30,23 +30,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "cputune" / "history"
 
 
-def kept(result: Result, now: str = "20261121-193000", file: Path | None = None) -> str | None:
-    return keep(result, machine="a machine", file=file, now=now)
+def kept(result: Result, now: str = "20261121-193000") -> str:
+    id = keep(result, now=now)
+    assert id is not None
+    return id
 
 
 def test_what_is_kept_is_listed_and_opened(result: Result, folder: Path) -> None:
-    id = kept(result, file=Path("cputune.json"))
+    id = kept(result)
     assert id == "20261121-193000"
-    assert kept_results() == (
-        Kept(
-            id=id,
-            created=result.created,
-            machine="a machine",
-            work=result.workload.name,
-            speedup=result.speedup,
-            file=str(Path("cputune.json").absolute()),
-        ),
-    )
+    assert kept_results() == (Kept(id=id, result=result),)
+    assert history_rows(kept_results()).rows[0][0::2] == (id, result.workload.name)
     assert Result.load(result_path(id)) == result
 
 
@@ -95,7 +89,7 @@ def test_a_bounded_number_is_kept(
     for day in range(10, 16):
         kept(result, f"202611{day}-000000")
     assert [one.id[:8] for one in kept_results()] == ["20261115", "20261114", "20261113"]
-    assert len(list(folder.iterdir())) == 6
+    assert len(list(folder.iterdir())) == 3
 
 
 @pytest.mark.parametrize(("spare", "left"), [(0, 2), (-1, 1)])
@@ -138,13 +132,13 @@ def test_files_of_others_are_neither_listed_nor_removed(
 
 def test_an_entry_that_is_damaged_is_listed_by_its_id(result: Result, folder: Path) -> None:
     id = kept(result)
-    for text in ("{", "[]", json.dumps({"id": "other", "machine": "m", "work": "w"})):
-        (folder / f"{id}.about").write_text(text)
-        assert kept_results() == (Kept(id=str(id), machine="not known", work="not known"),)
-    (folder / f"{id}.about").unlink()
-    assert kept_results()[0].machine == "not known"
+    for text in ("{", "[]"):
+        (folder / f"{id}.json").write_text(text)
+        assert kept_results() == (Kept(id=id),)
+    assert history_rows(kept_results()).rows == ((id, "not known", "not known", "not known"),)
 
 
-def test_no_gain_is_kept_that_would_not_be_said(result: Result, folder: Path) -> None:
-    kept(replace(result, speedup=Speedup(ratio=9, low=2, high=40)))
-    assert kept_results()[0].speedup is None
+def test_no_gain_is_told_that_would_not_be_said(result: Result) -> None:
+    wide = replace(result, speedup=Speedup(ratio=9, low=2, high=40))
+    table = history_rows((Kept(id="1", result=wide), Kept(id="2", result=result)))
+    assert [row[3].split()[0] for row in table.rows] == ["not", "×2.56"]

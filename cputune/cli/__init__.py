@@ -15,7 +15,6 @@ import click
 
 from cputune.cli.output import (
     OutputError,
-    console,
     drop_output,
     guard_streams,
     print_traceback,
@@ -62,7 +61,6 @@ _SUBCOMMANDS = {
     "completion": ("settings.completion", "Print the completion script for bash, zsh or fish."),
 }
 _LINUX_ALONE = ("tune", "run", "verify")
-_HELP = ("help", "--help", "-h")
 
 
 class _LazyGroup(click.Group):
@@ -85,11 +83,9 @@ class _LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``cputune help``, ``cputune help tune`` and ``cputune --help terms`` beside click's."""
-        if args[:1] and args[0] in _HELP and len(args) == 2 and not args[1].startswith("-"):
-            args = ["--terms"] if args[1] == "terms" else [args[1], "--help"]
-        elif args == ["help"]:
-            args = ["--help"]
+        """``cputune help`` and ``cputune help tune`` beside click's own."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -131,27 +127,10 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
         ctx.exit()
 
 
-def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        from cputune.words import glossary
-
-        click.echo(glossary(min(80, console().width)), nl=False)
-        ctx.exit()
-
-
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CPUTUNE"},
-)
-@click.option(
-    "--terms",
-    is_flag=True,
-    is_eager=True,
-    hidden=True,
-    expose_value=False,
-    callback=_print_terms,
-    allow_from_autoenv=False,
 )
 @click.option(
     "--version",
@@ -180,9 +159,6 @@ def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) ->
 def cli(ctx: click.Context, color: str) -> None:
     """Find faults of a CPU training machine, tune training on it, emit the launch.
 
-    Without a command it looks at this machine and folder, and says the next step. `cputune
-    --help terms` explains its words.
-
     \b
     cputune doctor
     cputune tune --budget 20
@@ -190,9 +166,7 @@ def cli(ctx: click.Context, color: str) -> None:
     """
     set_color(color)
     if ctx.invoked_subcommand is None:
-        from cputune.cli.doctor import look
-
-        look()
+        click.echo(ctx.get_help())
 
 
 cli.params += common_options()

@@ -1,48 +1,34 @@
-"""``cputune doctor``: what is wrong with this machine for training, and how to cure it.
-
-``cputune`` alone says it in two lines, with the next step for this machine and folder.
-"""
+"""``cputune doctor``: what is wrong with this machine for training, and how to cure it."""
 
 from __future__ import annotations
 
-import io
-import shlex
 import sys
-from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cputune.cli.given import (
-    DEFAULT_RESULT,
     choose_python,
     chosen_hosts,
-    facts_of,
     host_options,
     python_option,
 )
-from cputune.cli.output import console, json_text, put, tell, verbosity
+from cputune.cli.output import console, json_text, print_json, tell, verbosity
 from cputune.cli.settings import (
     ConfiguredCommand,
     did_you_mean,
-    force_option,
     json_option,
-    output_option,
 )
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.named_stack import judge_stack, stack_facts
 from cputune.doctor.registry import all_checks
-from cputune.errors import CannotError, CputuneError, UsageError
+from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
-from cputune.host.interpreter import has_module, install_tuning
 from cputune.probing import probe
 from cputune.probing.recording import record
-from cputune.text import visible
 
 if TYPE_CHECKING:
     from cputune.doctor.files.shell import TrainingCommand
@@ -108,8 +94,6 @@ _ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_wo
 @click.option(
     "--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile."
 )
-@output_option("Write there; - is stdout.")
-@force_option
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
@@ -134,8 +118,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
                 )
     stack, check_file, words = asked["stack"], asked["check_file"], asked["launch_words"]
     if asked["explain"] is not None:
-        text = _explained(asked["explain"], as_json=asked["json"])
-        put(text, asked["output"], force=asked["force"])
+        click.echo(_explained(asked["explain"], as_json=asked["json"]), nl=False)
         return
     codes = tuple(check.code for check in all_checks())
     only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
@@ -179,7 +162,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     if asked["print_fix"] and isinstance(found, Diagnosis):
         from cputune.report.fixes import fix_script
 
-        put(fix_script(found), asked["output"], force=asked["force"])
+        click.echo(fix_script(found), nl=False)
     else:
         _show(found, asked, host, machine=about_machine)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
@@ -245,7 +228,7 @@ def _look_at(
 def _show(
     diagnosis: Diagnosis | HostsDiagnosis, asked: dict[str, Any], host: Host, *, machine: bool
 ) -> None:
-    """Show the diagnosis as ``json``, ``markdown`` or ``text``, on stdout or in a file.
+    """Show the diagnosis as JSON, as Markdown or as text.
 
     What may be shared names neither the machine nor its users; remedies stay complete, since they
     are run. What was seen of several hosts names the hosts: that is what it is for.
@@ -255,12 +238,8 @@ def _show(
     from cputune.report.writing import markdown, print_blocks
 
     shown = partial(blocks, diagnosis, machine=machine)
-    output, force = asked["output"], asked["force"]
     if not asked["json"] and not asked["markdown"]:
-        stream = sys.stdout if output == "-" else io.StringIO()
-        print_blocks(shown(unfold=verbosity() > 0), console(stream))
-        if isinstance(stream, io.StringIO):
-            put(stream.getvalue(), output, force=force)
+        print_blocks(shown(unfold=verbosity() > 0), console())
         return
     if isinstance(diagnosis, Diagnosis):
         scrub = Scrubber.of(host)
@@ -268,7 +247,7 @@ def _show(
         variables = host.environment()
         scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
     if asked["markdown"]:
-        put(scrub.text(markdown("cputune doctor", shown(unfold=True))), output, force=force)
+        click.echo(scrub.text(markdown("cputune doctor", shown(unfold=True))), nl=False)
         return
     said = document(diagnosis)
     if isinstance(diagnosis, Diagnosis):
@@ -277,7 +256,7 @@ def _show(
             finding["evidence"] = scrub.text(finding["evidence"])
     else:
         said = {key: scrub.document(value) for key, value in said.items()}
-    put(json_text(said), output, force=force)
+    print_json(said)
 
 
 def _explained(code: str, *, as_json: bool) -> str:
@@ -298,62 +277,3 @@ def _known(word: str, words: tuple[str, ...]) -> None:
     if word not in words:
         hint = did_you_mean(word, words, "`cputune doctor --explain` lists the codes")
         raise UsageError(f"no check is called {word!r}", hint=hint)
-
-
-MOST_LOOKED_AT = 50
-"""How many Python files of a folder are looked at; a larger folder is no training project."""
-
-_TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
-
-
-def look() -> None:
-    """Say what is seen and what to do next; a fault of the machine is no error of this command."""
-    from cputune.doctor import diagnose
-    from cputune.facts import HostFacts
-    from cputune.report.diagnosis import verdict
-    from cputune.report.machine import machine_lines
-
-    choose_python(None)
-    out = console()
-    facts: HostFacts | None = None
-    try:
-        facts = facts_of()
-        diagnosis = diagnose(facts)
-    except CputuneError as error:
-        out.print(visible(f"This machine cannot be looked at: {error}"))
-    else:
-        rows = dict(machine_lines(facts))
-        seen = ", ".join(filter(None, (rows.get("CPU"), rows.get("cores", "").split(", ")[0])))
-        out.print(visible(f"This machine: {seen}."))
-        out.print(visible(f"For training: {verdict(diagnosis)}. More: cputune doctor"))
-    why, command = next_step(Path())
-    out.print(visible(f"Next, {why}:"))
-    out.print(f"  {visible(command)}", style="bold", soft_wrap=True)
-    out.print("All commands: cputune --help", style="dim")
-
-
-def next_step(folder: Path) -> tuple[str, str]:
-    """(why, command): the next step for a user who stands in this folder."""
-    if (folder / DEFAULT_RESULT).is_file():
-        return "a result lies here, so look at it", "cputune show"
-    stack = not has_module("torch")
-    missing = ["torch"] * stack + ["optuna"] * (find_spec("optuna") is None)
-    if missing:
-        return f"tuning needs {' and '.join(missing)}", install_tuning(stack=stack)
-    script = _training_script(folder)
-    if script is not None:
-        return (
-            f"{script} looks like a training script, so tune it with its usual arguments",
-            f"cputune tune --max-time 20m -- {shlex.quote(script)}",
-        )
-    return "no training script is seen here, so tune a small model", "cputune tune --max-time 10m"
-
-
-def _training_script(folder: Path) -> str | None:
-    """The first Python file here that looks like one that trains."""
-    for path in sorted(folder.glob("*.py"))[:MOST_LOOKED_AT]:
-        with suppress(OSError):
-            text = read_document(path, most_bytes=1 << 20)
-            if any(sign in text for sign in _TRAINS):
-                return path.name
-    return None

@@ -22,7 +22,6 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.output import console, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     given,
@@ -84,14 +83,6 @@ _PATH = click.Path(path_type=Path)
     help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
 )
 @options_from(Cluster)
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Then hand the files to their consumers.",
-)
-@click.option(
-    "--share-machine", is_flag=True, help="Verify even while another process measures here."
-)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.
@@ -105,15 +96,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
     """  # fmt: skip
     script = script_of(ctx)
-    output, verify = options["output"], options["verify"]
+    output = options["output"]
     if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
-    if verify and output == "-":
-        raise UsageError("--verify needs files", hint="cputune emit -f mpirun -o DIR --verify")
-    if options["share_machine"] and not verify:
-        raise UsageError("--share-machine is for --verify", hint="give --verify beside it")
-    if verify and options["root"] is not None:
-        raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
     asked = given(EmitOptions, options)
     choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
@@ -140,33 +125,16 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
-    written = _write(files, output, options["force"], several=options["format"] == "all")
-    if verify:
-        from cputune.cli.verify import blocks, exit_code
-        from cputune.report.tuning import waiting_line
-        from cputune.report.writing import print_blocks
-        from cputune.verifier import verify as verified
-        from cputune.verifier.artefact import read
-
-        verdicts = verified(
-            [path for path in written if read(path) is not None],
-            result=options["result"],
-            share_machine=options["share_machine"],
-            on_wait=lambda owner: tell(waiting_line(owner)),
-        )
-        print_blocks(blocks(verdicts), console())
-        ctx.exit(exit_code(verdicts))
+    _write(files, output, options["force"], several=options["format"] == "all")
 
 
-def _write(
-    files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool
-) -> tuple[Path, ...]:
+def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool) -> None:
     """Write all files or none: every target is checked before the first is written."""
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
             say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
-        return ()
+        return
     targets = _targets(files, output, several=several)
     for path, file in targets:
         if path.is_dir():
@@ -178,7 +146,6 @@ def _write(
         write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
     for path, _ in targets:
         click.echo(str(path))
-    return tuple(path for path, _ in targets)
 
 
 def _targets(

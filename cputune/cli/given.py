@@ -218,9 +218,9 @@ def complete_result(
     ctx: click.Context, parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Completes ids of the history; files where no id begins so."""
-    from cputune.history import kept_results
+    from cputune.history import kept_ids
 
-    ids = [kept.id for kept in kept_results() if kept.id.startswith(typed)] if typed else []
+    ids = [id for id in kept_ids() if id.startswith(typed)] if typed else []
     return [CompletionItem(id) for id in ids] or [CompletionItem(typed, type="file")]
 
 

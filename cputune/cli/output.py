@@ -156,14 +156,6 @@ def print_json(document: object) -> None:
     sys.stdout.write(json_text(document))
 
 
-def print_json_line(document: object) -> None:
-    """Print a document as one line of stdout, and flush it for programs that read along."""
-    import json
-
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
 def json_text(document: object) -> str:
     """The document in ASCII, which every stream carries: other characters are escaped."""
     import json  # imported here: `cputune --help` does not need it

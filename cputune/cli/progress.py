@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cputune.cli.output import console, print_json_line, tell, verbosity
+from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
 from cputune.report.tuning import Standing, block, line_of, style_of
 from cputune.text import visible
-from cputune.tuner.events import StudyEnded, TrialEnded, document
+from cputune.tuner.events import StudyEnded, TrialEnded
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -32,7 +32,6 @@ class Progress(AbstractContextManager["Progress"]):
     """Shows a study on stderr, event by event.
 
     ``started`` is when the command began, ``most_seconds`` the time that it was given.
-    ``json_lines``: each event as a document in a line of stdout too.
     """
 
     def __init__(
@@ -40,10 +39,7 @@ class Progress(AbstractContextManager["Progress"]):
         started: float,
         most_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        json_lines: bool = False,
     ) -> None:
-        self._json_lines = json_lines
         self._clock = clock
         most = math.inf if most_seconds is None else most_seconds
         self._standing = Standing(started=started, most_seconds=most)
@@ -79,8 +75,6 @@ class Progress(AbstractContextManager["Progress"]):
         if not isinstance(event, StudyEnded):
             stop_if_interrupted()
         now = self._clock()
-        if self._json_lines:
-            print_json_line(document(event))
         self._standing.take(event, now)
         line = line_of(event)
         if self._live is None:

@@ -1,53 +1,44 @@
-"""``cputune recipes``: the workloads that come with cputune, and the schema of your own."""
+"""``cputune recipes``: the workloads that come with cputune."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from cputune.cli.output import console, json_text, print_json, put
-from cputune.cli.settings import ConfiguredCommand, force_option, json_option, output_option
+from cputune.cli.output import console, json_text, print_json
+from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.errors import UsageError
 from cputune.workload import (
     DEFAULT_RECIPE,
-    Recipe,
     Workload,
     load_recipe,
     recipe_names,
     recipes_dir,
 )
 
-_ACTIONS = ("list", "show", "schema")
+_ACTIONS = ("list", "show")
 
 
 @click.command(name="recipes", cls=ConfiguredCommand)
 @click.argument("action", default="list", metavar="[" + "|".join(_ACTIONS) + "]")
 @click.argument("name", required=False)
 @json_option
-@output_option("Write there; - is stdout.")
-@force_option
-def command(action: str, name: str | None, json: bool, output: str, force: bool) -> None:
+def command(action: str, name: str | None, json: bool) -> None:
     """List the workloads that can be tuned on, or show one.
-
-    `schema` is the JSON schema of recipes, for the editor in which you write your own.
 
     \b
     cputune recipes
-    cputune recipes show gpt2-clm
-    cputune recipes schema -o recipe.schema.json
+    cputune recipes show gpt2-clm > mine.toml
     """
     if action not in _ACTIONS:
         raise UsageError(f"recipes cannot {action}", hint=f"one of {', '.join(_ACTIONS)}")
     if (name is not None) != (action == "show"):
         raise UsageError("show takes the name of a recipe", hint="cputune recipes show gpt2-clm")
-    if name is not None:
-        put(_shown(name, json), output, force=force)
-    elif action == "list":
+    if name is None:
         _print_list(json)
     else:
-        put(json_text(recipe_schema()), output, force=force)
+        click.echo(_shown(name, json), nl=False)
 
 
 def _print_list(as_json: bool) -> None:
@@ -89,19 +80,3 @@ def _shown(name: str, as_json: bool) -> str:
     shipped = recipes_dir() / f"{name}.toml"
     text = read_document(shipped if shipped.is_file() else Path(name))
     return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"
-
-
-ADDRESS = "https://json-schema.org/draft/2020-12/schema"
-
-
-def recipe_schema() -> dict[str, Any]:
-    """The schema of a recipe file; the recipe's name is the name of the file."""
-    import msgspec
-
-    _, parts = msgspec.json.schema_components([Recipe], ref_template="#/$defs/{name}")
-    for part in parts.values():
-        part["additionalProperties"] = False
-    recipe = parts.pop("Recipe")
-    del recipe["properties"]["name"]
-    recipe["required"].remove("name")
-    return {"$schema": ADDRESS, **recipe, "title": "cputune recipe", "$defs": parts}

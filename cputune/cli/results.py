@@ -18,7 +18,6 @@ from cputune.cli.settings import (
     output_option,
     wants_json,
 )
-from cputune.documents import plain
 from cputune.errors import ResultError, UsageError
 from cputune.words import slower_by
 
@@ -147,12 +146,12 @@ def history(format: str) -> None:
     cputune show last
     """
     from cputune.history import MOST_KEPT, history_folder, kept_results
-    from cputune.report.show import history_rows
+    from cputune.report.show import history_document, history_rows
     from cputune.report.writing import Lines
 
     kept = kept_results()
     if format == "json":
-        print_json({"schema": "cputune.history/1", "results": plain(kept)})
+        print_json(history_document(kept))
         return
     where = "Nothing was tuned yet, or nothing was kept: cputune tune"
     if kept:

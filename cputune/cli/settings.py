@@ -25,7 +25,7 @@ from cputune.options import options_in
 
 _SHOWN = "`cputune config` shows every option and its value"
 _SCRIPT = "cputune.script"
-_ACT_AT_ONCE = ("version", "terms", "config")
+_ACT_AT_ONCE = ("version", "config")
 """Options of ``cputune`` itself that only do something: there is no default to give them."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

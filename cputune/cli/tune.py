@@ -81,9 +81,6 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 )
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
-@click.option(
-    "--json-lines", is_flag=True, help="Each event as a JSON line on stdout, as it comes."
-)
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
 def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
@@ -144,8 +141,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             study.unlink(missing_ok=True)
     result: Result | None = None
     try:
-        lines = typed["json_lines"]
-        with Progress(started, options.max_time_seconds, json_lines=lines) as progress:
+        with Progress(started, options.max_time_seconds) as progress:
             result = tune(
                 job,
                 facts=facts,
@@ -157,16 +153,15 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if destination is not None:
             result.save(destination, force=True)
         if not typed["no_history"]:
-            remember(result, destination)
-        if not lines:
-            _show(result, destination, facts, as_json=typed["json"] or destination is None)
+            remember(result)
+        _show(result, destination, facts, as_json=typed["json"] or destination is None)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}; its notes say why it is provisional")
         if found is not None and found is not result and not typed["no_history"]:
-            remember(found, destination)
+            remember(found)
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(
@@ -180,13 +175,11 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         raise
 
 
-def remember(result: Result, destination: Path | None) -> None:
+def remember(result: Result) -> None:
     """Keep a result in the history. Never raises: the result is also in its file."""
-    from cputune.emitters.header import machine
     from cputune.history import keep
 
-    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    keep(result, machine=machine(result.host), file=destination, now=now)
+    keep(result, now=time.strftime("%Y%m%d-%H%M%S", time.gmtime()))
 
 
 def _pods(text: str) -> RankHosts:

@@ -14,21 +14,17 @@ import click
 from cputune.cli.given import choose_python, facts_or_none, python_option
 from cputune.cli.output import (
     console,
-    json_text,
     print_json,
-    refuse_existing,
     tell,
     verbosity,
 )
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
-    force_option,
     json_option,
 )
 from cputune.emitters.header import changed_since
 from cputune.errors import ResultError
-from cputune.host import write_atomically
 from cputune.host.interpreter import training_python
 from cputune.report.writing import Block, Heading, Lines, Rows, markdown, print_blocks
 from cputune.result import Result
@@ -76,13 +72,7 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
 @click.option("--markdown", is_flag=True, help="A table for a pull request or a job's summary.")
-@click.option(
-    "--report",
-    metavar="FILE",
-    help="Write that document to FILE as well.",
-)
 @fail_if_slower
-@force_option
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None:
     """Hand launch files to their real consumers and say what those did.
@@ -96,7 +86,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
 
     \b
     cputune verify launch/
-    cputune verify launch/mpirun.sh --steps 30 --report verify.json
+    cputune verify launch/mpirun.sh --steps 30 --json > verify.json
     """
     from cputune.report.tuning import waiting_line
     from cputune.verifier import verify
@@ -104,10 +94,8 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     choose_python(asked["python"])
     if asked["python"] is not None:
         os.environ["PYTHON"] = training_python()  # emitted scripts ask this variable first
-    lost_share, report, result = asked["fail_if_slower"], asked["report"], asked["result"]
+    lost_share, result = asked["fail_if_slower"], asked["result"]
     share = None if lost_share is None else slower_by(lost_share)
-    if report is not None:  # refused before minutes of work, not after them
-        refuse_existing(Path(report), force=asked["force"])
     quiet = asked["json"] or verbosity() < 0 or not sys.stderr.isatty()
     verdicts = verify(
         paths or ("launch" if Path("launch").is_dir() else ".",),
@@ -138,8 +126,6 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
         with suppress(ResultError):
             changes = changed_since(Result.load(result), facts)
             tell(f"note: {'; '.join(changes)}: {TUNE_AGAIN}") if changes else None
-    if report is not None:
-        write_atomically(Path(report), json_text(document), force=asked["force"])
     lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
     for path in lost:
         tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")

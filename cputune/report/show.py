@@ -498,12 +498,24 @@ def show(result: Result, *, every: bool = False) -> None:
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
-    """A row for each result that was kept, the newest first."""
-    rows = tuple((one.id, one.machine, one.work, _gain(one.speedup)) for one in kept)
+    """A row for each result that was kept, the newest first; one that cannot be read is its id."""
+    rows = tuple(
+        (one.id, "not known", "not known", "not known")
+        if one.result is None
+        else (one.id, machine(one.result.host), one.result.workload.name, _gain(one.result))
+        for one in kept
+    )
     return Rows(headings=("id", "machine", "work", "gain"), rows=rows)
 
 
-def _gain(speedup: Speedup | None) -> str:
-    if speedup is None:
+def _gain(result: Result) -> str:
+    if result.disturbed or not result.speedup.narrow:
         return "not known"
-    return factor(speedup) if speedup.significant else "none"
+    return factor(result.speedup) if result.speedup.significant else "none"
+
+
+def history_document(kept: Sequence[Kept]) -> dict[str, object]:
+    """The same rows as the ``cputune.history/1`` document."""
+    table = history_rows(kept)
+    rows = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    return {"schema": "cputune.history/1", "results": rows}

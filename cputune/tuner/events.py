@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cputune.documents import plain
 from cputune.log import log
 from cputune.plan import Plan
 from cputune.result import PRUNED, ConfirmRun, Origin, Result, Trial
@@ -168,17 +167,6 @@ def in_words(event: Event) -> str:
             return f"round {event.round} of the confirmation: {_outcome(event)}"
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
-
-
-def document(event: Event) -> dict[str, object]:
-    """An event as ``cputune.event/1``, for other programs; of a space how many plans it has."""
-    if isinstance(event, StudyEnded):
-        said: dict[str, object] = {"result": event.result.to_json()}
-    elif isinstance(event, StudyStarted):
-        said = {"plans": len(event.space), "budget": event.budget, "resumed": event.resumed}
-    else:
-        said = plain(event)
-    return {"schema": "cputune.event/1", "event": type(event).__name__, **said}
 
 
 def _outcome(run: Trial | ConfirmRun) -> str:

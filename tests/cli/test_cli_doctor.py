@@ -117,18 +117,6 @@ def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
         assert "did you mean quota-threads" in ended.err
 
 
-def test_output_goes_to_a_file_once(cputune: Run, busy: str, tmp_path: Path) -> None:
-    target = tmp_path / "report.json"
-    call = ("doctor", "--root", busy, "--json", "-o", str(target))
-    first = cputune(*call)
-    assert first.out == ""
-    assert json.loads(target.read_text())["schema"] == "cputune.doctor/1"
-    again = cputune(*call)
-    assert again.code == 2
-    assert "hint: give --force" in again.err
-    assert cputune(*call, "--force").code == 0
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -31,7 +31,7 @@ def cputune(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("cputune.probing.probe", lambda host=None: SMALL.facts)
     result.save("cputune.json")
-    keep(result, machine="a machine", file=Path("cputune.json"), now="20261121-193000")
+    keep(result, now="20261121-193000")
     return cputune
 
 
@@ -124,7 +124,7 @@ def test_history_lists_what_was_kept(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     _, row, _, place = cputune("history").out.splitlines()
-    for words in ("20261121-193000", "a machine", "×2.56"):
+    for words in ("20261121-193000", "Simulated", "×2.56"):
         assert words in row
     assert place.startswith(f"- Kept in {tmp_path / 'state'}/cputune/history, the newest 100.")
     assert "\n| id | machine |" in cputune("history", "-f", "markdown").out

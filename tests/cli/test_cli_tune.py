@@ -131,15 +131,6 @@ class TestGoodRun:
         assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
         assert Path("cputune.db").is_file()
 
-    def test_events_are_json_lines_for_other_programs(self, cputune: Run) -> None:
-        ended = cputune("tune", "--budget", "3", "--json-lines")
-        told = [json.loads(line) for line in ended.out.splitlines()]
-        assert {one["schema"] for one in told} == {"cputune.event/1"}
-        names = [one["event"] for one in told]
-        assert {"StudyStarted", "TrialEnded", "StepTaken", "ConfirmStarted"} <= set(names)
-        assert names[-1] == "StudyEnded"
-        assert told[-1]["result"] == json.loads(Path("cputune.json").read_text())
-
     def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
         ended = cputune("tune", "--json", "--budget", "3")
         assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())

@@ -253,17 +253,6 @@ def test_a_result_that_cannot_be_read(emit: Run, content: str, said: str) -> Non
     assert list(Path("launch").iterdir()) == []
 
 
-def test_files_are_verified_beside_others_who_measure(
-    emit: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {}
-    monkeypatch.setattr("cputune.verifier.verify", lambda paths, **how: asked.update(how) or ())
-    assert emit("-f", "torchrun", "--verify").code == 0
-    assert not asked["share_machine"]
-    assert emit("-f", "torchrun", "--force", "--verify", "--share-machine").code == 0
-    assert asked["share_machine"]
-
-
 def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     tuned = document()
     seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
@@ -286,8 +275,6 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
         (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
         (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
         (("-f", "pytorchjob", "--job-name", "A-b"), 2, "cannot name a job"),
-        (("-f", "mpirun", "-o", "-", "--verify"), 2, "--verify needs files"),
-        (("-f", "mpirun", "--share-machine"), 2, "--share-machine is for --verify"),
         (("-f", "mpirun", "--"), 2, "no script was given"),
         (("-f", "mpirun", "--batch-per-rank", "0"), 2, "batch-per-rank"),
         (("-f", "mpirun", "-o", "/proc/nowhere"), 3, "/proc/nowhere"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 
 import pytest
+
+from cputune.workload import load_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
@@ -14,3 +17,9 @@ PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_the_page_is_what_make_doc_writes(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
+
+
+def test_the_schema_has_every_key_of_a_recipe() -> None:
+    schema = json.loads((DOCS / "recipe.schema.json").read_text())
+    assert set(schema["properties"]) == set(load_recipe("bert-mini").to_json()) - {"name"}
+    assert "name" not in schema["required"]
