@@ -89,9 +89,6 @@ _ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_wo
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
 @click.option(
-    "--launch", metavar="PATH", help="With --hosts: files that must be the same on all of them."
-)
-@click.option(
     "--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile."
 )
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
@@ -106,7 +103,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
-    cputune doctor --hosts node1,node2 --launch launch/
+    cputune doctor --hosts node1,node2
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     """
     for one, others in _EXCLUDES.items():
@@ -138,12 +135,9 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             hosts.reach,
             seconds=hosts.seconds,
             python=asked["python"],
-            launch=asked["launch"],
             deep=asked["deep"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
-    elif asked["launch"] is not None:
-        raise UsageError("--launch is compared between hosts", hint="name them: --hosts a,b")
     else:
         launch = typed_launch.read_launch(words) if words else None
         if asked["root"] is not None:

@@ -100,13 +100,10 @@ class Probed:
 
     Attributes:
         python: the path of the Python that was asked: the one that trains.
-        machine: tells whether two names lead to one machine.
         content: of each path that was asked for what lies there: size and digest of a file,
             ``folder``, or None for nothing.
         names: of each name that was asked for its addresses, or in words why there are none.
         own: the address that gloo listens on by itself; None where there is none.
-        clock_offset_seconds: how far its clock is ahead of ours, give or take
-            ``clock_uncertainty_seconds``.
     """
 
     node: Node
@@ -115,12 +112,9 @@ class Probed:
     seconds: float = 0.0
     around: Activity = field(default_factory=Activity)
     python: str | None = None
-    machine: str | None = None
     content: Mapping[str, str | None] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
     own: str | None = None
-    clock_offset_seconds: float = 0.0
-    clock_uncertainty_seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -204,8 +198,6 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
         host = FarHost(folder)
         facts = probe(host)
-    theirs = float(told["ended"]) - float(told["began"])
-    boot, network = told["boot"], told["network"]
     before, after = told["stat"]
     return Probed(
         node=answer.node,
@@ -214,15 +206,9 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         facts=facts,
         around=surroundings(host.processes(), str(before), str(after), facts.load),
         python=str(told["executable"]),
-        machine=f"{boot} {network}" if boot and network else None,
         content={path: one and str(one) for path, one in told["content"].items()},
         names=record_of(dict[str, str | tuple[str, ...]], told["names"]),
         own=told["own"] and str(told["own"]),
-        clock_offset_seconds=(
-            float(told["began"]) + float(told["ended"]) - answer.began - answer.ended
-        )
-        / 2,
-        clock_uncertainty_seconds=max(0.0, (answer.seconds - theirs) / 2),
     )
 
 

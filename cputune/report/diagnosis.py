@@ -186,10 +186,7 @@ def _host(host: SeenHost) -> dict[str, object]:
         "reason": host.reason,
         "cure": host.cure,
         "seconds": round(host.seconds, 3),
-        "clock_offset_seconds": host.clock_offset_seconds,
-        "clock_uncertainty_seconds": host.clock_uncertainty_seconds,
         "python_path": host.python,
-        "launch": dict(host.launch),
         "host": None if host.facts is None else host_document(host.facts),
         "findings": [finding.to_json() for finding in host.findings],
     }
@@ -197,7 +194,7 @@ def _host(host: SeenHost) -> dict[str, object]:
 
 def host_rows(diagnosis: HostsDiagnosis) -> Rows:
     """One row for each host: what people compare first."""
-    headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch", "MPI", "clock")
+    headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch", "MPI")
     rows = []
     for host in diagnosis.hosts:
         facts = host.facts
@@ -216,17 +213,9 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
                 facts.python or "?",
                 "none" if torch is None else torch.version or "?",
                 _mpi(facts),
-                _clock(host.clock_offset_seconds),
             )
         )
-    return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory", "clock"}))
-
-
-def _clock(offset_seconds: float | None) -> str:
-    """How far a host's clock is from ours, to tenths of a second."""
-    if offset_seconds is None:
-        return "?"
-    return "ours" if abs(offset_seconds) < 0.05 else f"{offset_seconds:+.1f} s"
+    return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory"}))
 
 
 def _cores(facts: HostFacts) -> str:

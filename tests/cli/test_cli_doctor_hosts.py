@@ -66,7 +66,7 @@ def test_a_host_that_does_not_answer_is_not_waited_for(ssh: str, doctor: Run) ->
 def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None:
     (tmp_path / "hosts").write_text("node1 slots=2\n")
     listed = ("--hostfile", str(tmp_path / "hosts"), "--ssh", ssh)
-    code, out, _ = doctor(*listed, "--markdown", "--only", "hosts-clock")
+    code, out, _ = doctor(*listed, "--markdown", "--only", "hosts-mpi")
     assert code == 0
     assert out.startswith("## cputune doctor\n")
     assert "| node1 |" in out
@@ -85,8 +85,6 @@ def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None
         (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
         (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),
         (("--ssh", "ssh"), "--through and --ssh say how hosts are reached"),
-        (("--launch", "x"), "--launch is compared between hosts"),
-        (("--hosts", "a", "--launch", "/no/launch"), "there is nothing at /no/launch"),
         (("--hostfile", "/no/file"), "cannot read /no/file"),
     ],
 )

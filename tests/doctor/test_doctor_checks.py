@@ -206,7 +206,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         "ccl-without-mpi",
         {"packages": {**IPEX_ERA, "oneccl_bind_pt": None, "torch_ccl": "1.11"}, "launchers": ()},
     ),
-    ("ccl-transport", env(CCL_ATL_TRANSPORT="mpi")),
     ("gloo-slow", {"packages": IPEX_ERA}),
     ("launch-left-over", env(LOCAL_RANK="0", WORLD_SIZE="2")),
     (
@@ -346,7 +345,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("openmp-two", env(KMP_DUPLICATE_LIB_OK="TRUE")),
     ("setting-without-library", env(KMP_BLOCKTIME="1")),
     ("setting-without-library", env(MALLOC_CONF="background_thread:true")),
-    ("blocktime-long", env(KMP_BLOCKTIME="infinite")),
     ("conda-pip-mixed", {"packages": {"numpy": CONDA_NUMPY}}),
     ("allocator-default", env(LD_PRELOAD=None)),
     ("allocator-missing", {"libraries": (), **env(LD_PRELOAD=None)}),
@@ -373,18 +371,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("huge-pages", {"settings": {"transparent_huge_pages": "never"}}),
     ("numa-balancing", {"settings": {"numa_balancing": True}}),
     ("siblings-together", {"topology": topology(together=True)}),
-    ("hybrid-cores", {"topology": hybrid(on=True), **env(OMP_NUM_THREADS="6")}),
     # one thread of a fast core, not both
-    (
-        "hybrid-cores",
-        {
-            "topology": {
-                "cores": (FAST_CORE, Core(cpus=(1,), socket=0, numa_node=0, max_khz=1000)),
-                "allowed": (0, 1, 2),
-                "hybrid": True,
-            }
-        },
-    ),
     (
         "sockets-of-one-core",
         {"topology": topology(sockets=24, cores=1, smt=1), **env(OMP_NUM_THREADS="24")},
@@ -443,9 +430,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
             **env(**TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="torchrun"),
         },
     ),
-    ("ccl-transport", env(CCL_ATL_TRANSPORT="ofi")),
-    ("ccl-transport", env(CCL_ATL_TRANSPORT="mpi", I_MPI_ROOT="/opt/mpi")),
-    ("ccl-transport", {"launchers": (INTEL_MPI,), **env(CCL_ATL_TRANSPORT="mpi")}),
     ("gloo-slow", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")}),
     ("gloo-slow", {"packages": {**IPEX_ERA, "oneccl_bind_pt": "2.7.0"}}),
     ("gloo-slow", {"packages": {**IPEX_ERA, "accelerate": "1.13.0"}}),
@@ -568,7 +552,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("openmp-two", env(LD_PRELOAD="/lib/libgomp.so.1")),
     ("setting-without-library", env(KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
     ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2")),
-    ("blocktime-long", env(KMP_BLOCKTIME="200")),
     ("conda-pip-mixed", {"packages": {"torch": None, "numpy": by("conda", "numpy")}}),
     (
         "allocator-default",
@@ -590,8 +573,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("numa-balancing", {**ONE_SOCKET, "settings": {"numa_balancing": True}}),
     ("siblings-together", {"topology": topology(sockets=1, cores=3)}),
     ("siblings-together", BESIDE_AND_APART),
-    ("hybrid-cores", {"topology": hybrid(on=False), **env(OMP_NUM_THREADS="6")}),
-    ("hybrid-cores", {"topology": {"hybrid": True, "cores": ()}}),
     ("sockets-of-one-core", {"topology": topology(sockets=4, cores=1, sockets_known=False)}),
     ("sockets-of-one-core", {"topology": topology(sockets=4, cores=2)}),
     ("numa-in-socket", {"topology": topology(nodes_per_socket=2, sockets_known=False)}),
@@ -659,7 +640,6 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
             **env(**TWO_BY_OPENMPI, OMPI_COMM_WORLD_LOCAL_SIZE="2"),
         },
     ),
-    ("blocktime-long", env(KMP_BLOCKTIME="999"), env(KMP_BLOCKTIME="1000")),
     ("amx-doubtful", kernel("5.16.0"), kernel("5.15.0")),
     ("master-addr", env(PMI_RANK="0", PMI_SIZE="1"), env(PMI_RANK="0", PMI_SIZE="2")),
     (

@@ -1,6 +1,6 @@
 """Hosts of a cluster on one machine: namespaces joined by a bridge, each with an sshd of its own.
 
-    with two_hosts(beta=Odd(clock_seconds=600)) as hosts:
+    with two_hosts(beta=Odd(cpus=(0,))) as hosts:
         hosts.run("alpha", ["cputune", "doctor", "--hosts", "alpha,beta"])
 
 There each finds the other by name, and ``ssh beta`` needs no password. We stand beside them, with

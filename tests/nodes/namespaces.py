@@ -72,8 +72,6 @@ class Odd:
 
     cpus: tuple[int, ...] = ()
     """The CPUs that its processes may have (a cpuset); all where none is named."""
-    clock_seconds: float = 0.0
-    """How far its clock is off, for what comes by ssh or ``run`` (libfaketime)."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Distributions of the tests' environment that have another version there."""
     first_in_hosts: str = ""
@@ -92,7 +90,7 @@ class Host:
         self._cpuset = CPUSETS / f"cputune-nodes-{number}-{name}" if odd.cpus else None
         self._log = folder / "begin.log"
         (folder / "tmp").mkdir()
-        self.environment = {"TMPDIR": str(folder / "tmp"), **_clock(odd), **odd.environment}
+        self.environment = {"TMPDIR": str(folder / "tmp"), **odd.environment}
         (folder / "hosts").write_text(hosts)
         (folder / "hostname").write_text(f"{name}\n")
         quoted = " ".join(f'"{key}={value}"' for key, value in self.environment.items())
@@ -208,19 +206,6 @@ def until(found: Callable[[], T | None], seconds: float = 30.0) -> T:
         assert time.monotonic() < deadline, f"not within {seconds:g} s"
         time.sleep(0.02)
     return there
-
-
-def _clock(odd: Odd) -> dict[str, str]:
-    if not odd.clock_seconds:
-        return {}
-    library = install.faketime()
-    assert library is not None, f"apt-get install {install.FAKETIME}"
-    # The monotonic clock stays: every machine counts its own, and time-outs hang on it.
-    return {
-        "LD_PRELOAD": str(library),
-        "FAKETIME": f"{odd.clock_seconds:+}",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 def _metadata(name: str) -> Path:

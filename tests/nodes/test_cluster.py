@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 import pytest
 from in_process import ran
-from nodes import install
 from nodes.cluster import Cluster, cluster, two_hosts
 from nodes.namespaces import CPUSETS, Odd, until
 from nodes.numbers import BASE, leg
@@ -75,12 +73,10 @@ def test_a_shaped_network_answers_late(hosts: Cluster) -> None:
 
 
 def test_a_host_may_be_odd(tmp_path: Path) -> None:
-    assert install.faketime() is not None, "apt-get install libfaketime (make test-nodes)"
     first = min(os.sched_getaffinity(0))
     (tmp_path / "launch").mkdir()
     odd = Odd(
         cpus=(first,),
-        clock_seconds=600,
         versions={"transformers": "4.46.0"},
         first_in_hosts="127.0.1.1 beta",
         hidden=(tmp_path,),
@@ -90,12 +86,10 @@ def test_a_host_may_be_odd(tmp_path: Path) -> None:
         cpus = hosts.run("beta", ["nproc"]).stdout.strip()
         wanted = ["taskset", "-c", str(max(os.sched_getaffinity(0))), "true"]
         refused = hosts.run("beta", wanted, check=False)
-        ahead = int(hosts.run("alpha", ["ssh", "beta", "date +%s"]).stdout) - time.time()
         print_version = "from importlib.metadata import version; print(version('transformers'))"
         version = hosts.run("beta", [sys.executable, "-c", print_version]).stdout.strip()
         assert (own, cpus, version) == ("127.0.1.1", "1", "4.46.0")
         assert refused.returncode == 1
-        assert 590 < ahead < 610
         assert hosts.run("beta", ["ls", str(tmp_path)]).stdout == ""
         plain = hosts.run("alpha", ["ls", str(tmp_path)]).stdout
         assert plain.split() == ["launch"]

@@ -9,26 +9,9 @@ from dataclasses import replace
 from cputune import cpulist
 from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.cores import usable_cores
+from cputune.doctor import variables as env
 from cputune.doctor.checks.surroundings import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    advised,
-    advised_launch,
-    ccl_worker_cpus,
-    has_mpirun,
-    is_true,
-    job_nodes,
-    local_ranks,
-    mpi_launchers,
-    number,
-    oneccl_absent,
-    under_mpi,
-    under_torchrun,
-    unset,
-    value,
-    without_gpu,
-    world_size,
-)
 from cputune.facts import HostFacts
 from cputune.stack import load, versions_of
 from cputune.stack.fit import oneccl_torch
@@ -54,7 +37,7 @@ def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
         ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
         ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"),
     ):
-        left, real = number(facts, ours), number(facts, *theirs)
+        left, real = env.number(facts, ours), env.number(facts, *theirs)
         if left is not None and real is not None and left != real:
             yield rank_left_over.finding(
                 f"{ours}={left}, but {' or '.join(theirs)} is {real}",
@@ -75,14 +58,14 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
-    ranks, by_mpi = world_size(facts), under_mpi(facts)
-    numbered = by_mpi or number(facts, "RANK") is not None
-    told = value(facts, "MASTER_ADDR") or under_torchrun(facts) or left_over(facts)
+    ranks, by_mpi = env.world_size(facts), env.under_mpi(facts)
+    numbered = by_mpi or env.number(facts, "RANK") is not None
+    told = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts) or left_over(facts)
     if numbered and ranks is not None and ranks > 1 and not told:
         yield master_addr.finding(
             f"{ranks} ranks {'under mpirun' if by_mpi else 'by RANK'}, MASTER_ADDR is unset",
             command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
-            if job_nodes(facts) == 1
+            if env.job_nodes(facts) == 1
             else None,
         )
 
@@ -99,8 +82,8 @@ def master_loopback(facts: HostFacts) -> Iterator[Finding]:
 
     Source: aws-samples/aws-do-eks#50
     """
-    address = value(facts, "MASTER_ADDR") or ""
-    nodes = job_nodes(facts)
+    address = env.value(facts, "MASTER_ADDR") or ""
+    nodes = env.job_nodes(facts)
     if nodes > 1 and address.startswith(LOOPBACK):
         yield master_loopback.finding(f"MASTER_ADDR={address} with {nodes} machines")
 
@@ -118,8 +101,8 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
 
     Source: aws-samples/aws-do-eks#50
     """
-    loopback, nodes = loopback_name(facts.network), job_nodes(facts)
-    if loopback is None or value(facts, "GLOO_SOCKET_IFNAME") or nodes < 2:
+    loopback, nodes = loopback_name(facts.network), env.job_nodes(facts)
+    if loopback is None or env.value(facts, "GLOO_SOCKET_IFNAME") or nodes < 2:
         return
     chosen = choose_interface([("", facts.network)]).name
     outside = chosen or next((n for n in facts.network.interfaces or () if n != "lo"), None)
@@ -143,7 +126,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
     """
     known = facts.network.interfaces
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
-        wanted = [part for part in (value(facts, name) or "").split(",") if part]
+        wanted = [part for part in (env.value(facts, name) or "").split(",") if part]
         if known is not None and not set(wanted) <= set(known):
             outside = next((item for item in known if item != "lo"), "lo")
             yield interface_missing.finding(
@@ -168,11 +151,11 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     version = versions_of(facts).accelerate
     if version is None or not load().accelerate.does("ranks-train-alone", version):
         return
-    if not without_gpu(facts) or is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
+    if not env.without_gpu(facts) or env.is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
         return
-    ranks = world_size(facts) or local_ranks(facts) or 0
+    ranks = env.world_size(facts) or env.local_ranks(facts) or 0
     if ranks > 1 or len(usable_cores(facts)) > 1:
-        asked = value(facts, "ACCELERATE_USE_CPU") or "(unset)"
+        asked = env.value(facts, "ACCELERATE_USE_CPU") or "(unset)"
         yield ranks_alone.finding(
             f"accelerate {version}, ACCELERATE_USE_CPU={asked}, {ranks or 'no'} ranks here",
             severity=None if ranks > 1 else Severity.ADVICE,
@@ -194,9 +177,9 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://www.open-mpi.org/faq/?category=running#mpirun-specify-prefix
     """
-    launchers = mpi_launchers(facts)
+    launchers = env.mpi_launchers(facts)
     first = next((item for item in launchers if item.name == "mpirun"), None)
-    root = value(facts, "I_MPI_ROOT")
+    root = env.value(facts, "I_MPI_ROOT")
     if first is None:
         return
     if root and first.dialect != "intelmpi":
@@ -221,12 +204,12 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#2741
     """
-    advice = advised(facts)
-    if facts.package("accelerate") and advice.ranks > 1 and not has_mpirun(facts):
+    advice = env.advised(facts)
+    if facts.package("accelerate") and advice.ranks > 1 and not env.has_mpirun(facts):
         yield accelerate_one_process.finding(
             f"accelerate is installed, mpirun is not; advised are {advice.ranks} ranks: "
             f"{advice.why}",
-            command=advised_launch(facts),
+            command=env.advised_launch(facts),
         )
 
 
@@ -243,12 +226,12 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/torch-ccl#54
     """
-    cpus, allowed = ccl_worker_cpus(facts), facts.topology.allowed
+    cpus, allowed = env.ccl_worker_cpus(facts), facts.topology.allowed
     outside = set(cpus or ()) - set(allowed)
     if outside and allowed:
         why = f" names CPUs {cpulist.render(outside)}; allowed are {cpulist.render(allowed)}"
-        found = unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
-        yield replace(found, severity=Severity.ADVICE) if oneccl_absent(facts) else found
+        found = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
+        yield replace(found, severity=Severity.ADVICE) if env.oneccl_absent(facts) else found
 
 
 @check("ccl-workers", Severity.ERROR)
@@ -265,14 +248,14 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
 
     Source: uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html
     """
-    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
-    cores = len(usable_cores(facts)) // (local_ranks(facts) or 1)
+    workers, threads = env.number(facts, "CCL_WORKER_COUNT"), env.number(facts, "OMP_NUM_THREADS")
+    cores = len(usable_cores(facts)) // (env.local_ranks(facts) or 1)
     if not workers or not cores or workers + (threads or 1) <= cores:
         return
     severity = None
-    if oneccl_absent(facts):
+    if env.oneccl_absent(facts):
         severity = Severity.ADVICE
-    elif workers <= cores or value(facts, "CCL_WORKER_AFFINITY"):
+    elif workers <= cores or env.value(facts, "CCL_WORKER_AFFINITY"):
         severity = Severity.WARNING
     yield ccl_workers.finding(
         f"CCL_WORKER_COUNT={workers}, OMP_NUM_THREADS={threads or '(unset)'}; usable cores of a "
@@ -284,11 +267,13 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
 
 def _fewer_workers(facts: HostFacts) -> str:
     """Threads that leave the workers their cores, or fewer workers, or none."""
-    fitting = advised(facts).ccl_workers
+    fitting = env.advised(facts).ccl_workers
     if not fitting or _finds_no_mpi(facts):
         return "unset CCL_WORKER_COUNT"
-    fewer = "" if fitting == number(facts, "CCL_WORKER_COUNT") else f"CCL_WORKER_COUNT={fitting} "
-    return f"export {fewer}OMP_NUM_THREADS={advised(facts).threads}"
+    fewer = (
+        "" if fitting == env.number(facts, "CCL_WORKER_COUNT") else f"CCL_WORKER_COUNT={fitting} "
+    )
+    return f"export {fewer}OMP_NUM_THREADS={env.advised(facts).threads}"
 
 
 @check("ccl-without-mpi", Severity.ERROR)
@@ -305,12 +290,12 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/torch-ccl#48, intel/llm-on-ray#242
     """
     bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
-    if bindings is None or under_mpi(facts):
+    if bindings is None or env.under_mpi(facts):
         return
     if _finds_no_mpi(facts):
         why = " selects oneCCL, and no MPI variables (PMI_RANK) are there"
-        yield unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
-    elif not has_mpirun(facts):
+        yield env.unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
+    elif not env.has_mpirun(facts):
         yield ccl_without_mpi.finding(
             f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
             severity=Severity.ADVICE,
@@ -319,29 +304,10 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
 def _finds_no_mpi(facts: HostFacts) -> bool:
     """Whether ranks that no MPI launcher started will speak oneCCL, and look for one."""
-    started = world_size(facts) is not None or under_torchrun(facts)
-    by_itself = (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
-    asked = started and bool(number(facts, "CCL_WORKER_COUNT"))
-    return asked and not by_itself and not under_mpi(facts)
-
-
-@check("ccl-transport", Severity.WARNING)
-def ccl_transport(facts: HostFacts) -> Iterator[Finding]:
-    """oneCCL is told to use an MPI that is not there
-
-    Symptom: oneCCL fails to load its MPI transport.
-
-    Cause: CCL_ATL_TRANSPORT=mpi needs Intel MPI, which setvars.sh brings (I_MPI_ROOT).
-
-    Remedy: Source oneCCL's setvars.sh, or unset CCL_ATL_TRANSPORT.
-
-    Source: intel/torch-ccl#48
-    """
-    transport = (value(facts, "CCL_ATL_TRANSPORT") or "").lower()
-    intel = any(item.dialect == "intelmpi" for item in facts.launchers)
-    if transport == "mpi" and not value(facts, "I_MPI_ROOT") and not intel:
-        why = ", I_MPI_ROOT is unset and no Intel MPI was found"
-        yield unset(ccl_transport, facts, "CCL_ATL_TRANSPORT", why)
+    started = env.world_size(facts) is not None or env.under_torchrun(facts)
+    by_itself = (env.value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
+    asked = started and bool(env.number(facts, "CCL_WORKER_COUNT"))
+    return asked and not by_itself and not env.under_mpi(facts)
 
 
 @check("gloo-slow", Severity.ADVICE)
@@ -360,11 +326,11 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     v = versions_of(facts)
     # oneccl-torch-mismatch and oneccl-unused tell of bindings that do not fit or are not used.
     fits = v.oneccl and v.torch and not oneccl_torch(v) and not ccl_refusals(v)
-    if fits and mpi_launchers(facts) and not number(facts, "CCL_WORKER_COUNT"):
+    if fits and env.mpi_launchers(facts) and not env.number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
             f"oneccl_bind_pt {v.oneccl} fits torch {v.torch}; CCL_WORKER_COUNT is "
-            f"{value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate takes gloo",
-            command=advised_launch(facts, "train.py --ddp_backend ccl", ccl=True),
+            f"{env.value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate takes gloo",
+            command=env.advised_launch(facts, "train.py --ddp_backend ccl", ccl=True),
         )
 
 

@@ -6,23 +6,15 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    INTEL_OPENMP,
-    is_true,
-    loads_intel_openmp,
-    number,
-    preloaded,
-    unset,
-    value,
-)
 from cputune.facts import HostFacts, Library
 from cputune.stack.system_packages import install_tcmalloc
 
 _PRELOADS = {
     "tcmalloc": r"libtcmalloc",
     "jemalloc": r"libjemalloc",
-    "libiomp5": INTEL_OPENMP,
+    "libiomp5": env.INTEL_OPENMP,
     "libgomp": r"libgomp",
 }
 _READ_BY = {
@@ -71,7 +63,7 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     """
     dead = facts.preload_missing
     found = {path: _library_for(path, facts) for path in dead}
-    living = [path for path in preloaded(facts) if path not in dead]
+    living = [path for path in env.preloaded(facts) if path not in dead]
     wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in found.values() if lib)]))
     for path, there in found.items():
         yield preload_dead.finding(
@@ -100,14 +92,14 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
-    loaded = preloaded(facts)
+    loaded = env.preloaded(facts)
     intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
     gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
     if intel and gnu:
         yield openmp_two.finding(f"LD_PRELOAD holds {intel[0]} and {gnu[0]}")
-    if is_true(facts, "KMP_DUPLICATE_LIB_OK"):
+    if env.is_true(facts, "KMP_DUPLICATE_LIB_OK"):
         why = " hides that two runtimes are loaded"
-        yield unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
+        yield env.unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
 
 
 @check("setting-without-library", Severity.ADVICE)
@@ -123,33 +115,14 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#149422
     """
-    loads_jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in preloaded(facts))
-    there = {"libiomp5": loads_intel_openmp(facts), "jemalloc": loads_jemalloc}
+    loads_jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in env.preloaded(facts))
+    there = {"libiomp5": env.loads_intel_openmp(facts), "jemalloc": loads_jemalloc}
     for library, names in _READ_BY.items():
         for name in names:
-            if value(facts, name) and not there[library]:
+            if env.value(facts, name) and not there[library]:
                 yield setting_without_library.finding(
-                    f"{name}={value(facts, name)}, and LD_PRELOAD holds no {library}"
+                    f"{name}={env.value(facts, name)}, and LD_PRELOAD holds no {library}"
                 )
-
-
-@check("blocktime-long", Severity.ADVICE)
-def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
-    """Idle OpenMP threads spin for long
-
-    Symptom: ranks slow each other down although each has its own cores.
-
-    Cause: after a parallel region libiomp5's threads spin for KMP_BLOCKTIME
-    milliseconds and keep the core from oneCCL's workers and the DataLoader's.
-
-    Remedy: Set KMP_BLOCKTIME=1 where several ranks or oneCCL workers share the machine.
-
-    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-    """
-    text = (value(facts, "KMP_BLOCKTIME") or "").lower()
-    spin = number(facts, "KMP_BLOCKTIME")
-    if text == "infinite" or (spin is not None and spin >= _LONG_BLOCKTIME_MS):
-        yield blocktime_long.finding(f"KMP_BLOCKTIME={text}", command="export KMP_BLOCKTIME=1")
 
 
 @check("conda-pip-mixed", Severity.ADVICE)
@@ -194,13 +167,13 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     Source:
     https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
     """
+    library, set_to = facts.library("tcmalloc"), env.value(facts, "LD_PRELOAD")
     if facts.preload_missing or _is_preloaded(facts):
         return
-    library = facts.library("tcmalloc")
     if library is not None and facts.package("torch"):
-        wanted = ":".join([*preloaded(facts), library.path])
+        wanted = ":".join([*env.preloaded(facts), library.path])
         yield allocator_default.finding(
-            f"{library.path} is installed, LD_PRELOAD is {value(facts, 'LD_PRELOAD') or 'unset'}",
+            f"{library.path} is installed, LD_PRELOAD is {set_to or 'unset'}",
             command=f"export LD_PRELOAD={shlex.quote(wanted)}",
         )
 
@@ -229,7 +202,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     if facts.library("tcmalloc") or not facts.package("torch") or _is_preloaded(facts):
         return
     command, remedy = install_tcmalloc(facts.settings.distribution), allocator_missing.remedy
-    if value(facts, "CONDA_PREFIX"):
+    if env.value(facts, "CONDA_PREFIX"):
         command = "conda install -c conda-forge gperftools"
     elif command is None:
         remedy += " Its package is called gperftools, or libtcmalloc-minimal4 on Debian's kin."
@@ -246,7 +219,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _is_preloaded(facts: HostFacts) -> bool:
-    return any(_FASTER.search(path) for path in preloaded(facts))
+    return any(_FASTER.search(path) for path in env.preloaded(facts))
 
 
 CHECKS = checks_of(__name__)

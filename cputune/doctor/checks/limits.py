@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import advised, local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes
@@ -33,7 +33,7 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
 
     Source: kubeflow/trainer#2407
     """
-    asked = value(facts, "PET_NPROC_PER_NODE")
+    asked = env.value(facts, "PET_NPROC_PER_NODE")
     if asked is None or asked.lower() not in ("auto", "cpu"):
         return
     cores, online = len(usable_cores(facts)), len(facts.topology.online)
@@ -41,7 +41,7 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
         f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
         f"cores that may be used: {cores}",
         severity=Severity.ERROR if cores < online else None,
-        command=f"export PET_NPROC_PER_NODE={advised(facts).ranks}",
+        command=f"export PET_NPROC_PER_NODE={env.advised(facts).ranks}",
     )
 
 
@@ -61,11 +61,11 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     """
     quota, threads = facts.limits.cpu_quota, default_threads(facts)
     if quota is not None and threads > max(1, math.floor(quota)):
-        asked = value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
+        asked = env.value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
         yield quota_threads.finding(
             f"the cgroup gives {quota:g} CPUs of time, a training process starts "
             f"{threads} threads (OMP_NUM_THREADS: {asked})",
-            command=f"export OMP_NUM_THREADS={advised(facts).threads}",
+            command=f"export OMP_NUM_THREADS={env.advised(facts).threads}",
         )
 
 
@@ -106,13 +106,13 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 
     Source: kubeflow/trainer#2407, pytorch/pytorch#22260
     """
-    ranks, threads = local_ranks(facts), number(facts, "OMP_NUM_THREADS")
+    ranks, threads = env.local_ranks(facts), env.number(facts, "OMP_NUM_THREADS")
     cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
     room = cpus if quota is None else min(cpus, math.floor(quota))
     if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
     limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
-    fewer = advised(facts).threads
+    fewer = env.advised(facts).threads
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
         remedy=None if threads > 1 else "Start fewer ranks: one thread each is too much already.",
@@ -133,7 +133,7 @@ def one_core(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files
     """
     topology = facts.topology
-    if under_mpi(facts) or number(facts, "LOCAL_WORLD_SIZE"):
+    if env.under_mpi(facts) or env.number(facts, "LOCAL_WORLD_SIZE"):
         return  # one rank of several, which its launcher has bound
     if topology.cores_known and topology.physical_cores > 1 and len(topology.allowed_cores) == 1:
         yield one_core.finding(
@@ -192,14 +192,9 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#98688, pytorch/pytorch#29893
     """
     limit = facts.limits.memory_bytes
-    names = (
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-        "DNNL_PRIMITIVE_CACHE_CAPACITY",
-        "LRU_CACHE_CAPACITY",
-    )
     if limit is None or limit > 8 * GIB or not facts.package("torch"):
         return
-    if not any(value(facts, name) for name in names):
+    if not any(name.endswith("_CACHE_CAPACITY") and at for name, at in facts.environment.items()):
         yield primitive_cache.finding(
             f"the memory limit is {limit / GIB:.1f} GiB and no capacity is set "
             "(oneDNN keeps 1024 kernels)",
@@ -300,7 +295,7 @@ def memlock_small(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html
     """
-    provider, limit = (value(facts, "FI_PROVIDER") or "").lower(), facts.limits.memlock_bytes
+    provider, limit = (env.value(facts, "FI_PROVIDER") or "").lower(), facts.limits.memlock_bytes
     pins = any(name in provider for name in ("verbs", "psm", "mlx", "efa"))
     if pins and limit is not None and limit < GIB:
         yield memlock_small.finding(

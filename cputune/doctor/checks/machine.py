@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import advised, advised_launch
 from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
-from cputune.layout import fast_cores
 
 GIB = 1 << 30
 BUSY_SHARE = 0.25
@@ -262,27 +261,7 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
         yield siblings_together.finding(
             f"CPUs {cpulist.render(pairs[0])} are one core; "
             f"{cpulist.render(cpu for cpus in pairs for cpu in cpus)} are {len(pairs)} cores",
-            command=advised_launch(facts),
-        )
-
-
-@check("hybrid-cores", Severity.ADVICE)
-def hybrid_cores(facts: HostFacts) -> Iterator[Finding]:
-    """Fast and slow cores in one machine
-
-    Symptom: more threads make each step slower.
-
-    Cause: torch cuts work into equal pieces. Fast cores wait at the barrier for the
-    slow ones.
-
-    Remedy: Keep a rank on the fast cores alone; the tuner measures whether all are better.
-
-    Source: https://docs.kernel.org/arch/x86/topology.html
-    """
-    cores, fast = usable_cores(facts), fast_cores(usable_cores(facts))
-    if facts.topology.hybrid and len(fast) < len(cores):
-        yield hybrid_cores.finding(
-            f"{len(fast)} of {len(cores)} cores are the fast ones", command=advised_launch(facts)
+            command=env.advised_launch(facts),
         )
 
 
@@ -303,8 +282,8 @@ def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
     sockets = topology.sockets
     if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
         yield sockets_of_one_core.finding(
-            f"{sockets} sockets with 1 core each; advised: {advised(facts).why}",
-            command=advised_launch(facts),
+            f"{sockets} sockets with 1 core each; advised: {env.advised(facts).why}",
+            command=env.advised_launch(facts),
         )
 
 
@@ -327,7 +306,7 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
     if facts.topology.sockets_known and len(nodes) > len(sockets):
         yield numa_in_socket.finding(
             f"sockets: {len(sockets)}, NUMA nodes with usable cores: {len(nodes)}; advised before "
-            f"anything is measured: {advised(facts).why}"
+            f"anything is measured: {env.advised(facts).why}"
         )
 
 

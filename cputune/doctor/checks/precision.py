@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    lacks_torch,
-    unset,
-    value,
-    variable_rows,
-    without_gpu,
-)
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 
@@ -38,8 +32,8 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py
     """
-    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
-    if asked and without_gpu(facts):
+    asked = (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
+    if asked and env.without_gpu(facts):
         best = native_precisions(facts)[0]
         yield fp16_ignored.finding(
             "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
@@ -60,12 +54,12 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
-    for cap in variable_rows("caps"):
-        first = cap["first"].get((value(facts, cap["name"]) or "").upper())
+    for cap in env.variable_rows("caps"):
+        first = cap["first"].get((env.value(facts, cap["name"]) or "").upper())
         above = _FLAGS[_FLAGS.index(first) : cap.get("flags")] if first else ()
         lost = [flag for flag in above if facts.cpu.has(flag)]
         if lost:
-            yield unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")
+            yield env.unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")
 
 
 @check("amx-doubtful", Severity.WARNING)
@@ -87,9 +81,8 @@ def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
     if not any(cpu.has(flag) for flag in _AMX):
         return
     doubts = []
-    release = re.match(r"(\d+)\.(\d+)", kernel)
-    old = release is not None and (int(release[1]), int(release[2])) < _AMX_KERNEL
-    if old and not re.search(_WITH_BACKPORTS, kernel):
+    release = tuple(int(number) for number in re.findall(r"\d{1,9}", kernel)[:2])
+    if release and release < _AMX_KERNEL and not re.search(_WITH_BACKPORTS, kernel):
         doubts.append(f"kernel {kernel} is older than 5.16")
     missing = [flag for flag in ("amx_tile", "avx512f") if not cpu.has(flag)]
     if missing:
@@ -143,7 +136,7 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
     if not _isa_known(facts) or "bf16" in native_precisions(facts):
         return
     seen = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16"
-    if (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16":
+    if (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16":
         yield bf16_slow.finding(
             f"ACCELERATE_MIXED_PRECISION=bf16, but {seen}",
             severity=Severity.WARNING,
@@ -169,8 +162,8 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#20445,
     https://huggingface.co/docs/transformers/perf_train_cpu
     """
-    native = "bf16" in native_precisions(facts) and not lacks_torch(facts)
-    if native and not value(facts, "ACCELERATE_MIXED_PRECISION"):
+    native = "bf16" in native_precisions(facts) and not env.lacks_torch(facts)
+    if native and not env.value(facts, "ACCELERATE_MIXED_PRECISION"):
         units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
         yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
 

@@ -7,16 +7,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    number,
-    under_mpi,
-    under_torchrun,
-    unset,
-    value,
-    variable_rows,
-    without_gpu,
-)
 from cputune.facts import HostFacts
 from cputune.stack import versions_of
 
@@ -26,14 +18,15 @@ _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of a launch that is not around us: no launcher set them, and no cluster."""
-    around = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
-    if under_mpi(facts) or under_torchrun(facts) or any(value(facts, name) for name in around):
+    cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
+    within = env.under_mpi(facts) or env.under_torchrun(facts)
+    if within or any(env.value(facts, name) for name in cluster):
         return ()
-    ranks = {name for name in _LAUNCH[:4] if number(facts, name) is not None}
-    address = value(facts, "MASTER_ADDR") or "localhost"
+    ranks = {name for name in _LAUNCH[:4] if env.number(facts, name) is not None}
+    address = env.value(facts, "MASTER_ADDR") or "localhost"
     by_hand = not address.startswith(("127.", "localhost", "::1")) and len(ranks) > 1
     counted = not by_hand and ranks & {"RANK", "LOCAL_RANK"}
-    return tuple(name for name in _LAUNCH if counted and value(facts, name))
+    return tuple(name for name in _LAUNCH if counted and env.value(facts, name))
 
 
 @check("launch-left-over", Severity.ERROR)
@@ -53,7 +46,7 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     """
     left = left_over(facts)
     if left:
-        said = ", ".join(f"{name}={value(facts, name)}" for name in left)
+        said = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
         yield launch_left_over.finding(
             f"{said}, and no launcher is around us", command=f"unset {' '.join(left)}"
         )
@@ -125,15 +118,15 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
     """
-    if without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
+    if env.without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
         yield from _told(facts, variable_refused, "refused")
 
 
 def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
-    for row in variable_rows(kind):
-        meant = re.fullmatch(f"(?i:{row['values']})", value(facts, row["name"]) or "")
+    for row in env.variable_rows(kind):
+        meant = re.fullmatch(f"(?i:{row['values']})", env.value(facts, row["name"]) or "")
         if meant and not ("unless" in row and facts.package(row["unless"])):
-            yield unset(asking, facts, row["name"], f": {row['does']}")
+            yield env.unset(asking, facts, row["name"], f": {row['does']}")
 
 
 @check("master-port-taken", Severity.WARNING)
@@ -150,7 +143,7 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     if "MASTER_PORT" in facts.surroundings.ports_taken and not left_over(facts):
-        port = number(facts, "MASTER_PORT") or 0
+        port = env.number(facts, "MASTER_PORT") or 0
         other = port + 1 if port < 65000 else 29500
         yield master_port_taken.finding(
             f"MASTER_PORT={port}, and a process of this machine listens there",
@@ -220,8 +213,9 @@ def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md
     """
-    version, folder = versions_of(facts).transformers, value(facts, "TRANSFORMERS_CACHE")
-    if folder and version is not None and version.major >= 5 and not value(facts, "HF_HUB_CACHE"):
+    version, folder = versions_of(facts).transformers, env.value(facts, "TRANSFORMERS_CACHE")
+    unread = version is not None and version.major >= 5 and not env.value(facts, "HF_HUB_CACHE")
+    if folder and unread:
         yield cache_not_read.finding(
             f"TRANSFORMERS_CACHE={folder}; transformers {version} does not read it",
             command=f"export HF_HUB_CACHE={shlex.quote(folder)} && unset TRANSFORMERS_CACHE",

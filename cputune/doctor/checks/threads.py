@@ -7,19 +7,8 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    advised,
-    advised_launch,
-    local_ranks,
-    number,
-    openmp_binders,
-    pin_domains,
-    under_mpi,
-    under_torchrun,
-    unset,
-    value,
-)
 from cputune.facts import HostFacts
 
 _UNBOUND = ("none", "disabled", "false", "no", "0", "off", "disable")
@@ -41,7 +30,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
     """
     allowed = facts.topology.allowed
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        threads = number(facts, name)
+        threads = env.number(facts, name)
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
                 f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
@@ -62,18 +51,18 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#22260, dmlc/dgl#2812, pytorch/pytorch#42094, pytorch/pytorch#93247
     """
-    ranks = local_ranks(facts) or 1
+    ranks = env.local_ranks(facts) or 1
     cores = len(usable_cores(facts)) // ranks
-    threads, unset = number(facts, "OMP_NUM_THREADS"), not value(facts, "OMP_NUM_THREADS")
-    if advised(facts).threads < 2:
+    threads, unset = env.number(facts, "OMP_NUM_THREADS"), not env.value(facts, "OMP_NUM_THREADS")
+    if env.advised(facts).threads < 2:
         return
-    if threads == 1 or (unset and ranks > 1 and under_torchrun(facts)):
+    if threads == 1 or (unset and ranks > 1 and env.under_torchrun(facts)):
         asked = "OMP_NUM_THREADS=1" if threads else "torchrun sets OMP_NUM_THREADS=1"
         yield threads_one.finding(
             f"{asked}; local ranks: {ranks}, cores that each may use: {cores}",
             command=_set_threads(facts),
         )
-    elif unset and facts.package("torch") and number(facts, "MKL_NUM_THREADS") is None:
+    elif unset and facts.package("torch") and env.number(facts, "MKL_NUM_THREADS") is None:
         yield threads_one.finding(
             f"OMP_NUM_THREADS is unset: python train.py will use {cores} cores, torchrun with "
             f"several ranks 1 thread each; {_per_rank(facts)}",
@@ -84,7 +73,7 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _set_threads(facts: HostFacts) -> str:
-    return f"export OMP_NUM_THREADS={advised(facts).threads}"
+    return f"export OMP_NUM_THREADS={env.advised(facts).threads}"
 
 
 def _cure(facts: HostFacts, name: str) -> str:
@@ -94,7 +83,7 @@ def _cure(facts: HostFacts, name: str) -> str:
 
 def _per_rank(facts: HostFacts) -> str:
     """``28 threads fit each of 2 ranks``: which launch the advised count is meant for."""
-    advice = advised(facts)
+    advice = env.advised(facts)
     whom = "one rank" if advice.ranks == 1 else f"each of {advice.ranks} ranks"
     why = "" if advice.why == whom else f" ({advice.why})"
     return f"{advice.threads} threads fit {whom}{why}"
@@ -114,7 +103,7 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
     Source: https://www.openmp.org/spec-html/5.0/openmpse50.html
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT"):
-        text = value(facts, name)
+        text = env.value(facts, name)
         if text is not None and not re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
             yield threads_malformed.finding(f"{name}={text!r}", command=_cure(facts, name))
 
@@ -132,10 +121,10 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
-    mkl, omp = number(facts, "MKL_NUM_THREADS"), number(facts, "OMP_NUM_THREADS")
-    if mkl is not None and (mkl < advised(facts).threads if omp is None else mkl != omp):
+    mkl, omp = env.number(facts, "MKL_NUM_THREADS"), env.number(facts, "OMP_NUM_THREADS")
+    if mkl is not None and (mkl < env.advised(facts).threads if omp is None else mkl != omp):
         uses = f", OMP_NUM_THREADS={omp or '(unset)'}: torch uses {mkl}; {_per_rank(facts)}"
-        yield unset(threads_mkl, facts, "MKL_NUM_THREADS", uses)
+        yield env.unset(threads_mkl, facts, "MKL_NUM_THREADS", uses)
 
 
 @check("threads-limit", Severity.WARNING)
@@ -150,10 +139,10 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://www.openmp.org/spec-html/5.0/openmpse58.html
     """
-    limit, threads = number(facts, "OMP_THREAD_LIMIT"), number(facts, "OMP_NUM_THREADS")
+    limit, threads = env.number(facts, "OMP_THREAD_LIMIT"), env.number(facts, "OMP_NUM_THREADS")
     wanted = threads or len(usable_cores(facts))
     if limit is not None and 0 < limit < wanted:
-        yield unset(threads_limit, facts, "OMP_THREAD_LIMIT", f", {wanted} threads are wanted")
+        yield env.unset(threads_limit, facts, "OMP_THREAD_LIMIT", f", {wanted} threads are wanted")
 
 
 @check("threads-siblings", Severity.ADVICE)
@@ -168,8 +157,8 @@ def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/intel-extension-for-pytorch#310
     """
-    threads, cores = number(facts, "OMP_NUM_THREADS"), len(facts.topology.allowed_cores)
-    ranks = local_ranks(facts) or 1
+    threads, cores = env.number(facts, "OMP_NUM_THREADS"), len(facts.topology.allowed_cores)
+    ranks = env.local_ranks(facts) or 1
     total = (threads or 0) * ranks
     if threads is not None and cores < total <= len(facts.topology.allowed):
         yield threads_siblings.finding(
@@ -194,9 +183,9 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850,
     huggingface/accelerate#3911
     """
-    for name in openmp_binders(facts):
+    for name in env.openmp_binders(facts):
         if name != "GOMP_CPU_AFFINITY":
-            yield unset(affinity_shrinks, facts, name)
+            yield env.unset(affinity_shrinks, facts, name)
 
 
 @check("affinity-gomp", Severity.WARNING)
@@ -212,9 +201,9 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#49971, pytorch/pytorch#149422
     """
-    if value(facts, "GOMP_CPU_AFFINITY"):
+    if env.value(facts, "GOMP_CPU_AFFINITY"):
         allowed = f"; allowed are {cpulist.render(facts.topology.allowed)}"
-        yield unset(affinity_gomp, facts, "GOMP_CPU_AFFINITY", allowed)
+        yield env.unset(affinity_gomp, facts, "GOMP_CPU_AFFINITY", allowed)
 
 
 @check("numa-not-zero", Severity.ADVICE)
@@ -277,7 +266,7 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#99625
     """
     narrowed = _narrowed(facts)
-    if narrowed and not under_mpi(facts) and not number(facts, "LOCAL_WORLD_SIZE"):
+    if narrowed and not env.under_mpi(facts) and not env.number(facts, "LOCAL_WORLD_SIZE"):
         yield shell_bound.finding(f"CPUs {narrowed}")
 
 
@@ -302,10 +291,10 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
 
     Source: open-mpi/ompi#13009, open-mpi/ompi#12900
     """
-    advice, cores = advised(facts), len(usable_cores(facts))
-    if under_mpi(facts) and number(facts, "OMPI_COMM_WORLD_SIZE"):
+    advice, cores = env.advised(facts), len(usable_cores(facts))
+    if env.under_mpi(facts) and env.number(facts, "OMPI_COMM_WORLD_SIZE"):
         online = facts.topology.physical_cores
-        local = number(facts, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+        local = env.number(facts, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
         if len(facts.topology.allowed_cores) == 1 and online // local > 1:
             yield openmpi_one_core.finding(
                 f"this rank may use CPUs {cpulist.render(facts.topology.allowed)}: one core "
@@ -315,12 +304,12 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
             )
         return
     names = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
-    unbound = any((value(facts, name) or "").startswith("none") for name in names)
+    unbound = any((env.value(facts, name) or "").startswith("none") for name in names)
     found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
     if found and not unbound and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
             f"{found[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
-            command=advised_launch(facts) if advice.ranks == 2 else None,
+            command=env.advised_launch(facts) if advice.ranks == 2 else None,
         )
 
 
@@ -338,13 +327,13 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     Source: deepspeedai/DeepSpeed#4531
     """
     narrowed = _narrowed(facts)
-    names = [name for name in ("I_MPI_PIN_DOMAIN", "I_MPI_PIN") if value(facts, name)]
-    if (value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND:
+    names = [name for name in ("I_MPI_PIN_DOMAIN", "I_MPI_PIN") if env.value(facts, name)]
+    if (env.value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND:
         names = []
-    names = [*names[:1], *openmp_binders(facts)]
-    if "OMP_PROC_BIND" in names and not value(facts, "OMP_PLACES"):
+    names = [*names[:1], *env.openmp_binders(facts)]
+    if "OMP_PROC_BIND" in names and not env.value(facts, "OMP_PLACES"):
         names.remove("OMP_PROC_BIND")  # without places threads stay within what the other left
-    binders = [f"{name}={value(facts, name)}" for name in names]
+    binders = [f"{name}={env.value(facts, name)}" for name in names]
     if narrowed:
         binders.insert(0, f"the process is bound to CPUs {narrowed}")
     if len(binders) > 1:
@@ -364,10 +353,10 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
 
     Source: geopm/geopm#614
     """
-    text = value(facts, "I_MPI_PIN_DOMAIN") or ""
+    text = env.value(facts, "I_MPI_PIN_DOMAIN") or ""
     masks = text.strip("[]").split(",") if text.startswith("[") else []
     bare = [mask for mask in masks if not mask.strip().lower().startswith("0x")]
-    named = {cpu for cpus in pin_domains(facts) or () for cpu in cpus}
+    named = {cpu for cpus in env.pin_domains(facts) or () for cpu in cpus}
     outside = named - set(facts.topology.online or named)
     if bare:
         yield pin_mask.finding(f"I_MPI_PIN_DOMAIN={text}: no 0x before {', '.join(bare)}")

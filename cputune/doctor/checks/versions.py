@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
+from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of, fault
-from cputune.doctor.variables import is_true, lacks_torch, number, unset, value
 from cputune.facts import HostFacts
 from cputune.stack import fit, uses
 from cputune.stack.requirements import unmet
@@ -307,7 +307,7 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pytorch.org/get-started/locally/
     """
-    if not lacks_torch(facts):
+    if not env.lacks_torch(facts):
         return
     stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
     elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
@@ -436,10 +436,10 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/accelerate#3883
     """
     for word in uses.vocabulary(versions_of(facts)):
-        asked = is_true(facts, word.spelling) or number(facts, word.spelling)
+        asked = env.is_true(facts, word.spelling) or env.number(facts, word.spelling)
         if asked and word.state is uses.Fate.IGNORED:
             why = f"; {word.reader} does not read it"
-            yield unset(stack_variable_ignored, facts, word.spelling, why)
+            yield env.unset(stack_variable_ignored, facts, word.spelling, why)
 
 
 @check("ipex-unasked", Severity.ADVICE)
@@ -460,7 +460,7 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     unasked = uses.ipex_use(versions, framework="accelerate").state == "used unasked"
-    if not unasked or value(facts, uses.IPEX_VARIABLE):
+    if not unasked or env.value(facts, uses.IPEX_VARIABLE):
         return
     every = uses.ipex_use(versions).state in ("used unasked", "unknown")
     whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
@@ -484,16 +484,15 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/torch-ccl#43
     """
-    package = facts.package("oneccl_bind_pt")
-    version = versions_of(facts).oneccl
+    package, version = facts.package("oneccl_bind_pt"), versions_of(facts).oneccl
     if package is None or version is None or facts.recorded:
         return
-    searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
-    found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
-    if any(path.rpartition("/")[0] in searched for path in found):
+    searched = (env.value(facts, "LD_LIBRARY_PATH") or "").split(":")
+    found = [lib.path.rpartition("/")[0] for lib in facts.libraries if lib.name == "libccl"]
+    if set(found) & set(searched):
         return
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
-    own = any(path.startswith(f"{brought}/") for path in found)
+    own = any(folder.startswith(brought) for folder in found)
     without = "These bindings bring no oneCCL: install it, and source its setvars.sh."
     yield oneccl_setvars.finding(
         "no directory of LD_LIBRARY_PATH holds libccl.so",

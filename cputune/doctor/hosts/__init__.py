@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
-from cputune.errors import UsageError
 from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
@@ -23,11 +20,6 @@ __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
 """Every check of several hosts; those of the network are found by asking them together."""
 
-MOST_FILES = 500
-"""The most files of a launch; a folder with more was probably named by mistake."""
-
-_NO_PART = frozenset({"__pycache__", ".git"})
-
 
 def look_at_hosts(
     nodes: Sequence[Node],
@@ -35,7 +27,6 @@ def look_at_hosts(
     *,
     seconds: float = ANSWER_SECONDS,
     python: str | None = None,
-    launch: str | None = None,
     deep: bool = False,
     on_seen: Callable[[SeenHost], None] = lambda host: None,
 ) -> HostsDiagnosis:
@@ -46,18 +37,14 @@ def look_at_hosts(
         reach: how they are reached.
         seconds: for each host; one that does not answer in time is a finding.
         python: the interpreter that trains, where it is not ours; the same path everywhere.
-        launch: a script, or the folder of a launch, that must be the same everywhere.
         deep: also what starts processes that communicate.
         on_seen: is called with each host as it is seen, from several threads.
     """
-    paths = () if launch is None else launch_paths(launch)
-
     told = probe_each(
         nodes,
         reach,
         seconds,
         python=python,
-        content=paths,
         names=[node.name for node in nodes] if len(nodes) <= AT_ONCE else (),
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
@@ -86,25 +73,6 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def launch_paths(launch: str) -> tuple[str, ...]:
-    """The files of a launch by their absolute paths. Raises UsageError."""
-    place = Path(launch).absolute()
-    if not place.exists():
-        raise UsageError(
-            f"there is nothing at {launch}", hint="--launch names a script, or what emit wrote"
-        )
-    if not place.is_dir():
-        return (str(place),)
-    inside = (path for path in place.rglob("*") if not _NO_PART & set(path.parts))
-    files = list(islice((str(path) for path in inside if path.is_file()), MOST_FILES + 1))
-    if len(files) > MOST_FILES:
-        raise UsageError(
-            f"{launch} holds more than {MOST_FILES} files",
-            hint="name the script, or the folder of a launch",
-        )
-    return (str(place), *sorted(files))
-
-
 def _seen(told: Probed | Answer) -> SeenHost:
     """What a host reported, and what the doctor finds on it alone."""
     if isinstance(told, Answer):
@@ -115,11 +83,7 @@ def _seen(told: Probed | Answer) -> SeenHost:
         node=told.node,
         seconds=told.seconds,
         facts=told.facts,
-        clock_offset_seconds=told.clock_offset_seconds,
-        clock_uncertainty_seconds=told.clock_uncertainty_seconds,
         python=told.python,
-        machine=told.machine,
-        launch=told.content,
         findings=(*diagnose(told.facts).findings, *configured_findings(told.facts, told.host)),
     )
 
@@ -130,7 +94,6 @@ def diagnose_hosts(
     ssh: str | None = None,
     seconds: float = ANSWER_SECONDS,
     python: str | None = None,
-    launch: str | None = None,
     deep: bool = False,
 ) -> HostsDiagnosis:
     """What ``cputune doctor --hosts`` finds: on each host, and between them.
@@ -140,11 +103,10 @@ def diagnose_hosts(
         ssh: another ssh with its options, as one text.
         seconds: the most that one host may take.
         python: the interpreter that trains, where it is not ours; the same path everywhere.
-        launch: a script, or the folder of a launch, that must be the same everywhere.
         deep: also what starts processes that communicate.
 
     Raises UsageError where the names make no sense, CannotError where no way leads to other hosts.
     """
     nodes = parse_distinct_hosts(",".join(hosts))
     reach = find_reach(ssh=ssh)
-    return look_at_hosts(nodes, reach, seconds=seconds, python=python, launch=launch, deep=deep)
+    return look_at_hosts(nodes, reach, seconds=seconds, python=python, deep=deep)

@@ -1,4 +1,4 @@
-"""What differs between hosts: machines, software, clocks, the launch that lies on them.
+"""What differs between hosts: machines, limits, settings, software.
 
 The slowest rank sets the pace, one plan has to fit all, and versions that differ fail late or train
 apart without a word. The checks are given the hosts that were reached and those that were not; what
@@ -8,7 +8,7 @@ is not known of a host is no difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from cputune import cpulist
@@ -25,11 +25,8 @@ MOST_NAMES = 6
 class SeenHost:
     """One host; where ``facts`` is None it was not reached: ``reason`` and ``cure`` tell more.
 
-    ``seconds`` is how long it took. ``clock_offset_seconds`` is how far its clock is ahead of ours,
-    give or take ``clock_uncertainty_seconds``. ``python`` is the path of the interpreter that was
-    looked at there. ``machine`` tells whether two names lead to one machine. ``launch`` holds of
-    each path of a launch what lies there: a digest, ``folder``, or None for nothing. ``findings``
-    are what the doctor says of this host alone.
+    ``seconds`` is how long it took. ``python`` is the path of the interpreter that was looked at
+    there. ``findings`` are what the doctor says of this host alone.
     """
 
     node: Node
@@ -37,11 +34,7 @@ class SeenHost:
     facts: HostFacts | None = None
     reason: str | None = None
     cure: str | None = None
-    clock_offset_seconds: float | None = None
-    clock_uncertainty_seconds: float | None = None
     python: str | None = None
-    machine: str | None = None
-    launch: Mapping[str, str | None] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -61,9 +54,6 @@ Told = Callable[[HostFacts], "str | None"]
 
 MEMORY_SHARE = 0.05
 """Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
-
-CLOCK_SECONDS = 1.0
-"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
 
 
 def grouped(told: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
@@ -201,80 +191,6 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
             f"{names_of([host.name for host in those])}: {reason}",
             remedy=cure if cure is None or cure.endswith((".", "?")) else f"{cure}.",
         )
-
-
-@check("hosts-clock", Severity.WARNING)
-def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """The clocks of the hosts differ
-
-    Symptom: files "from the future", caches of data sets that are made anew, logs out of order.
-
-    Cause: a clock that nobody sets. Kerberos and munge (which Slurm trusts) refuse tickets that are
-    minutes off, so a job does not start there at all.
-
-    Remedy: Let all hosts follow one time server (chrony, systemd-timesyncd).
-
-    Source: https://chrony-project.org/documentation.html
-    """
-    known = {h.name: h.clock_offset_seconds for h in hosts if h.clock_offset_seconds is not None}
-    if len(known) < 2:
-        return
-    offsets = sorted(known.values())
-    # Of two the one that is nearer to ours is right: else nobody can say which one is.
-    truth = offsets[len(offsets) // 2] if len(offsets) > 2 else min(offsets, key=abs)
-    doubt = 2 * max(host.clock_uncertainty_seconds or 0.0 for host in hosts)
-
-    def off(offset: float) -> str | None:
-        seconds = abs(offset - truth)
-        if seconds - doubt <= CLOCK_SECONDS:
-            return None
-        span = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-        return f"{span} {'ahead' if offset > truth else 'behind'}"
-
-    if groups := grouped((name, off(offset)) for name, offset in known.items()):
-        yield clock.finding(in_words(groups))
-
-
-@check("hosts-launch-files", Severity.ERROR)
-def launch_files(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """The launch is not the same on every host
-
-    Symptom: "No such file or directory" on one host, or one rank trains something else.
-
-    Cause: a launcher starts the same path on every host and copies nothing. An older copy of the
-    script is worse than none: its ranks meet the others and compute with other numbers.
-
-    Remedy: Copy it to the same path on every host, or put it on a file system that they share:
-    rsync -a DIR/ HOST:DIR/
-
-    Source: https://www.open-mpi.org/faq/?category=running#do-i-need-a-common-filesystem
-    """
-    seen = [host for host in hosts if host.launch]
-    for path in sorted({path for host in seen for path in host.launch}):
-        kinds = grouped((host.name, host.launch.get(path) or "") for host in seen)
-        if "" in kinds:
-            yield launch_files.finding(f"{path} is not on {names_of(kinds[''])}")
-        elif len(kinds) > 1:
-            apart = " / ".join(map(names_of, kinds.values()))
-            yield launch_files.finding(f"{path} differs: {apart}")
-
-
-@check("hosts-same-machine", Severity.ERROR)
-def same_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Two names lead to one machine
-
-    Symptom: a launch over two hosts is slower than one. Cause: both names are one machine.
-
-    Its ranks get the same CPUs twice, and each believes that it has them alone. The number that
-    the kernel makes at its start and the network in which it lives tell machines apart.
-
-    Remedy: Name each machine once; the ranks on it are its slots (a:2).
-
-    Source: https://www.open-mpi.org/faq/?category=running#mpirun-hostfile
-    """
-    for names in grouped((host.name, host.machine) for host in hosts).values():
-        if len(names) > 1:
-            yield same_machine.finding(f"{names_of(names)} are the same machine")
 
 
 @differing("hosts-architecture", Severity.ERROR, {"": lambda facts: facts.cpu.architecture})

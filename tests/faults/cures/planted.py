@@ -336,7 +336,6 @@ FAULTS: tuple[Fault, ...] = (
     variable("stack-variable-ignored", CCL_WORKER_COUNT="1"),
     variable("stack-variable-ignored", ACCELERATE_USE_IPEX="true"),
     variable("ccl-affinity", CCL_WORKER_AFFINITY="990"),
-    variable("ccl-transport", CCL_ATL_TRANSPORT="mpi"),
     # folders, environments
     variable("cache-not-read", TRANSFORMERS_CACHE="/tmp/models"),
     variable("environment-foreign", VIRTUAL_ENV="/opt/other"),
