@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,11 @@ def witness(tmp_path: Path) -> tuple[Workload, Callable[[], list[Mapping[str, ob
     """A script whose ranks write down what they saw, and a way to read it."""
     seen = tmp_path / "seen"
     seen.mkdir()
-    argv = [str(HERE / "witness.py"), str(seen), *HOSTILE]
+    argv = (str(HERE / "witness.py"), str(seen))
     workload = Workload.script(argv).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
+    workload = replace(workload, argv=(*argv, *HOSTILE))  # as words, not as secrets
 
     def read() -> list[Mapping[str, object]]:
         return [json.loads(path.read_text()) for path in sorted(seen.iterdir())]

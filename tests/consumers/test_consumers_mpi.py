@@ -72,20 +72,6 @@ def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkey
     assert not [name for name in os.listdir(directory) if name == "out"]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("launcher_path", "format"), ONCE, indirect=["launcher_path"])
-def test_the_recipe_trains_to_its_end(launcher_path, format, write, tiny, tmp_path, environment):
-    directory = write(format, two_ranks(), tiny)
-    out = tmp_path / "a model"
-    done = ran(
-        [str(directory / f"{format}.sh"), "--max_steps", "2", "--output_dir", str(out)],
-        env={**environment, "PATH": launcher_path},
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (out / "model.safetensors").exists()
-
-
 @pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
 def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environment):
     other = "openmpi5" if "mpich" in launcher_path.partition(":")[0] else "mpich"

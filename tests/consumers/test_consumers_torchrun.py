@@ -1,15 +1,12 @@
 """torchrun runs the emitted script, and the command of the Kubernetes jobs in a pod's place."""
 
-import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
-from in_process import ran
-from launches import HOSTILE, THOROUGH, two_ranks
+from launches import THOROUGH, two_ranks
 from local_pods import pods_of
 
 from cputune.host import Command
@@ -21,23 +18,6 @@ from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Expected
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
-
-
-@pytest.mark.thorough
-def test_ranks_see_the_plan_and_add_up(write, witness, environment):
-    workload, read = witness
-    plan = two_ranks()
-    directory = write("torchrun", plan, workload)
-    done = ran(
-        [str(directory / "torchrun.sh")],
-        env={**environment, "PET_NNODES": "5", "OMP_NUM_THREADS": "64"},
-    )
-    assert done.returncode == 0, done.stderr
-    seen = read()
-    assert [rank["sum"] for rank in seen] == [3.0, 3.0]
-    assert [tuple(rank["affinity"]) for rank in seen] == list(plan.cpus)
-    assert [rank["threads"] for rank in seen] == [1, 1]
-    assert all(rank["arguments"] == list(HOSTILE) for rank in seen)
 
 
 def test_the_recipe_trains_as_planned(write, tiny):
@@ -96,19 +76,3 @@ def test_two_pods_of_one_rank_train_as_planned(format, write, tiny, environment,
     checks = outcomes(seen, replace(expected, hosts=()), expected.plan, "pods", lambda *_: ())
     assert {check.state for check in checks} == {"passed"}, checks
     assert checks[0].summary.startswith("2 ranks")
-
-
-@pytest.mark.thorough
-def test_the_command_line_says_the_same(write, tiny, tmp_path):
-    single = Plan(
-        processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
-    )
-    directory = write("torchrun", single, tiny)
-    report = tmp_path / "report.json"
-    argv = ["--json", "--steps", "3", "--report", str(report), str(directory)]
-    done = ran([str(Path(sys.executable).with_name("cputune")), "verify", *argv])
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(done.stdout)
-    assert document == json.loads(report.read_text())
-    assert document["schema"] == "cputune.verify/1"
-    assert document["summary"]["passed"] == len(document["verdicts"])

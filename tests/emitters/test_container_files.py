@@ -24,28 +24,6 @@ def named(files: tuple[EmittedFile, ...], name: str) -> str:
     return next(file.text for file in files if file.name == name)
 
 
-def test_the_image_has_the_versions_that_were_measured() -> None:
-    files = emit(one_socket().result, "pytorchjob")
-    text, versions = named(files, "Dockerfile"), named(files, "constraints.txt")
-    assert "ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu\n" in text
-    assert '--index-url "$TORCH_INDEX_URL" torch\n' in text
-    assert "torch==2.13.0\ntransformers==5.23.0\n" in versions
-    assert "transformers accelerate datasets\n" in text
-    assert "libtcmalloc-minimal4" in text
-    assert (
-        "COPY --chown=1000:1000 --from=launch rank.py train.py recipe.json place.py /workspace/\n"
-        in text
-    )
-
-
-def test_a_script_of_the_user_comes_with_its_directory() -> None:
-    case = one_socket()
-    text = named(emit(case.result, "trainjob", workload=script_workload()), "Dockerfile")
-    assert "WORKDIR /workspace/project\nCOPY --chown=1000:1000 . .\n" in text
-    assert "COPY --chown=1000:1000 --from=launch rank.py carry.py place.py /workspace/\n" in text
-    assert " datasets\n" in text
-
-
 def test_requirements_beside_the_script_are_installed_beside_what_was_measured() -> None:
     case = one_socket()
     workload = Workload(name="run.py", argv=("src/run.py",))

@@ -235,24 +235,6 @@ def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run) -> None:
     assert "uses CPUs 4000-4001, which are not allowed here" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "is not JSON"),
-        ('{"schema": "cputune.result/99"}', "has schema 99"),
-    ],
-)
-def test_a_result_that_cannot_be_read(emit: Run, content: str, said: str) -> None:
-    Path("cputune.json").write_text(content)
-    Path("launch").mkdir()
-    answer = emit("-f", "mpirun", "--force")
-    assert answer.code == 3
-    assert said in answer.err
-    assert "\nhint: " in answer.err
-    assert "Traceback" not in answer.err
-    assert list(Path("launch").iterdir()) == []
-
-
 def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     tuned = document()
     seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}

@@ -305,29 +305,6 @@ class TestPlan:
         assert seen["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
         assert ("--cpus", "0-3/4-7") in _pairs(words)
 
-    @pytest.mark.parametrize("format", SHELL_FORMATS)
-    def test_an_outer_environment_changes_nothing(self, format: str, launch: Launch) -> None:
-        overriding = {
-            "RANK": "3",
-            "LOCAL_RANK": "3",
-            "WORLD_SIZE": "8",
-            "OMP_PROC_BIND": "close",
-            "OMP_PLACES": "cores",
-            "GOMP_CPU_AFFINITY": "0",
-            "KMP_AFFINITY": "compact",
-            "KMP_BLOCKTIME": "200",
-            "I_MPI_PIN_PROCESSOR_LIST": "0",
-            "PET_NNODES": "4",
-            "ACCELERATE_USE_FSDP": "true",
-            "ACCELERATE_MIXED_PRECISION": "fp16",
-            "CCL_WORKER_COUNT": "7",
-            "MKL_NUM_THREADS": "1",
-        }
-        plain_words, plain = launch.run(files_for(format))
-        words, seen = launch.run(files_for(format), environment=overriding)
-        assert words == plain_words
-        assert {k: seen.get(k) for k in overriding} == {k: plain.get(k) for k in overriding}
-
     @pytest.mark.parametrize("format", FORMATS)
     def test_the_flags_of_the_plan_come_last(self, format: str, launch: Launch) -> None:
         files = files_for(format, "--lr", "1")

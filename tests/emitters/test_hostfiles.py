@@ -150,12 +150,6 @@ def test_the_first_host_is_the_master() -> None:
     assert 'main_process_ip: "a"' in emitted("accelerate", "a,b")["accelerate.yaml"]
 
 
-def test_fewer_nodes_than_hosts_are_the_first_ones() -> None:
-    files = emitted("mpirun", "a,b,c", nodes=2, mpi="mpich")
-    assert "c" not in files["hosts.hydra"].rpartition("b:2")[2]
-    assert "-n 4\n" in files["mpirun.sh"]
-
-
 @pytest.mark.parametrize(
     ("hosts", "options", "said"),
     [

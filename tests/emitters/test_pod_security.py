@@ -47,25 +47,6 @@ def variables(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_is_root_and_nothing_is_allowed_that_training_does_not_need(kind: str) -> None:
-    spec = pod(job(kind))["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["fsGroup"] == 1000
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_job_and_pods_say_whose_they_are(kind: str) -> None:
-    document = job(kind)
-    for metadata in (document["metadata"], pod(document)["metadata"]):
-        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "cputune"
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_what_only_the_user_knows_of_the_nodes(kind: str) -> None:
     spec = pod(job(kind))["spec"]
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]

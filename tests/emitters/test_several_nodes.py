@@ -91,12 +91,6 @@ class TestInterface:
         assert "GLOO_SOCKET_IFNAME=eth0" in file.text
         assert any("10.0.0.0/24" in note for note in file.notes)
 
-    def test_hosts_without_a_common_name_get_a_note_and_no_guess(self) -> None:
-        other = replace(THERE, links=(Link(name="ens3", up=True, addresses=("10.0.0.2/24",)),))
-        file = main(networks={"node1": HERE, "node2": other})
-        assert "IFNAME" not in file.text
-        assert any("ens3 on node2" in note for note in file.notes)
-
     def test_hosts_that_the_doctor_did_not_see_get_a_note(self) -> None:
         file = main(networks={"other": HERE})
         assert "IFNAME" not in file.text
