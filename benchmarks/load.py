@@ -126,7 +126,7 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
     plans = list(space.plans())
     Random(0).shuffle(plans)
     options = TuneOptions(**OPTIONS)
-    book.identify(identity_of(options, LARGE.facts, JOB))
+    book.claim(identity_of(options, LARGE.facts, JOB))
     book.remember(JOB)
     race, runner = Race(), ShownRunner(0)
     for number, plan in enumerate(itertools.chain([space.baseline], itertools.cycle(plans[100:]))):

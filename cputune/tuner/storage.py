@@ -25,12 +25,12 @@ from urllib.parse import quote
 import optuna
 from msgspec import Meta
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
+from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
-from cputune.documents import Record, plain, record_of
-from cputune.errors import CannotError, CputuneError
+from cputune.documents import plain, record_of
+from cputune.errors import CannotError
 from cputune.facts import HostFacts
 from cputune.options import TuneOptions
 from cputune.plan import Plan
@@ -40,9 +40,9 @@ from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
-_IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune.schema"
+_IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
 STUDY_SCHEMA = 1
-_TRIAL, _RUN = "cputune.trial", "cputune.run"
+_TRIAL = "cputune.trial"
 
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
@@ -51,9 +51,10 @@ Identity = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """The steps of a trial, as they stand in the study: log seconds per sample, and losses."""
+class _Kept:
+    """A trial as it stands in the study, with its steps: log seconds per sample, and losses."""
 
+    trial: Trial
     logs: tuple[Finite, ...] = ()
     losses: tuple[Finite | None, ...] = ()
 
@@ -98,17 +99,16 @@ def holds_study(path: Path) -> bool:
         # For reading and writing: a journal that a killed process left is rolled back.
         with closing(connect(path, mode="rw")) as file:
             tables = {name for (name,) in file.execute("select name from sqlite_master")}
-            if not tables:
-                return False
             names = file.execute("select study_name from studies") if tables >= TABLES else ()
-            if (STUDY_NAME,) in names:
-                (sound,) = file.execute("pragma quick_check(1)").fetchone()
-                if sound != "ok":
-                    raise no_study(path, f"the database is damaged ({sound})")
-                return True
+            ours = (STUDY_NAME,) in names
+            (sound,) = file.execute("pragma quick_check(1)").fetchone()
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise no_study(path, str(error)) from error
-    raise no_study(path, "it is the database of something else, or tables of it are missing")
+    if tables and not ours:
+        raise no_study(path, "it is the database of something else, or tables of it are missing")
+    if sound != "ok":
+        raise no_study(path, f"the database is damaged ({sound})")
+    return ours
 
 
 @contextmanager
@@ -166,24 +166,45 @@ class StudyStorage:
         """Close the file; what stands in it stays."""
         self._open.close()
 
-    def no_study(self, why: str) -> CannotError:
-        """The error for a file that cannot be used, and why."""
-        return no_study(self._path, why)
+    def claim(self, identity: Identity) -> None:
+        """Write down what a new study is of.
+
+        Raises CannotError where the one on record is of something else, or does not say of what.
+        """
+        with self._reading():
+            recorded = self._study.user_attrs.get(_IDENTITY)
+            begun = bool(self._study.get_trials(deepcopy=False))
+        if recorded is None and not begun:
+            self._put(_IDENTITY, dict(identity))
+            return
+        if not isinstance(recorded, Mapping):
+            raise no_study(self._path, "it has trials, and does not say of what")
+        different = [name for name in identity if identity[name] != recorded.get(name)]
+        if different:
+            raise CannotError(
+                f"the study in {self._path} is of another "
+                + ", ".join(name.replace("_", " ") for name in different),
+                hint="resume it as it was started, or give another file with --study",
+            )
 
     def past(self) -> list[tuple[Trial, Run]]:
         """The trials on record, in order; one that was cut off is told as failed and left out.
 
         Raises CannotError where one of them is damaged.
         """
+        found = []
         with self._reading():
-            trials = self._study.get_trials(deepcopy=False)
-            schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
-            if schema != STUDY_SCHEMA:
-                raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
-            for frozen in trials:
-                if frozen.state == TrialState.RUNNING:
+            for frozen in self._study.get_trials(deepcopy=False):
+                document = frozen.user_attrs.get(_TRIAL)
+                if document is not None:
+                    kept = record_of(_Kept, document)
+                    run = Run(logs=list(kept.logs), losses=list(kept.losses))
+                    found.append((kept.trial, run))
+                elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                    raise ValueError(f"trial {frozen.number} does not say what was measured")
+                elif frozen.state == TrialState.RUNNING:
                     self._study.tell(frozen.number, state=TrialState.FAIL)
-        return [told for frozen in trials if (told := self._told(frozen)) is not None]
+        return found
 
     def guide(self, sampler: PlanSampler) -> None:
         """Who proposes from now on: Optuna asks it."""
@@ -218,8 +239,7 @@ class StudyStorage:
             "plan": trial.plan.describe(),
             "origin": trial.origin,
             "reason": trial.reason,
-            _RUN: plain(_Steps(logs=tuple(run.logs), losses=tuple(losses))),
-            _TRIAL: plain(trial),
+            _TRIAL: plain(_Kept(trial=trial, logs=tuple(run.logs), losses=tuple(losses))),
         }
         rate = trial.samples_per_second if trial.state == COMPLETED else None
         with self._writing():
@@ -249,10 +269,8 @@ class StudyStorage:
         """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
         try:
             yield
-        except CputuneError:
-            raise
         except Exception as error:
-            raise self.no_study(_first_line(error)) from error
+            raise no_study(self._path, _first_line(error)) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -265,26 +283,11 @@ class StudyStorage:
             ) from error
 
     @property
-    def identity(self) -> Identity | None:
-        """What the study on record is of; None for a new one. Raises CannotError."""
-        with self._reading():
-            found = self._study.user_attrs.get(_IDENTITY)
-            begun = bool(self._study.get_trials(deepcopy=False))
-        if found is None and begun:
-            raise self.no_study("it has trials, and does not say of what")
-        return found if isinstance(found, Mapping) else None
-
-    def identify(self, identity: Identity) -> None:
-        """Write down what this study is of."""
-        self._put(_SCHEMA, STUDY_SCHEMA)
-        self._put(_IDENTITY, dict(identity))
-
-    @property
     def workload(self) -> Workload | None:
         """The workload as its first trial has shown it; None before that. Raises CannotError."""
         with self._reading():
             found = self._study.user_attrs.get(_WORKLOAD)
-        return None if found is None else self._record(Workload, found)
+            return None if found is None else record_of(Workload, found)
 
     def remember(self, workload: Workload) -> None:
         """Write down what the first trial has shown of the workload."""
@@ -293,23 +296,6 @@ class StudyStorage:
     def _put(self, name: str, value: object) -> None:
         with self._writing():
             self._study.set_user_attr(name, value)
-
-    def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
-        """A trial on record; None for one of which nothing was written down."""
-        document = frozen.user_attrs.get(_TRIAL)
-        if document is not None:
-            steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
-            run = Run(logs=list(steps.logs), losses=list(steps.losses))
-            return self._record(Trial, document), run
-        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            raise self.no_study(f"trial {frozen.number} does not say what was measured")
-        return None
-
-    def _record(self, kind: type[Record], document: object) -> Record:
-        try:
-            return record_of(kind, document)
-        except ValueError as error:
-            raise self.no_study(str(error)) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -351,6 +337,7 @@ def identity_of(
     """What must be the same for a study to be gone on with."""
     names = [one.name for one in fields(TuneOptions) if one.name not in MAY_CHANGE]
     return {
+        "schema": STUDY_SCHEMA,
         "host": host_fingerprint(facts),
         "hosts": list(hosts),
         "workload": workload.to_json(),

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cputune.errors import CannotError, Interrupted, NotMeasurableError, NoValidTrialError
+from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
@@ -285,17 +285,7 @@ class TuningStudy:
         and those that lost a host, which may be back. Raises CannotError where the record is of
         another study.
         """
-        recorded = self._storage.identity
-        if recorded is None:
-            self._storage.identify(self._identity)
-            return 0
-        different = [name for name, own in self._identity.items() if own != recorded.get(name)]
-        if different:
-            raise CannotError(
-                f"the study in {self._options.study} is of another "
-                + ", ".join(name.replace("_", " ") for name in different),
-                hint="resume it as it was started, or give another file with --study",
-            )
+        self._storage.claim(self._identity)
         for trial, run in self._storage.past():
             self._next = max(self._next, trial.number + 1)
             if not was_disturbed(trial) and trial.kind != HostLost.kind:
