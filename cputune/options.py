@@ -200,9 +200,7 @@ class TuneOptions:
     )
     allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
     study: str | Path | None = option(
-        None,
-        "Where the trials are kept, to resume (SQLite).",
-        metavar="FILE.db",
+        None, "Where the trials are kept, to resume (SQLite).", metavar="FILE.db"
     )
     resume: bool = option(False, "Go on with the trials that were interrupted.")
     share_machine: bool = option(False, "Measure even while another process measures here.")
@@ -344,11 +342,7 @@ class Cluster:
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
     shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
-        (),
-        "Nodes to run on.",
-        metavar="LABEL=VALUE",
-        reads=_labels,
-        repeated=True,
+        (), "Nodes to run on.", metavar="LABEL=VALUE", reads=_labels, repeated=True
     )
     tolerations: tuple[Toleration, ...] = option(
         (),

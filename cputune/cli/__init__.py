@@ -35,30 +35,17 @@ from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
     # name: (where it is, below cputune.cli; the line in `cputune --help`)
-    "doctor": (
-        "doctor.command",
-        "Say what is wrong with this machine for training, and the cure.",
-    ),
+    "doctor": ("doctor.command", "Say what is wrong with this machine for training, and the cure."),
     "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
     "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
-    "compare": (
-        "results.compare",
-        "Compare results: same machine, same work, how much faster?",
-    ),
+    "compare": ("results.compare", "Compare results: same machine, same work, how much faster?"),
     "history": ("results.history", "List the results of earlier studies."),
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
-    "verify": (
-        "verify.command",
-        "Start launch files for a few steps and check what they do.",
-    ),
+    "verify": ("verify.command", "Start launch files for a few steps and check what they do."),
     "report": ("results.report", "Write a result as one page for a browser."),
-    "config": (
-        "settings.config",
-        "Show every option's default, and where it is set.",
-    ),
+    "config": ("settings.config", "Show every option's default, and where it is set."),
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
-    "completion": ("settings.completion", "Print the completion script for bash, zsh or fish."),
 }
 _LINUX_ALONE = ("tune", "run", "verify")
 

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import (
-    choose_python,
-    chosen_hosts,
-    host_options,
-    python_option,
-)
+from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
 from cputune.cli.output import console, json_text, print_json, tell, verbosity
-from cputune.cli.settings import (
-    ConfiguredCommand,
-    did_you_mean,
-    json_option,
-)
+from cputune.cli.settings import ConfiguredCommand, did_you_mean, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings
@@ -75,16 +66,10 @@ _ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_wo
     help="End with 1 where a finding is as bad as this.",
 )
 @click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
-@click.option(
-    "--record",
-    metavar="DIR",
-    help="Record this machine for --root, without names.",
-)
+@click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
 @python_option
 @click.option(
-    "--deep",
-    is_flag=True,
-    help="Also start short processes that import the stack and measure.",
+    "--deep", is_flag=True, help="Also start short processes that import the stack and measure."
 )
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options

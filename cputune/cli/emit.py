@@ -22,21 +22,8 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.settings import (
-    ConfiguredCommand,
-    given,
-    options_from,
-    output_option,
-    script_of,
-)
-from cputune.emitters import (
-    FORMATS,
-    PRINTED_FORMATS,
-    EmittedFile,
-    Node,
-    emit,
-    parse_hosts,
-)
+from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
+from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
@@ -65,16 +52,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
 @options_from(EmitOptions)
 @python_option
-@click.option(
-    "--accelerate-version",
-    metavar="VERSION",
-    help="Where the job runs, e.g. 1.12.",
-)
-@click.option(
-    "--transformers-version",
-    metavar="VERSION",
-    help="Where the job runs, e.g. 4.56.",
-)
+@click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
+@click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
 @batch_options
 @click.option(
     "--doctor",

@@ -29,12 +29,7 @@ from cputune.host.interpreter import (
     training_python,
 )
 from cputune.probing.installed import MPI_PROGRAMS
-from cputune.remote.named import (
-    Node,
-    allocated_nodes,
-    parse_distinct_hosts,
-    parse_hostfile,
-)
+from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
 from cputune.remote.reach import Manner, Reach, find_reach
 from cputune.words import TUNE_AGAIN
 

@@ -75,7 +75,7 @@ class Progress(AbstractContextManager["Progress"]):
         if not isinstance(event, StudyEnded):
             stop_if_interrupted()
         now = self._clock()
-        self._standing.take(event, now)
+        self._standing.take(event)
         line = line_of(event)
         if self._live is None:
             if line is not None and isinstance(event, TrialEnded):

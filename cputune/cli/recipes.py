@@ -9,13 +9,7 @@ import click
 from cputune.cli.output import console, json_text, print_json
 from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.errors import UsageError
-from cputune.workload import (
-    DEFAULT_RECIPE,
-    Workload,
-    load_recipe,
-    recipe_names,
-    recipes_dir,
-)
+from cputune.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
 
 _ACTIONS = ("list", "show")
 

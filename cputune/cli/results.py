@@ -80,10 +80,7 @@ def show(result: str | None, format: str, all: bool) -> None:
 @fail_if_slower
 @click.pass_context
 def compare(
-    ctx: click.Context,
-    results: tuple[str, ...],
-    format: str,
-    fail_if_slower: str | None,
+    ctx: click.Context, results: tuple[str, ...], format: str, fail_if_slower: str | None
 ) -> None:
     """Compare results with the first: today's launch with today's, best plan with best.
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import get_completion_class
 
 from cputune.cli.output import console, print_json, set_json, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
@@ -338,19 +337,3 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "–"
     return "–" if value is None else str(value)
-
-
-@click.command(name="completion", cls=ConfiguredCommand)
-@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str | None) -> None:
-    """Print the completion script for a shell; without a name for the one that is used.
-
-    \b
-    eval "$(cputune completion bash)"
-    """
-    found = get_completion_class(shell or os.path.basename(os.environ.get("SHELL", "")))
-    if found is None:
-        raise UsageError("which shell is it?", hint="cputune completion bash, zsh or fish")
-    root = ctx.find_root().command
-    click.echo(found(root, {}, "cputune", "_CPUTUNE_COMPLETE").source())

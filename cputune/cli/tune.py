@@ -24,13 +24,7 @@ from cputune.cli.given import (
     python_option,
 )
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import (
-    ConfiguredCommand,
-    given,
-    json_option,
-    options_from,
-    output_option,
-)
+from cputune.cli.settings import ConfiguredCommand, given, json_option, options_from, output_option
 from cputune.documents import plain
 from cputune.errors import (
     CannotError,
@@ -57,11 +51,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.command(
     name="tune", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False}
 )
-@click.option(
-    "--recipe",
-    metavar="NAME",
-    help=f"What to train; {DEFAULT_RECIPE} by default.",
-)
+@click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
 @batch_options
 @options_from(TuneOptions)
 @python_option
@@ -74,11 +64,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     help="In the pod of a tunejob, which writes it: each trial is a TrainJob.",
 )
 @output_option("The result; - is stdout.", "cputune.json")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace FILE, and a study, where they exist.",
-)
+@click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli.given import choose_python, facts_or_none, python_option
-from cputune.cli.output import (
-    console,
-    print_json,
-    tell,
-    verbosity,
-)
-from cputune.cli.settings import (
-    ConfiguredCommand,
-    fail_if_slower,
-    json_option,
-)
+from cputune.cli.output import console, print_json, tell, verbosity
+from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
 from cputune.emitters.header import changed_since
 from cputune.errors import ResultError
 from cputune.host.interpreter import training_python

@@ -13,15 +13,7 @@ from cputune.doctor.finding import Check, FoundOn
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.report.machine import gib, host_document, machine_lines
-from cputune.report.writing import (
-    Block,
-    FindingRows,
-    Heading,
-    Labelled,
-    Lines,
-    Rows,
-    source_urls,
-)
+from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.words import Verdict
 
 if TYPE_CHECKING:

@@ -7,14 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
-from cputune.facts import (
-    MEMORY_WORDS,
-    HostFacts,
-    Launcher,
-    LinuxDistribution,
-    NumaNode,
-    Topology,
-)
+from cputune.facts import MEMORY_WORDS, HostFacts, Launcher, LinuxDistribution, NumaNode, Topology
 from cputune.probing.installed import MPI_PROGRAMS
 
 if TYPE_CHECKING:
@@ -141,10 +134,7 @@ def _nodes(facts: HostFacts) -> str:
 
 def _memory(facts: HostFacts) -> str:
     memory = facts.memory
-    told = _told(
-        ("{}", _size(memory.total_bytes)),
-        ("{} available", _size(memory.available_bytes)),
-    )
+    told = _told(("{}", _size(memory.total_bytes)), ("{} available", _size(memory.available_bytes)))
     if not memory.swap_total_bytes or memory.swap_free_bytes is None:
         return told
     used = memory.swap_total_bytes - memory.swap_free_bytes

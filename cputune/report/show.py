@@ -18,16 +18,8 @@ from cputune.options import keywords
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import interval, plans, value_words
-from cputune.report.writing import (
-    Block,
-    FindingRows,
-    Heading,
-    Labelled,
-    Lines,
-    Rows,
-    print_blocks,
-)
-from cputune.result import Result, Speedup, trial_rows
+from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, print_blocks
+from cputune.result import Result, Speedup
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
@@ -395,18 +387,34 @@ def blocks(
         yield Labelled(rows=basis(result))
 
 
-Told = Mapping[str, str]
-"""The facts about the measured machine, by label; one that is not known is left out."""
-
-
-def _told(rows: Mapping[str, object]) -> Told:
-    return {label: str(value) for label, value in rows.items() if value}
-
-
-def _machine(host: Mapping[str, object]) -> Told:
+def basis(result: Result) -> tuple[tuple[str, str], ...]:
+    """(label, text) of what a result rests on: work, study, machine, versions; where known."""
+    job, runs, host = result.workload, result.confirmation, result.host
+    recipe = job.recipe
+    batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
+    if job.batch_per_rank is not None:
+        batch = f"{job.batch_per_rank} samples of each rank per step"
+    states = [trial.state for trial in result.trials]
+    kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    failed = sum(run.samples_per_second is None for run in runs)
+    side = f"{result.speedup.pairs or 'no'} pairs, {len(runs)} runs"
+    side += f", {failed} failed" if failed else ""
+    seed = None if result.seed is None else f"seed {result.seed}"
+    search = (result.sampler, f"budget {result.budget}" if result.budget else None, seed)
     cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
     memory = limits.get("memory_bytes")
     rows = {
+        "recipe": recipe and job.name,
+        "task": recipe and recipe.task,
+        "sequence length": recipe and recipe.sequence_length,
+        "script": " ".join(job.argv),
+        "batch": batch,
+        "data": result.data,
+        "measured": result.created,
+        "trials": f"{len(states)} ({kinds or 'none'})",
+        "took": None if result.seconds is None else duration(result.seconds),
+        "search": ", ".join(filter(None, search)),
+        "side by side": side if runs else "not confirmed: speeds are those of single trials",
         "machine": machine(host),
         "codename": cpu.get("codename") if cpu.get("model_name") else None,
         "NUMA nodes": topology.get("numa_nodes"),
@@ -414,54 +422,13 @@ def _machine(host: Mapping[str, object]) -> Told:
         "allowed CPUs": topology.get("allowed"),
         "CPU quota": limits.get("cpu_quota"),
         "memory limit": gib(memory) if isinstance(memory, int) else None,
+        "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
     }
-    return _told(rows)
-
-
-def _work(job: Workload, data: str | None) -> Told:
-    recipe = job.recipe
-    batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
-    if job.batch_per_rank is not None:
-        batch = f"{job.batch_per_rank} samples of each rank per step"
-    rows = {
-        "recipe": recipe and job.name,
-        "task": recipe and recipe.task,
-        "sequence length": recipe and recipe.sequence_length,
-        "script": " ".join(job.argv),
-        "batch": batch,
-        "data": data,
-    }
-    return _told(rows)
-
-
-def _study(result: Result) -> Told:
-    states = [trial.state for trial in result.trials]
-    kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    runs, pairs = result.confirmation, result.speedup.pairs
-    failed = sum(run.samples_per_second is None for run in runs)
-    side = f"{pairs or 'no'} pairs, {len(runs)} runs" + (f", {failed} failed" if failed else "")
-    seed = None if result.seed is None else f"seed {result.seed}"
-    search = (result.sampler, f"budget {result.budget}" if result.budget else None, seed)
-    rows = {
-        "measured": result.created,
-        "trials": f"{len(states)} ({kinds or 'none'})",
-        "took": None if result.seconds is None else duration(result.seconds),
-        "search": ", ".join(filter(None, search)),
-        "side by side": side if runs else "not confirmed: speeds are those of single trials",
-    }
-    return _told(rows)
-
-
-def basis(result: Result) -> tuple[tuple[str, str], ...]:
-    """(label, text) of what a result rests on: work, study, machine, versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    work, study = _work(result.workload, result.data), _study(result)
-    told = {**work, **study, **_machine(result.host), **_told({"versions": versions})}
-    return tuple(told.items())
+    return tuple((label, str(value)) for label, value in rows.items() if value)
 
 
 def document(shown: ResultToShow) -> dict[str, object]:
-    """The ``cputune.summary/1`` document: what is shown, without the plans in full."""
+    """The ``cputune.summary/1`` document: what is shown, and the result in full."""
     result, verdict = shown.result, shown.verdict()
     sure = result.speedup.narrow and not result.disturbed
     return {
@@ -470,21 +437,12 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "do": verdict.do,
         "sure": verdict.sure,
         "speedup": plain(result.speedup) if sure else None,
-        "today": plain(result.baseline),
-        "best": plain(result.best),
         "changes": plain(changes_of(result)),
         "launch": shown.launch(),
         "places": {who: cpulist.render(cpus) for who, cpus in places(result.best.plan).items()},
-        "work": _work(result.workload, result.data),
-        "study": _study(result),
-        "machine": _machine(result.host),
+        "basis": dict(basis(result)),
         "other_machine": shown.elsewhere,
-        "versions": dict(result.versions),
-        "findings": plain(result.findings),
-        "untried": plain(result.untried),
-        "done": plain(result.done),
-        "notes": list(result.notes),
-        "trials": trial_rows(result),
+        "result": result.to_json(),
     }
 
 

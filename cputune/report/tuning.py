@@ -12,12 +12,7 @@ from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.text import figure, visible
-from cputune.tuner.confirmation import (
-    LEAST_ROUNDS,
-    MOST_RIVALS,
-    MOST_SECONDS,
-    PROFILE_STEPS,
-)
+from cputune.tuner.confirmation import LEAST_ROUNDS, MOST_RIVALS, MOST_SECONDS, PROFILE_STEPS
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -30,7 +25,7 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
-from cputune.tuner.measuring import STUDY_SHARE, USUAL_RUNS, USUAL_SECONDS
+from cputune.tuner.measuring import USUAL_RUNS, USUAL_SECONDS
 from cputune.tuner.reading import count_of_steps
 from cputune.words import duration
 
@@ -211,13 +206,10 @@ def value_words(value: object) -> str:
 class Standing:
     """The present state of a study, from its events so far.
 
-    ``started`` is when the command began, by the clock that ``take`` is given. ``trials`` is the
+    ``started`` is when the command began. ``trials`` is the
     largest number of trials; None before the space is known. ``number`` is the trial that runs, or
     ran last, from 0. ``done`` is how many trials have ended. ``doing`` says what goes on now,
-    ``detail`` says more of it. ``searching_since`` is when the first trial after today's launch
-    began: what comes before (imports, downloads) says nothing of the rest. ``ends_at`` is when the
-    study is expected to be over, once the search is. ``most_seconds`` is the time that the user
-    gave.
+    ``detail`` says more of it. ``most_seconds`` is when the study is over at the latest.
     """
 
     started: float
@@ -233,12 +225,9 @@ class Standing:
     detail: str = ""
     delayed: bool = False
     neighbours: tuple[str, ...] = ()
-    searching_since: float | None = None
-    searched: int = 0
-    ends_at: float | None = None
 
-    def take(self, event: Event, now: float) -> None:
-        """Learn from an event that came at ``now``."""
+    def take(self, event: Event) -> None:
+        """Learn from an event."""
         if isinstance(event, StudyStarted):
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
@@ -247,8 +236,6 @@ class Standing:
         elif isinstance(event, TrialStarted):
             self.number = event.number
             self._go_on(f"trial {event.number}", event.plan.describe())
-            if event.number and self.searching_since is None:
-                self.searching_since = now
         elif isinstance(event, TrialEnded):
             self._learn(event.trial)
         elif isinstance(event, TrialRepeated):
@@ -265,8 +252,6 @@ class Standing:
             if event.waiting:
                 self._go_on("waiting", "until nobody else computes here")
         elif isinstance(event, ConfirmStarted):
-            self.searching_since = None
-            self.ends_at = now + MOST_SECONDS
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
 
     def _go_on(self, heading: str, doing: str) -> None:
@@ -274,8 +259,6 @@ class Standing:
 
     def _learn(self, trial: Trial) -> None:
         self.done += 1
-        if trial.number:
-            self.searched += 1
         if trial.state != COMPLETED or trial.samples_per_second is None:
             return
         if trial.plan.as_found:
@@ -299,27 +282,10 @@ class Standing:
             return rate
         return f"{rate}, about {_rate(self.best) / _rate(self.today):.1f} × today"
 
-    def left_seconds(self, now: float) -> float | None:
-        """What is left of the study at the pace so far; None where that is not known.
-
-        It is the rest of the search, and the confirmation at its usual length.
-        """
-        used = now - self.started
-        if self.ends_at is not None:
-            left = self.ends_at - now
-        elif self.trials is None or self.searching_since is None or not self.searched:
-            return None
-        else:
-            each = (now - self.searching_since) / self.searched
-            given = STUDY_SHARE * self.most_seconds - used
-            left = max(0.0, min(each * (self.trials - self.done), given)) + MOST_SECONDS
-        return max(0.0, min(left, self.most_seconds - used))
-
     def time(self, now: float) -> str:
-        """``1m 12s, about 3m to the end``."""
-        left = self.left_seconds(now)
-        end = "" if left is None else f", about {elapsed(left)} to the end"
-        return elapsed(now - self.started) + end
+        """``1m 12s, 5m 00s at most``."""
+        most = "" if self.most_seconds == math.inf else f", {elapsed(self.most_seconds)} at most"
+        return elapsed(now - self.started) + most
 
     def tail(self, now: float) -> str:
         """The same in few words, for the end of a line in a log."""

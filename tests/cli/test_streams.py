@@ -17,7 +17,7 @@ COMMANDS = (
 )
 PRODUCTS = (
     *("--help", "doctor --json --fail-on never", "emit --format torchrun -o -"),
-    *(pytest.param(one, marks=ALIKE) for one in ("recipes", "completion bash", "tune --dry-run")),
+    *(pytest.param(one, marks=ALIKE) for one in ("recipes", "tune --dry-run")),
 )
 
 
