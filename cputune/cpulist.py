@@ -11,39 +11,30 @@ from collections.abc import Iterable
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Read a kernel CPU list, ``"0-3,8,16-30:2/4"``, as sorted distinct CPU numbers.
+    """Read a kernel CPU list, ``"0-3,8"``, as sorted distinct CPU numbers.
 
-    Ranges may carry the kernel's stride, ``first-last:used/group``. White space and
-    an empty list are fine, as in an empty cpuset. Raises ValueError on anything else,
-    also where ranges repeat so often that only damage can be the reason.
+    White space and an empty list are fine, as in an empty cpuset. Raises ValueError on anything
+    else, also where ranges repeat so often that only damage can be the reason.
     """
     cpus: set[int] = set()
     listed = 0
-    for part in text.strip().strip("\0").split(","):
-        chunk = part.strip()
-        if not chunk:
-            continue
-        span, _, stride = chunk.partition(":")
-        first_text, dash, last_text = span.partition("-")
-        first = _number(first_text, text)
-        last = _number(last_text, text) if dash else first
+    for part in filter(None, map(str.strip, text.strip().strip("\0").split(","))):
+        span = _SPAN.fullmatch(part)
+        if span is None:
+            raise ValueError(f"not a CPU list: {text.strip()[:80]!r}")
+        first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
-            raise ValueError(f"a CPU range runs backwards: {chunk!r}")
+            raise ValueError(f"a CPU range runs backwards: {part!r}")
         if last >= MAX_CPUS:
             raise ValueError(f"no machine has a CPU {last}")
         listed += last - first + 1
         if listed > 8 * MAX_CPUS:
             raise ValueError("a CPU list that repeats itself without end")
-        if stride:
-            used_text, slash, group_text = stride.partition("/")
-            used, group = _number(used_text, text), _number(group_text, text)
-            if not slash or used == 0 or group < used:
-                raise ValueError(f"not a CPU range with a stride: {chunk!r}")
-            cpus.update(c for c in range(first, last + 1) if (c - first) % group < used)
-        else:
-            cpus.update(range(first, last + 1))
+        cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
 
+
+_SPAN = re.compile(r"([0-9]{1,99})(?:-([0-9]{1,99}))?")
 
 MAX_CPUS = 1 << 16
 """Above the largest NR_CPUS of any distribution kernel (8192): a larger number is damage."""
@@ -88,11 +79,3 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 def render_mask(cpus: Iterable[int]) -> str:
     """Write CPU numbers as one hex mask with its prefix: ``(0, 1)`` is ``"0x3"``."""
     return hex(sum(1 << cpu for cpu in set(cpus)))
-
-
-def _number(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"not a CPU list: {whole.strip()[:80]!r}")
-    if len(text) > 9:
-        raise ValueError(f"no machine has a CPU {text[:20]}")
-    return int(text)

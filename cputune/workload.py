@@ -74,7 +74,8 @@ class Recipe:
     """A training job as data.
 
     ``model`` is a transformers configuration (``model_type`` and its fields), from
-    which a model with random weights is built where ``hub_id`` cannot be reached.
+    which a model with random weights is built where ``hub_id`` cannot be reached; ``parameters``
+    is how many it has.
     ``sequence_length``, ``target_length`` (of what a seq2seq model writes) and ``doc_stride``
     are in tokens, ``global_batch_size`` in samples per optimizer step over all ranks. With
     ``lora`` only its matrices train.
@@ -85,6 +86,7 @@ class Recipe:
     task: Task
     model: Mapping[str, Any]
     hub_id: str | None = None
+    parameters: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     sequence_length: Tokens
     global_batch_size: Samples
     learning_rate: Annotated[float, Meta(gt=0, le=1e6)]
@@ -330,35 +332,13 @@ class Workload:
             found = value
         return found
 
-    def observed(
-        self,
-        *,
-        framework: Framework | None,
-        global_batch_size: int | None,
-        parses_arguments: bool | None = None,
-        accumulation: int | None = None,
-        optimizer: str | None = None,
-        mapped_blocks: int | None = None,
-        padding: Padding | None = None,
-        to_end: Mapping[str, Any] | None = None,
-    ) -> Workload:
-        """The same job, with what its first trial has shown filled in.
+    def observed(self, **seen: object) -> Workload:
+        """The same job, with the fields filled in that its first trial has shown.
 
-        ``to_end`` are fields of this record that say how long it trains.
+        What was known before, or was asked for, stays.
         """
-        return replace(
-            self,
-            framework=self.framework or framework,
-            parses_arguments=(
-                parses_arguments if self.parses_arguments is None else self.parses_arguments
-            ),
-            accumulation=self.accumulation or accumulation,
-            optimizer=self.optimizer or optimizer,
-            mapped_blocks=mapped_blocks if self.mapped_blocks is None else self.mapped_blocks,
-            padding=self.padding or padding,
-            global_batch_size=self.global_batch_size or global_batch_size,
-            **(to_end if to_end and self.samples_to_end is None else {}),
-        )
+        new: dict[str, Any] = {k: value for k, value in seen.items() if getattr(self, k) is None}
+        return replace(self, **new)
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""

@@ -60,17 +60,15 @@ def _print_list(as_json: bool) -> None:
 
 def _shown(name: str, as_json: bool) -> str:
     """The recipe's file as it is, with its size as comments; or its values as JSON."""
-    from cputune.facts import Unknown
     from cputune.host import read_document
-    from cputune.memory import needed_bytes, parameters
+    from cputune.memory import needed_bytes
     from cputune.report.machine import gib
 
     recipe = load_recipe(name)
     if as_json:
         return json_text(recipe.to_json())
-    weights, need = parameters(recipe.model), needed_bytes(Workload.from_recipe(name))
-    counted = "not counted" if weights is None else f"{weights / 1e6:.0f} million"
-    memory = need.reason if isinstance(need, Unknown) else f"{gib(need)} at least, one rank"
+    counted = f"{recipe.parameters / 1e6:.0f} million" if recipe.parameters else "not told"
+    memory = f"{gib(needed_bytes(Workload.from_recipe(name)))} at least, one rank"
     shipped = recipes_dir() / f"{name}.toml"
     text = read_document(shipped if shipped.is_file() else Path(name))
     return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"

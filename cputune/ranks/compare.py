@@ -156,7 +156,7 @@ def as_shown(
         optimizer=optimizer_of(first) if plan.as_found else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
-        to_end=_to_its_end(states) if plan.as_found and workload.recipe is None else None,
+        **(_to_its_end(states) if plan.as_found and workload.recipe is None else {}),
     )
     if not plan.as_found:
         return seen

@@ -9,7 +9,7 @@ from typing import cast
 
 from cputune import cpulist
 from cputune.cores import paid_cores, placements
-from cputune.facts import Core, HostFacts, Unknown
+from cputune.facts import Core, HostFacts
 from cputune.knobs.affinity import ALL, SPREAD, node_counts
 from cputune.knobs.backend import Backend
 from cputune.knobs.record import Ask, KnobValue, LeftOut
@@ -143,10 +143,10 @@ class Layouts:
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        needed = needed_bytes(self.workload, ranks, nodes=nodes)
+        needed = needed_bytes(self.workload, ranks)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
         room = min((size for one in machines if (size := room_bytes(one))), default=None)
-        if isinstance(needed, Unknown) or room is None or needed <= room:
+        if room is None or needed <= room:
             return None
         return (
             f"needs at least {needed / 2**30:.1f} GiB of memory, "
@@ -238,8 +238,6 @@ class Layouts:
             )
         self._say_why_ranks(taken)
         self._say_why_nodes()
-        if isinstance(needed := needed_bytes(self.workload, 1), Unknown):
-            self._leave_out("limit by memory", f"{needed.fact} is not known: {needed.reason}")
         if self._smt_refused:
             self._leave_out(
                 "smt", f"threads on SMT siblings would exceed the CPU quota of {quota:g}"

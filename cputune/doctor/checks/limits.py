@@ -9,7 +9,7 @@ from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts, Unknown
+from cputune.facts import HostFacts
 from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes
 from cputune.workload import Workload
@@ -165,11 +165,7 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     if room is None:
         return
     needs = {name: needed_bytes(Workload.from_recipe(name)) for name in GUIDES}
-    short = [
-        f"{name} {need / GIB:.1f} GiB"
-        for name, need in needs.items()
-        if not isinstance(need, Unknown) and need > room
-    ]
+    short = [f"{name} {need / GIB:.1f} GiB" for name, need in needs.items() if need > room]
     if short:
         yield memory_limit.finding(
             f"there is room for {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}",
