@@ -7,7 +7,7 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_sibl
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
 """File names since Linux 5.3, before it, and the same as bitmaps (the only form in 2.6)."""
 
-Groups = Mapping[int, Hashable]
-"""For each CPU a key; CPUs with equal keys belong together."""
+Parts = tuple[tuple[int, ...], ...]
+"""Sets of CPUs that share something, in the order of their first."""
 
 
 def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
@@ -31,17 +31,35 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     for fact in ("online", "logical_cpus", "allowed") if not online else ():
         look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
     nodes = read_numa_nodes(look, frozenset(online))
-    cores = _group(look, CORE_SETS, online, info.ids("physical id", "core id"))
-    sockets = _group(look, SOCKET_SETS, online, info.ids("physical id"))
-    for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
-        if cores is None:
-            look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
+    cores = _parts(look, online, CORE_SETS, info.ids("physical id", "core id"))
+    sockets = _parts(look, online, SOCKET_SETS, info.ids("physical id"))
+    for what, parts, facts in (
+        ("cores", cores, ("physical_cores", "threads_per_core", "cores_per_socket")),
+        ("sockets", sockets, ("sockets", "cores_per_socket")),
+    ):
+        for fact in facts if parts is None else ():
+            look.not_known(
+                f"topology.{fact}",
+                f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {what} of every "
+                "online CPU",
+            )
     look.known("topology.offline", present, f"{CPU_DIR}/present")
-    if sockets is None:
-        look.not_known("topology.sockets", _UNTOLD.format("sockets"))
-        look.not_known("topology.cores_per_socket", _UNTOLD.format("sockets"))
     l3 = _caches(look, online)
-    built = _cores(look, online, cores, sockets, nodes, l3 or ())
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
+    cache_of = {cpu: place for place, cache in enumerate(l3 or ()) for cpu in cache.cpus}
+    socket_of = {cpu: number for number, part in enumerate(sockets or ()) for cpu in part}
+    built = tuple(
+        Core(
+            cpus=cpus,
+            socket=socket_of.get(cpus[0], 0),
+            numa_node=node_of.get(cpus[0]),
+            l3=cache_of.get(cpus[0]),
+            max_khz=look.number(f"{CPU_DIR}/cpu{cpus[0]}/cpufreq/cpuinfo_max_freq"),
+            capacity=_capacity(look, cpus[0]),
+        )
+        for cpus in (tuple((cpu,) for cpu in online) if cores is None else cores)
+    )
+    clusters, small = _domains(look, "clusters", "cluster_cpus_list", online), set(cores or ())
     return Topology(
         cores=built,
         online=online,
@@ -50,14 +68,11 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
         numa_nodes=nodes,
         l3=l3,
         dies=_domains(look, "dies", "die_cpus_list", online),
-        clusters=_domains(look, "clusters", "cluster_cpus_list", online, beyond=built),
+        clusters=clusters and tuple(cpus for cpus in clusters if cpus not in small),
         hybrid=_is_hybrid(look, built),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
     )
-
-
-_UNTOLD = f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {{}} of every online CPU"
 
 
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
@@ -69,89 +84,48 @@ def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, 
     return found or tuple(info.processors) or tuple(look.host.affinity() or ())
 
 
-def _group(
-    look: Look, set_names: tuple[str, ...], online: tuple[int, ...], cpuinfo_ids: Groups
-) -> Groups | None:
-    """Which online CPUs belong together: by sets of siblings, else by /proc/cpuinfo.
+def _told(look: Look, online: tuple[int, ...], *names: str) -> Parts:
+    """The sets of online CPUs that share something, by the first of these files that a CPU has.
 
-    None where neither tells it for every online CPU. A single CPU is one group.
+    Of each set the files of one CPU are read. A CPU whose files tell none is in no set.
     """
-    for groups in (_sibling_sets(look, set_names, online), cpuinfo_ids):
-        if online and groups.keys() >= set(online):
-            return groups
-    return {online[0]: "alone"} if len(online) == 1 else None
-
-
-def _sibling_sets(look: Look, names: tuple[str, ...], online: tuple[int, ...]) -> Groups:
-    """Each CPU's set of online siblings, from the first kind of file that tells any."""
-    whole = frozenset(online)
-    for name in names:
-        read = look.cpu_list if name.endswith("_list") else look.cpu_mask
-        told = ((cpu, read(f"{CPU_DIR}/cpu{cpu}/topology/{name}")) for cpu in online)
-        found = {cpu: siblings & whole for cpu, siblings in told if siblings and cpu in siblings}
-        if found:
-            return found
-    return {}
-
-
-def _cores(
-    look: Look,
-    online: tuple[int, ...],
-    cores: Groups | None,
-    sockets: Groups | None,
-    nodes: tuple[NumaNode, ...],
-    l3: tuple[CacheDomain, ...],
-) -> tuple[Core, ...]:
-    """The records, ordered by first CPU; each CPU a core of its own where nothing tells."""
-    members: dict[Hashable, list[int]] = {}
+    left, found = set(online), []
     for cpu in online:
-        members.setdefault(cpu if cores is None else cores[cpu], []).append(cpu)
-    socket_numbers: dict[Hashable, int] = {}
-    node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
-    cache_of = {cpu: place for place, cache in enumerate(l3) for cpu in cache.cpus}
-    built = []
-    for cpus in members.values():
-        first = cpus[0]
-        socket = None if sockets is None else sockets[first]
-        built.append(
-            Core(
-                cpus=tuple(cpus),
-                socket=socket_numbers.setdefault(socket, len(socket_numbers)),
-                numa_node=node_of.get(first),
-                l3=cache_of.get(first),
-                max_khz=look.number(f"{CPU_DIR}/cpu{first}/cpufreq/cpuinfo_max_freq"),
-                capacity=_capacity(look, first),
-            )
-        )
-    return tuple(built)
+        for name in names if cpu in left else ():
+            read = look.cpu_list if name.endswith("_list") else look.cpu_mask
+            cpus = left.intersection(read(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
+            if cpu in cpus:
+                found.append(tuple(sorted(cpus)))
+                left -= cpus
+                break
+    return tuple(found)
 
 
 def _parts(
-    online: tuple[int, ...], shared: Callable[[int], frozenset[int] | None]
-) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The sets of CPUs that share something, each with its first CPU; () where it tells none."""
-    left = set(online)
-    for cpu in online:
-        if cpu in left:
-            told = left.intersection(shared(cpu) or ())
-            cpus = told if cpu in told else frozenset[int]()
-            yield cpu, tuple(sorted(cpus))
-            left -= cpus
+    look: Look, online: tuple[int, ...], names: tuple[str, ...], ids: Mapping[int, Hashable]
+) -> Parts | None:
+    """Which online CPUs belong together: by sets of siblings, else by /proc/cpuinfo.
+
+    None where neither tells it for every online CPU. A single CPU is one part.
+    """
+    told = _told(look, online, *(f"topology/{name}" for name in names))
+    if online and sum(map(len, told)) == len(online):
+        return told
+    if online and ids.keys() >= set(online):
+        members: dict[Hashable, list[int]] = {}
+        for cpu in online:
+            members.setdefault(ids[cpu], []).append(cpu)
+        return tuple(map(tuple, members.values()))
+    return (online,) if len(online) == 1 else None
 
 
 def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
-    """The L3 caches; of each the files of one CPU are read. () where there are none."""
-
-    def shared(cpu: int) -> frozenset[int] | None:
-        at = f"{CPU_DIR}/cpu{cpu}/cache/index3"
-        if look.number(f"{at}/level") != 3:
-            return None
-        return look.cpu_list(f"{at}/shared_cpu_list") or look.cpu_mask(f"{at}/shared_cpu_map")
-
+    """The L3 caches; () where there are none."""
+    at = "cache/index3"
     found = []
-    for first, cpus in _parts(online, shared):
-        if cpus:
-            size = look.text(f"{CPU_DIR}/cpu{first}/cache/index3/size") or ""
+    for cpus in _told(look, online, f"{at}/shared_cpu_list", f"{at}/shared_cpu_map"):
+        if look.number(f"{CPU_DIR}/cpu{cpus[0]}/{at}/level") == 3:
+            size = look.text(f"{CPU_DIR}/cpu{cpus[0]}/{at}/size") or ""
             found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
     for place, cache in enumerate(found):
         if cache.size_bytes is None:
@@ -162,31 +136,17 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
     return tuple(found)
 
 
-def _domains(
-    look: Look,
-    fact: str,
-    name: str,
-    online: tuple[int, ...],
-    *,
-    beyond: tuple[Core, ...] = (),
-) -> tuple[tuple[int, ...], ...] | None:
-    """Sets of CPUs by the list that the first CPU of each has; without those that are a core.
-
-    None where not every CPU is in one (``die_cpus_list`` came with Linux 5.2, the list of
-    clusters with 5.16).
+def _domains(look: Look, fact: str, name: str, online: tuple[int, ...]) -> Parts | None:
+    """Sets of CPUs; None where not every CPU is in one (``die_cpus_list`` came with Linux 5.2,
+    the list of clusters with 5.16).
     """
-    path = f"{CPU_DIR}/cpu{{}}/topology/{name}"
-    small = {core.cpus for core in beyond}
-    found = []
-    for first, cpus in _parts(online, lambda cpu: look.cpu_list(path.format(cpu))):
-        if not cpus:
-            look.not_known(f"topology.{fact}", look.why(path.format(first)))
-            return None
-        found.append(cpus)
-    if not online:
-        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
+    found = _told(look, online, f"topology/{name}")
+    untold = sorted(set(online).difference(*found))
+    if untold or not online:
+        first = f"cpu{untold[0]}/topology/{name}" if untold else "online"
+        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/{first}"))
         return None
-    return tuple(cpus for cpus in found if cpus not in small)
+    return found
 
 
 def _allowed(
