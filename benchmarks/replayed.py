@@ -18,6 +18,7 @@ from typing import Any
 
 from machines import Machine, SimulatedPlan, machine
 
+from cputune.documents import record_of
 from cputune.facts import Library, Package
 from cputune.plan import Plan
 from cputune.steps import Step
@@ -100,7 +101,7 @@ def measured_machine(document: Mapping[str, Any]) -> Machine:
     )
     facts = replace(facts, libraries=tuple(Library(**lib) for lib in recorded["libraries"]))
     table = {
-        Plan.from_json(row["plan"]): tuple(Step(**step) for step in row["steps"])
+        record_of(Plan, row["plan"]): tuple(Step(**step) for step in row["steps"])
         for row in document["plans"]
     }
 
@@ -113,7 +114,7 @@ def measured_machine(document: Mapping[str, Any]) -> Machine:
     return Machine(
         name=document["name"],
         facts=facts,
-        workload=Workload.from_json(document["workload"]),
+        workload=record_of(Workload, document["workload"]),
         seconds=seconds,
         runner=lambda seed: ReplayRunner(table=table, seed=seed),
     )

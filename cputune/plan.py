@@ -13,8 +13,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 from cputune.cpulist import MAX_CPUS
-from cputune.documents import plain, record_of
-from cputune.errors import ResultError
+from cputune.documents import plain
 from cputune.knobs import KNOBS, knob_named
 from cputune.knobs.backend import BACKENDS, Backend
 from cputune.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
@@ -81,8 +80,9 @@ class Plan:
     settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.nodes < 1 or self.processes_per_node < 1 or self.threads_per_process < 1:
-            raise ValueError("nodes, processes and threads of a plan start at 1")
+        least = min(self.nodes, self.processes_per_node, self.threads_per_process)
+        if least < 1 or self.ccl_workers < 0:
+            raise ValueError("nodes, processes and threads of a plan start at 1, workers at 0")
         if len(self.cpus) != self.processes_per_node:
             raise ValueError("a plan needs one CPU list for each local rank")
         if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
@@ -93,8 +93,6 @@ class Plan:
         shares = [cpus for one in once.values() for cpus in one if cpus]
         if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
             raise ValueError("no machine has such a CPU")
-        if self.ccl_workers < 0:
-            raise ValueError("a plan cannot have fewer than 0 oneCCL workers")
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("allocator", self.allocator, ALLOCATORS)
@@ -217,19 +215,9 @@ class Plan:
         return ", ".join(parts)
 
     def to_json(self) -> dict[str, object]:
-        """A mapping of plain JSON values; ``from_json`` reads it back, equal."""
+        """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""
         document: dict[str, object] = plain(self)
         return document
-
-    @classmethod
-    def from_json(cls, document: object) -> Plan:
-        """Read what ``to_json`` wrote. Raises ResultError where it is not a plan."""
-        try:
-            return record_of(cls, document)
-        except ValueError as error:
-            raise ResultError(
-                f"not a plan: {error}", hint="the file was changed by hand, or is damaged"
-            ) from error
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

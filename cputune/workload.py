@@ -345,14 +345,6 @@ class Workload:
         document: dict[str, Any] = plain(self)
         return document
 
-    @classmethod
-    def from_json(cls, document: object) -> Workload:
-        """Read what ``to_json`` wrote. Raises RecipeError where it is not a workload."""
-        try:
-            return record_of(cls, document)
-        except ValueError as error:
-            raise RecipeError(f"not a workload: {error}") from error
-
 
 def hidden_words(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The words of a command without values that may not be shown, and those by variable.

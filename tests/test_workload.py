@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cputune.documents import record_of
 from cputune.errors import RecipeError, UsageError
 from cputune.workload import Workload, load_recipe, recipe_names
 
@@ -25,7 +26,7 @@ model_type = "bert"
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_workload_reads_back_equal(name: str) -> None:
     job = Workload.from_recipe(name, batch_per_rank=2)
-    assert Workload.from_json(job.to_json()) == job
+    assert record_of(Workload, job.to_json()) == job
 
 
 @pytest.mark.parametrize(
@@ -82,5 +83,5 @@ def test_a_recipe_larger_than_any_is_refused(tmp_path: Path) -> None:
 def test_a_workload_trains_something() -> None:
     with pytest.raises(UsageError, match="no script"):
         Workload.script([])
-    with pytest.raises(RecipeError, match="neither a recipe nor a script"):
-        Workload.from_json({"name": "x"})
+    with pytest.raises(ValueError, match="neither a recipe nor a script"):
+        record_of(Workload, {"name": "x"})

@@ -16,6 +16,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune.carrier.command import carried, launch_command
+from cputune.documents import record_of
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
@@ -99,7 +100,7 @@ class TestWhereItLives:
 class TestTheWayIntoAScript:
     def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
         assert MASKS.describe() == "1 × 1 threads, fp32, dropout masks of random bytes"
-        assert Plan.from_json(json.loads(json.dumps(MASKS.to_json()))) == MASKS
+        assert record_of(Plan, json.loads(json.dumps(MASKS.to_json()))) == MASKS
 
     @pytest.mark.parametrize(
         "job",

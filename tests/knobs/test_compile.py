@@ -13,6 +13,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune.carrier.command import carried
+from cputune.documents import record_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Unknown
 from cputune.knobs import knob_named
@@ -113,7 +114,7 @@ class TestTheWayIntoAScript:
 
     def test_it_stands_in_the_plan_and_its_words(self) -> None:
         assert COMPILED.describe() == "1 × 1 threads, fp32, compiled"
-        assert Plan.from_json(COMPILED.to_json()) == COMPILED
+        assert record_of(Plan, COMPILED.to_json()) == COMPILED
         (shown,) = knob_named("compile").shown
         assert shown.expected(COMPILED, 0) is True
         assert shown.expected(PLAN, 0) is None

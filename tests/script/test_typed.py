@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cputune.documents import record_of
 from cputune.errors import UsageError
 from cputune.script import read_typed
 from cputune.workload import Workload
@@ -37,7 +38,7 @@ from cputune.workload import Workload
 def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
     job = Workload.script(typed.split())
     assert job.argv == tuple(argv.split())
-    assert Workload.from_json(job.to_json()) == job
+    assert record_of(Workload, job.to_json()) == job
 
 
 @pytest.mark.parametrize(
