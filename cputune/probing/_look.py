@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -76,10 +76,10 @@ class Look:
             self.not_known(fact, self.why(path))
         return value
 
-    def not_known_of(self, record: object, paths: Mapping[str, str]) -> None:
-        """Note of each dotted fact that is None in its record why the file told nothing."""
-        for fact, path in paths.items():
-            self.known(fact, getattr(record, fact.rpartition(".")[2]), path)
+    def told(self, fact: str, path: str, read: Callable[[str], Told | None]) -> Told | None:
+        """What is read out of the text of a file; where that is nothing it is noted why."""
+        text = self.text(path)
+        return self.known(fact, None if text is None else read(text), path)
 
     def is_open(self, fact: str) -> bool:
         """Whether this fact has a reason why it is not known."""

@@ -16,30 +16,32 @@ BUSY_SHARE = 0.2
 MOST_BUSY = 8
 
 
-_TOLD_BY = {
-    "load.average_1min": "/proc/loadavg",
-    "load.average_5min": "/proc/loadavg",
-    "load.cpu_pressure_percent": "/proc/pressure/cpu",
-    "load.memory_pressure_percent": "/proc/pressure/memory",
-    "load.steal_share": "/proc/stat",
-    "load.running_threads": "/proc/loadavg",
-}
+AVERAGES = "/proc/loadavg"
 
 
 def read_load(look: Look) -> Load:
     """Load averages, pressure stall information (10 s), and steal since the machine started."""
-    averages = (look.text("/proc/loadavg") or "").split()
-    running = averages[3].partition("/")[0] if len(averages) > 3 else None
-    load = Load(
-        average_1min=decimal(averages[0] if averages else None),
-        average_5min=decimal(averages[1] if len(averages) > 1 else None),
-        cpu_pressure_percent=_pressure(look, "cpu"),
-        memory_pressure_percent=_pressure(look, "memory"),
-        steal_share=_steal(look),
-        running_threads=whole_number(running),
+
+    def pressure(resource: str) -> float | None:
+        fact, path = f"load.{resource}_pressure_percent", f"/proc/pressure/{resource}"
+        return look.told(fact, path, _pressure)
+
+    return Load(
+        average_1min=look.told("load.average_1min", AVERAGES, lambda text: decimal(_word(text, 0))),
+        average_5min=look.told("load.average_5min", AVERAGES, lambda text: decimal(_word(text, 1))),
+        cpu_pressure_percent=pressure("cpu"),
+        memory_pressure_percent=pressure("memory"),
+        steal_share=look.told("load.steal_share", "/proc/stat", _steal),
+        running_threads=look.told(
+            "load.running_threads",
+            AVERAGES,
+            lambda text: whole_number(_word(text, 3).partition("/")[0]),
+        ),
     )
-    look.not_known_of(load, _TOLD_BY)
-    return load
+
+
+def _word(text: str, place: int) -> str:
+    return "".join(text.split()[place : place + 1])
 
 
 def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
@@ -52,16 +54,15 @@ def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
     return tuple(sorted(found, key=lambda process: (-process.cpu_share, process.pid))[:MOST_BUSY])
 
 
-def _pressure(look: Look, resource: str) -> float | None:
+def _pressure(text: str) -> float | None:
     """Percent of the last ten seconds in which some thread waited for the resource."""
-    text = look.text(f"/proc/pressure/{resource}") or ""
     found = re.search(r"^some\s.*\bavg10=([0-9.]{1,12})\b", text, re.MULTILINE)
     return decimal(found[1]) if found else None
 
 
-def _steal(look: Look) -> float | None:
+def _steal(text: str) -> float | None:
     """Time the hypervisor gave to others, as a share of all CPU time."""
-    ticks = _ticks(look.text("/proc/stat") or "")
+    ticks = _ticks(text)
     return ticks[-1] / sum(ticks) if len(ticks) == _TICKS and sum(ticks) > 0 else None
 
 

@@ -28,35 +28,36 @@ NUMA_BALANCING_NORMAL = 1
 fast and slow memory (Documentation/admin-guide/sysctl/kernel.rst)."""
 
 
-_TOLD_BY = {
-    "settings.governor": f"{CPU_DIR}/cpu0/cpufreq/scaling_governor",
-    "settings.turbo": f"{CPU_DIR}/intel_pstate/no_turbo",
-    "settings.transparent_huge_pages": "/sys/kernel/mm/transparent_hugepage/enabled",
-    "settings.numa_balancing": "/proc/sys/kernel/numa_balancing",
-    "settings.smt": f"{CPU_DIR}/smt/control",
-    "settings.kernel": "/proc/sys/kernel/osrelease",
-    "settings.distribution": OS_RELEASE[0],
-}
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
     """Read them; each is None where the kernel does not show it."""
     frequencies = _frequencies(look, online)
-    settings = Settings(
-        governor=",".join(sorted({group.governor for group in frequencies})) or None,
-        turbo=_turbo(look),
-        transparent_huge_pages=_chosen(look.text("/sys/kernel/mm/transparent_hugepage/enabled")),
-        numa_balancing=_numa_balancing(look),
-        smt=look.text(f"{CPU_DIR}/smt/control") or None,
-        kernel=look.text("/proc/sys/kernel/osrelease") or None,
-        container=_container(look),
-        frequencies=frequencies,
-        distribution=_distribution(look),
-    )
-    look.not_known_of(settings, _TOLD_BY)
-    if settings.container is None:
+    governor = ",".join(sorted({group.governor for group in frequencies})) or None
+    container = _container(look)
+    if container is None:
         look.not_known("settings.container", "no trace of one in cgroup, mounts and environment")
-    return settings
+    balancing = look.told(
+        "settings.numa_balancing", "/proc/sys/kernel/numa_balancing", whole_number
+    )
+    return Settings(
+        governor=look.known(
+            "settings.governor", governor, f"{CPU_DIR}/cpu0/cpufreq/scaling_governor"
+        ),
+        turbo=look.known("settings.turbo", _turbo(look), f"{CPU_DIR}/intel_pstate/no_turbo"),
+        transparent_huge_pages=look.told("settings.transparent_huge_pages", HUGE_PAGES, _chosen),
+        numa_balancing=None if balancing is None else bool(balancing & NUMA_BALANCING_NORMAL),
+        smt=look.told("settings.smt", f"{CPU_DIR}/smt/control", _or_none),
+        kernel=look.told("settings.kernel", "/proc/sys/kernel/osrelease", _or_none),
+        container=container,
+        frequencies=frequencies,
+        distribution=look.known("settings.distribution", _distribution(look), OS_RELEASE[0]),
+    )
+
+
+def _or_none(text: str) -> str | None:
+    return text or None
 
 
 def _frequencies(look: Look, online: tuple[int, ...]) -> tuple[Frequency, ...]:
@@ -95,15 +96,10 @@ def _turbo(look: Look) -> bool | None:
     return None if boost is None else boost == 1
 
 
-def _chosen(text: str | None) -> str | None:
+def _chosen(text: str) -> str | None:
     """The bracketed word of ``always [madvise] never``."""
-    found = re.search(r"\[(\w+)\]", text or "")
+    found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else None
-
-
-def _numa_balancing(look: Look) -> bool | None:
-    number = look.number("/proc/sys/kernel/numa_balancing")
-    return None if number is None else bool(number & NUMA_BALANCING_NORMAL)
 
 
 def _distribution(look: Look) -> LinuxDistribution | None:
