@@ -54,7 +54,7 @@ def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     runners: list[ProcessRunner] = []
 
     def open_runner(name: str, *args: str, fresh: bool = True, **options: object) -> ProcessRunner:
-        job = Workload.script([str(FAULTS / name), *args])
+        job = Workload(name=name, argv=(str(FAULTS / name), *args))
         runner = ProcessRunner(job, facts, fresh=fresh, **options)  # type: ignore[arg-type]
         runner._offline = True
         runners.append(runner)
