@@ -103,18 +103,17 @@ class Plan:
         """One way to write each plan: lists of single nodes stand there only where they differ."""
         if not self.node_cpus and not self.node_ccl_cpus:
             return
-        if len(self.node_cpus) != self.nodes or self.node_cpus[0] != self.cpus:
-            raise ValueError("CPU lists of nodes: one for each node, and the first is cpus")
-        if len(self.node_ccl_cpus) != (self.nodes if self.ccl_cpus else 0):
-            raise ValueError("oneCCL CPU lists of nodes: one for each node, or none")
-        if self.node_ccl_cpus and self.node_ccl_cpus[0] != self.ccl_cpus:
-            raise ValueError("the first oneCCL CPU lists of nodes are ccl_cpus")
-        if all(self._lists_of(node) == self._lists_of(0) for node in range(self.nodes)):
+        counts = len(self.node_cpus), len(self.node_ccl_cpus)
+        if counts != (self.nodes, self.nodes if self.ccl_cpus else 0):
+            raise ValueError("CPU lists of nodes: one for each node, or none")
+        found = [self._lists_of(node) for node in range(self.nodes)]
+        if found[0] != (self.cpus, self.ccl_cpus):
+            raise ValueError("the first CPU lists of nodes are those of the plan")
+        if all(one == found[0] for one in found):
             raise ValueError("nodes with the same CPUs have no lists of their own")
-        if any(len(one) != self.processes_per_node for one in self.node_cpus):
-            raise ValueError("every node needs one CPU list for each local rank")
-        if any(len(one) != len(self.ccl_cpus) for one in self.node_ccl_cpus):
-            raise ValueError("every node needs one oneCCL CPU list for each local rank")
+        each = self.processes_per_node, len(self.ccl_cpus)
+        if any((len(cpus), len(ccl_cpus)) != each for cpus, ccl_cpus in found):
+            raise ValueError("every node needs as many CPU lists as the plan")
 
     def _lists_of(self, node: int) -> tuple[CpuLists, CpuLists]:
         return self.cpus_on(node), self.ccl_cpus_on(node)
