@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cputune.errors import CannotError, UsageError
 from cputune.facts import HostFacts
 from cputune.host import (
     Command,
+    Host,
     LiveHost,
     RecordedHost,
     write_atomically,
@@ -25,6 +27,7 @@ from cputune.host.children import end, in_session
 from cputune.probing import probe
 from cputune.probing.recording import record
 from cputune.probing.scrub import HOST_NAME
+from cputune.report.machine import precision_units
 
 
 def test_a_command_runs_with_the_environment_it_was_given(tmp_path: Path) -> None:
@@ -102,7 +105,7 @@ def test_the_live_host_sees_an_affinity_that_is_narrow() -> None:
 def test_probing_imports_nothing_that_it_judges() -> None:
     code = (
         "import sys, cputune; cputune.probe();"
-        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'click'}"
+        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'cpuinfo', 'click'}"
         " & set(sys.modules))"
     )
 
@@ -228,3 +231,30 @@ def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
     write_tree(tmp_path / "x/t", {"a/b": "1"})
     assert (tmp_path / "x/t/a/b").read_text() == "1"
+
+
+class FakeMac(Host):
+    """A system without /proc and /sys: py-cpuinfo is asked, and nothing is guessed."""
+
+    live = True
+
+    def cpu_info(self) -> Mapping[str, object]:
+        return {
+            "vendor_id_raw": "GenuineIntel",
+            "brand_raw": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+            "family": 6,
+            "model": 158,
+            "stepping": "10",
+            "flags": ["avx2", "fma", "sse4_2", "tsc"],
+        }
+
+
+def test_py_cpuinfo_speaks_where_there_is_no_proc() -> None:
+    facts = probe(FakeMac())
+
+    assert facts.cpu.vendor == "GenuineIntel"
+    assert facts.cpu.isa == ("avx2", "fma", "sse4_2")
+    assert "bf16" in (facts.why_unknown("cpu.isa") or "")
+    assert "bf16" not in precision_units(facts)
+    assert (facts.cpu.stepping, facts.cpu.codename) == (None, None)
+    assert facts.why_unknown("topology.online") is not None

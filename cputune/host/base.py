@@ -160,6 +160,10 @@ class Host:
         """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
         return None
 
+    def cpu_info(self) -> Mapping[str, object]:
+        """What py-cpuinfo says of the processor, where no file tells it; it takes a second."""
+        return {}
+
     def processes(self) -> tuple[Process, ...] | None:
         """What runs beside us, where it may run, and how busy it was since the last call.
 

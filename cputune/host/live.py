@@ -113,6 +113,14 @@ class LiveHost(Host):
             return None
         return struct.unpack("<4I", answer) if len(answer) == 16 else None
 
+    def cpu_info(self) -> Mapping[str, object]:
+        try:
+            from cpuinfo import get_cpu_info
+
+            return dict(get_cpu_info())
+        except Exception:  # py-cpuinfo raises whatever its parsers raise
+            return {}
+
     def processes(self) -> tuple[Process, ...] | None:
         import psutil
 

@@ -121,6 +121,8 @@ def processors() -> Processors:
 
 def read_cpu(look: Look, info: CpuInfo) -> Cpu:
     """Name the processor. What /proc/cpuinfo does not say stays None, with the reason."""
+    if not info.processors and not info.common:
+        return _without_cpuinfo(look)
     flag_texts = info.distinct("flags", "Features")
     # A thread may run on any core: only what all of them have counts.
     flags = frozenset.intersection(*(frozenset(t.split()) for t in flag_texts or ("",)))
@@ -141,24 +143,49 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
         isa=_with_amx_fp16(look, flags),
         microcode=info.first("microcode"),
     )
-    empty = not info.processors and not info.common
-    why = look.why(CPUINFO) if empty else f"{CPUINFO} does not tell it"
-    for fact in _FACTS:
-        if getattr(cpu, fact) is None:
-            look.not_known(f"cpu.{fact}", why)
-    if not flags:
-        look.not_known("cpu.isa", why if empty else f"{CPUINFO} lists no flags")
-    if empty:
-        look.not_known("cpu.codename", why)
-        return cpu
     codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
-    return replace(cpu, codename=codename)
+    if not flags:
+        look.not_known("cpu.isa", f"{CPUINFO} lists no flags")
+    return _with_reasons(look, replace(cpu, codename=codename), f"{CPUINFO} does not tell it")
+
+
+def _without_cpuinfo(look: Look) -> Cpu:
+    """What py-cpuinfo says: it asks the processor itself where no /proc is mounted."""
+    told = look.host.cpu_info()
+    flags = told.get("flags")
+    names = {key: value for key, value in told.items() if isinstance(value, str) and value}
+    numbers = {key: value for key, value in told.items() if isinstance(value, int)}
+    cpu = Cpu(
+        vendor=names.get("vendor_id_raw"),
+        model_name=names.get("brand_raw"),
+        codename=None,
+        family=numbers.get("family"),
+        model=numbers.get("model"),
+        stepping=numbers.get("stepping"),
+        architecture=names.get("arch_string_raw"),
+        hypervisor=None,
+        isa=tuple(
+            sorted(processors().training_flags() & set(flags if isinstance(flags, list) else ()))
+        ),
+    )
+    look.not_known("cpu.codename", look.why(CPUINFO))
+    # py-cpuinfo knows no flag later than avx512_vnni, so a later one may be there unnamed.
+    look.not_known("cpu.isa", f"{look.why(CPUINFO)}, and py-cpuinfo knows nothing of AMX and bf16")
+    return _with_reasons(look, cpu, look.why(CPUINFO))
 
 
 _FACTS = (
     *("vendor", "model_name", "family", "model", "stepping", "architecture"),
     *("hypervisor", "microcode"),
 )
+
+
+def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
+    """The same record; for each missing fact it was noted why that is not known."""
+    for fact in _FACTS:
+        if getattr(cpu, fact) is None:
+            look.not_known(f"cpu.{fact}", why)
+    return cpu
 
 
 def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
