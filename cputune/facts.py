@@ -151,23 +151,6 @@ class Topology:
             counts[core.socket] += 1
         return tuple(counts.values())
 
-    def nearest(self, node: NumaNode) -> tuple[int, ...]:
-        """The nodes with CPUs that this one's memory is nearest to; () where nothing tells."""
-        if node.cpus:
-            return (node.id,)
-        ways = dict(
-            zip((other.id for other in self.numa_nodes), node.distances or (), strict=False)
-        )
-        far = {other.id: ways.get(other.id) for other in self.numa_nodes if other.cpus}
-        least = min((way for way in far.values() if way is not None), default=None)
-        return node.nearest or tuple(id for id, way in far.items() if way == least is not None)
-
-    @property
-    def cache_bytes(self) -> int | None:
-        """The size of an L3 cache, where all have one size."""
-        sizes = {cache.size_bytes for cache in self.l3 or ()}
-        return sizes.pop() if len(sizes) == 1 else None
-
     @property
     def allowed_cores(self) -> tuple[Core, ...]:
         """The cores this process may use, each with only its allowed CPUs."""

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from cputune import cpulist
 from cputune.carrier.command import Arguments, with_plan
+from cputune.cpulist import MAX_CPUS
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import MissingPackageError, ResultError
 from cputune.facts import HostFacts
@@ -21,8 +22,7 @@ from cputune.host import read_document, write_atomically
 from cputune.knobs import KNOBS, kept_by_change
 from cputune.knobs.record import Keeps, LeftOut
 from cputune.levers import Lever
-from cputune.plan import Plan
-from cputune.portrait import Found, NodeCores
+from cputune.plan import Cpu, Plan
 from cputune.steps import FailureKind
 from cputune.text import figure
 from cputune.workload import Workload
@@ -240,6 +240,28 @@ class TimeToEnd:
     best: Amount
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCpus:
+    """The online CPUs of one NUMA node of the machine that was measured."""
+
+    numa_node: Cpu
+    cpus: Annotated[tuple[Cpu, ...], Meta(max_length=MAX_CPUS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A finding of the doctor, with the fields of the ``cputune.doctor/1`` document."""
+
+    code: str
+    severity: Literal["error", "warning", "advice"]
+    title: str
+    evidence: str
+    remedy: str
+    command: str | None = None
+    source: str = ""
+    worth: tuple[float, float] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """What a study has found.
@@ -248,7 +270,7 @@ class Result:
     noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
-    ``places`` are the machine's cores, none where they are not known. ``findings`` are the
+    ``places`` are the CPUs of each NUMA node, none where they are not known. ``findings`` are the
     doctor's when the study began; None where nobody asked it.
     ``untried`` is what was left out of the search and would pay, what would bring the most first;
     ``done`` is what pays and the best plan has.
@@ -268,7 +290,7 @@ class Result:
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
     asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
-    places: tuple[NodeCores, ...] = ()
+    places: tuple[NodeCpus, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
     workload: Workload

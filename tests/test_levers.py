@@ -14,8 +14,7 @@ from cputune.knobs.kernels import FUSED
 from cputune.knobs.record import LeftOut
 from cputune.levers import done, untried
 from cputune.plan import Plan
-from cputune.portrait import Found
-from cputune.result import Speedup, Worth
+from cputune.result import Found, Speedup, Worth
 from cputune.workload import Padding, Workload
 
 TCMALLOC = Found(

@@ -19,7 +19,7 @@ from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import interval, plans, value_words
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, print_blocks
-from cputune.result import Result, Speedup
+from cputune.result import Found, Result, Speedup
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
@@ -28,7 +28,6 @@ from cputune.workload import Workload
 if TYPE_CHECKING:
     from cputune.doctor import Finding
     from cputune.facts import HostFacts
-    from cputune.portrait import Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,9 +314,7 @@ def change_rows(result: Result) -> Rows:
 def rank_rows(result: Result) -> Rows:
     """Each rank of the best plan, its CPUs and their NUMA node; nothing where none is bound."""
     plan = result.best.plan
-    nodes = {
-        cpu: place.numa_node for place in result.places for core in place.cores for cpu in core
-    }
+    nodes = {cpu: place.numa_node for place in result.places for cpu in place.cpus}
     rows = []
     for who, cpus in {} if plan.as_found else places(plan).items():
         at = sorted({str(nodes[cpu]) for cpu in cpus if nodes.get(cpu) is not None})

@@ -16,12 +16,13 @@ from cputune.knobs.kernels import compiled
 from cputune.knobs.record import LeftOut
 from cputune.levers import done, untried
 from cputune.options import TuneOptions
-from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,
     FAILED,
     TIME_UP,
+    Found,
     Measured,
+    NodeCpus,
     Result,
     Speedup,
     Trial,
@@ -118,7 +119,11 @@ def conclude(
         asked=options.search_words,
         hosts=tuple(hosts),
         interface=interface,
-        places=places_of(facts.topology),
+        places=tuple(
+            NodeCpus(numa_node=node.id, cpus=node.cpus)
+            for node in facts.topology.numa_nodes
+            if node.cpus
+        ),
         findings=found,
         versions=_versions(facts),
         workload=workload,

@@ -14,10 +14,9 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 from cputune import cpulist
-from cputune.portrait import Found, NodeCores
 from cputune.report.show import ResultToShow, blocks, document, left_out, rank_rows, time_rows
 from cputune.report.writing import markdown, print_blocks
-from cputune.result import Result
+from cputune.result import Found, NodeCpus, Result
 from cputune.workload import Workload
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
@@ -130,7 +129,7 @@ def hostile(result: Result) -> Result:
         workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
         host=host,
         findings=(found,),
-        places=(NodeCores(socket=7, cores=((), (4, 4), (4,))),),
+        places=(NodeCpus(numa_node=7, cpus=(4, 4)),),
         worth=worth,
         notes=(EVIL,),
         data=EVIL,
@@ -176,7 +175,7 @@ def test_each_rank_has_its_cpus_and_their_node() -> None:
     result = tuned()
     rows = rank_rows(result).rows
     assert [row[0] for row in rows[:2]] == ["rank 0", "rank 1"]
-    nodes = {cpu: str(p.numa_node) for p in result.places for core in p.cores for cpu in core}
+    nodes = {cpu: str(p.numa_node) for p in result.places for cpu in p.cpus}
     for (_, listed, at), cpus in zip(rows, result.best.plan.cpus, strict=True):
         assert cpulist.parse(listed) == cpus
         assert at == ", ".join(sorted({nodes[cpu] for cpu in cpus}))
