@@ -100,7 +100,7 @@ def record_of(kind: type[Record], document: object) -> Record:
         raise ValueError(_in_words(str(error))) from error
     except CputuneError as error:  # a record that refuses what it was given
         raise ValueError(str(error)) from error
-    unknown = _unknown_key(document, msgspec.to_builtins(record, enc_hook=str), "")
+    unknown = _unknown_key(document, msgspec.to_builtins(record, enc_hook=str))
     if unknown is not None:
         raise ValueError(f"unknown key {unknown}")
     return record
@@ -183,22 +183,17 @@ def _kinds(match: re.Match[str]) -> str:
     return " or ".join(_WORDS.get(kind, kind) for kind in match[1].split(" | "))
 
 
-def _unknown_key(document: Any, kept: Any, place: str) -> str | None:
+def _unknown_key(document: Any, kept: Any, place: str = "") -> str | None:
     """The first key of a document that its record has no field for."""
-    inner: Iterable[tuple[Any, Any, str]] = ()
+    pairs: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(document, dict) and isinstance(kept, dict):
         if not document.keys() <= kept.keys():
-            return f"{place}{next(key for key in document if key not in kept)}"
-        inner = ((v, kept[k], f"{place}{k}.") for k, v in document.items() if type(v) in _NESTED)
+            key = next(key for key in document if key not in kept)
+            return f"{place}.{key}".lstrip(".")
+        pairs = ((f"{place}.{key}", value, kept[key]) for key, value in document.items())
     elif isinstance(document, (list, tuple)):
-        pairs = enumerate(zip(document, kept, strict=False))
-        held = place.removesuffix(".")
-        inner = ((v, part, f"{held}[{i}].") for i, (v, part) in pairs if type(v) in _NESTED)
-    for value, part, where in inner:
-        found = _unknown_key(value, part, where)
-        if found is not None:
-            return found
-    return None
-
-
-_NESTED = (dict, list, tuple)
+        both = enumerate(zip(document, kept, strict=False))
+        pairs = ((f"{place}[{number}]", value, part) for number, (value, part) in both)
+    nested = (one for one in pairs if isinstance(one[1], (dict, list, tuple)))
+    found = (_unknown_key(value, part, where) for where, value, part in nested)
+    return next((key for key in found if key is not None), None)

@@ -11,22 +11,16 @@ From Debian 13 and Ubuntu 24.04 on they end in t64, and the old name is provided
 (https://wiki.debian.org/ReleaseGoals/64bit-time).
 """
 
-_APT = f"apt-get install -y {DEBIAN['tcmalloc']}"
-_DNF = "dnf install -y gperftools-libs"
-"""Fedora's own; on RHEL and its kin from EPEL (https://packages.fedoraproject.org/pkgs/gperftools)."""
-_ZYPPER = "zypper --non-interactive install libtcmalloc4"
-_INSTALL = {
-    "debian": _APT,
-    "ubuntu": _APT,
-    "fedora": _DNF,
-    "rhel": _DNF,
-    "centos": _DNF,
-    "amzn": _DNF,
-    "suse": _ZYPPER,
-    "opensuse": _ZYPPER,
-    "arch": "pacman -S --noconfirm gperftools",
-    "alpine": "apk add gperftools",
+_INSTALLS = {
+    f"apt-get install -y {DEBIAN['tcmalloc']}": ("debian", "ubuntu"),
+    # Fedora's own; on RHEL and its kin from EPEL
+    # (https://packages.fedoraproject.org/pkgs/gperftools)
+    "dnf install -y gperftools-libs": ("fedora", "rhel", "centos", "amzn"),
+    "zypper --non-interactive install libtcmalloc4": ("suse", "opensuse"),
+    "pacman -S --noconfirm gperftools": ("arch",),
+    "apk add gperftools": ("alpine",),
 }
+"""What installs tcmalloc, and on which distributions."""
 
 
 def install_tcmalloc(system: LinuxDistribution | None) -> str | None:
@@ -35,4 +29,5 @@ def install_tcmalloc(system: LinuxDistribution | None) -> str | None:
     A derivative is told by what it says it is like (ID_LIKE in os-release(5)).
     """
     names = () if system is None else (system.id, *system.like)
-    return next((_INSTALL[name] for name in names if name in _INSTALL), None)
+    found = (command for name in names for command, ids in _INSTALLS.items() if name in ids)
+    return next(found, None)
