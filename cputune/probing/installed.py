@@ -145,22 +145,19 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     """
     found = []
     asked: dict[str, tuple[str | None, str | None, str]] = {}
-    for name in MPI_PROGRAMS:
+    for name in (*MPI_PROGRAMS, *OTHER_PROGRAMS):
         path = look.host.which(name)
         if path is None:
             continue
-        directory = path.rpartition("/")[0]
-        if directory not in asked:
-            asked[directory] = _ask(look, path)
-        dialect, version, reason = asked[directory]
-        if dialect is None:
-            for fact in ("dialect", "version"):
+        dialect, version = None, None
+        if name in MPI_PROGRAMS:
+            directory = path.rpartition("/")[0]
+            if directory not in asked:
+                asked[directory] = _ask(look, path)
+            dialect, version, reason = asked[directory]
+            for fact in ("dialect", "version") if dialect is None else ():
                 look.not_known(f"launchers.{name}.{fact}", reason)
         found.append(Launcher(name=name, path=path, dialect=dialect, version=version))
-    for name in OTHER_PROGRAMS:
-        path = look.host.which(name)
-        if path is not None:
-            found.append(Launcher(name=name, path=path))
     return tuple(found)
 
 
