@@ -158,8 +158,9 @@ def hide_arguments(
         flag = "" if position == own else flag
         assigned = None if says_secret(flag) else _ASSIGNED.fullmatch(word)
         name, value = (assigned["name"], assigned["value"]) if assigned else (flag, word)
-        if not arguments:  # a script's flag may have several values; -genv has NAME and value
-            flag = word if flag in ("env", "genv") else ""
+        # -genv has NAME and value; some flags have several values.
+        several = flag.replace("-", "_") in load().several
+        flag = word if flag in ("env", "genv") else flag if several else ""
         if _is_harmless(name, value) if arguments else not _is_secret(name, value):
             words.append(word)
         else:

@@ -58,7 +58,8 @@ def test_what_is_known_to_be_harmless_stays(words: tuple[str, ...]) -> None:
         (("Xk29fjQ", "--fast", "Wq7"), ["TRAIN_SECRET", "FAST_SECRET"]),
         (("--nick=Xk29fjQ==",), ["NICK_SECRET"]),
         (("Xk29fjQ==", "model.nick=Xk29fjQ"), ["TRAIN_SECRET", "NICK_SECRET"]),
-        (("--url", "https://example.com/Xk29fjQ", "-pXk29fjQ"), ["URL_SECRET", "URL_SECRET_2"]),
+        (("--output_dir", "out", "Xk29fjQ", "--bf16", "fit"), ["TRAIN_SECRET", "BF16_SECRET"]),
+        (("--url", "https://example.com/Xk29fjQ", "-pXk29fjQ"), ["URL_SECRET", "TRAIN_SECRET"]),
     ],
 )
 def test_of_a_script_all_else_becomes_a_variable(words: tuple[str, ...], names: list[str]) -> None:

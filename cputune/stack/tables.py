@@ -165,7 +165,8 @@ class Era:
 class Stack:
     """All tables. Rows stand in the order of their versions, the oldest first.
 
-    ``harmless`` are arguments of scripts whose words anybody may read.
+    ``harmless`` are arguments of scripts whose words anybody may read, ``several`` those of them
+    that take more than one.
     """
 
     schema: Literal[1]
@@ -173,6 +174,7 @@ class Stack:
     eras: tuple[Era, ...]
     wheels: Mapping[str, str]
     harmless: frozenset[str]
+    several: frozenset[str]
     numpy: tuple[Version, ...]
     torch: tuple[Torch, ...]
     torch_behaviours: tuple[Feature, ...]
