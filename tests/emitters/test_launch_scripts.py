@@ -97,23 +97,16 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("format", ["mpirun", "torchrun", "accelerate"])
 class TestStarted:
-    def test_with_an_exported_cdpath(self, format: str, place: Place) -> None:
+    @pytest.mark.parametrize("way", ["CDPATH", "link", "sh"])
+    def test_in_every_way_it_finds_what_lies_beside_it(
+        self, format: str, way: str, place: Place
+    ) -> None:
         script = place.emit(format)
-        answer = place.run(
-            "bash", str(script.relative_to(place.root)), CDPATH=f".:{place.root}", PYTHON="python3"
-        )
-        assert answer.returncode == 0, answer.stderr
-        assert str(place.launch / "rank.py") in place.started
-
-    def test_through_a_symbolic_link(self, format: str, place: Place) -> None:
         link = place.root / "go"
-        link.symlink_to(place.emit(format))
-        answer = place.run(str(link))
-        assert answer.returncode == 0, answer.stderr
-        assert str(place.launch / "rank.py") in place.started
-
-    def test_by_sh(self, format: str, place: Place) -> None:
-        answer = place.run("sh", str(place.emit(format)))
+        link.symlink_to(script)
+        words = {"CDPATH": ("bash", str(script.relative_to(place.root))), "link": (str(link),)}
+        cdpath = {"CDPATH": f".:{place.root}"} if way == "CDPATH" else {}
+        answer = place.run(*words.get(way, ("sh", str(script))), **cdpath)
         assert answer.returncode == 0, answer.stderr
         assert str(place.launch / "rank.py") in place.started
 

@@ -69,32 +69,27 @@ class TestInterface:
         assert re.search(r"FI_TCP_IFACE[ =]eth0", file.text)
         assert any("127.0.1.1" in note and "eth0" in note for note in file.notes)
 
-    def test_a_name_that_leads_to_the_network_is_left_alone(self) -> None:
-        fine = facts(replace(HERE, hostname_addresses=("10.0.0.1",)))
-        assert "IFNAME" not in main(facts=fine).text
-
-    def test_a_machine_that_is_none_of_the_hosts_says_nothing_of_theirs(self) -> None:
-        file = main(hosts=parse_hosts("far1,far2"))
-        assert "IFNAME" not in file.text
-
-    def test_a_host_may_be_given_by_its_address(self) -> None:
-        assert "GLOO_SOCKET_IFNAME=eth0" in main(hosts=parse_hosts("10.0.0.1,10.0.0.2")).text
-
-    def test_where_none_can_be_chosen_a_note_asks_for_it(self) -> None:
-        blind = facts(replace(HERE, links=None))
-        file = main(facts=blind)
-        assert "IFNAME" not in file.text
-        assert any("127.0.1.1" in note and "--interface" in note for note in file.notes)
-
-    def test_what_the_doctor_saw_of_all_hosts_decides(self) -> None:
-        file = main(facts=None, networks={"node1": HERE, "node2": THERE})
-        assert "GLOO_SOCKET_IFNAME=eth0" in file.text
-        assert any("10.0.0.0/24" in note for note in file.notes)
-
-    def test_hosts_that_the_doctor_did_not_see_get_a_note(self) -> None:
-        file = main(networks={"other": HERE})
-        assert "IFNAME" not in file.text
-        assert any("the doctor saw other, and none of these" in note for note in file.notes)
+    @pytest.mark.parametrize(
+        ("asked", "named", "note"),
+        [
+            # the own name leads to the network
+            ({"facts": facts(replace(HERE, hostname_addresses=("10.0.0.1",)))}, False, ()),
+            # this machine is none of the hosts; it is one, by its address
+            ({"hosts": parse_hosts("far1,far2")}, False, ()),
+            ({"hosts": parse_hosts("10.0.0.1,10.0.0.2")}, True, ()),
+            # none can be chosen
+            ({"facts": facts(replace(HERE, links=None))}, False, ("127.0.1.1", "--interface")),
+            # what the doctor saw decides: of all hosts, of none of them
+            ({"facts": None, "networks": {"node1": HERE, "node2": THERE}}, True, ("10.0.0.0/24",)),
+            ({"networks": {"other": HERE}}, False, ("the doctor saw other, and none of these",)),
+        ],
+    )
+    def test_what_is_known_of_the_hosts_decides(
+        self, asked: dict[str, Any], named: bool, note: tuple[str, ...]
+    ) -> None:
+        file = main(**asked)
+        assert ("GLOO_SOCKET_IFNAME=eth0" in file.text) is ("IFNAME" in file.text) is named
+        assert any(all(part in said for part in note) for said in file.notes)
 
     def test_the_user_s_word_beats_all(self) -> None:
         ib0 = Link(name="ib0", up=True, addresses=("10.1.0.1/24",))
