@@ -85,14 +85,11 @@ def test_recorded_machines_are_judged_and_their_launches_written(
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_what_needs_linux_is_refused_in_words(tmp_path: Path, system: str) -> None:
     refused = ("tune", "run", "verify")
-    *starting, doctor, alone, helped = cputune(
-        system, tmp_path, *refused, "doctor", "", "tune --help"
-    )
+    *starting, doctor, helped = cputune(system, tmp_path, *refused, "doctor", "tune --help")
     for command, ended in zip(refused, starting, strict=True):
         assert (ended.code, ended.out) == (3, "")
         assert f"error: {command} starts training processes" in ended.err
     name = {"darwin": "macOS", "win32": "Windows"}[system]
     assert f"error: this machine runs {name}, and only Linux is looked at" in doctor.err
     assert "hint: --root DIR" in doctor.err
-    assert f"This machine cannot be looked at: this machine runs {name}" in alone.out
     assert helped.code == 0
