@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -16,20 +16,16 @@ from cputune import cpulist
 from cputune.carrier.command import Arguments, with_plan
 from cputune.cpulist import MAX_CPUS
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
-from cputune.errors import MissingPackageError, ResultError
+from cputune.errors import ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
-from cputune.knobs import KNOBS, kept_by_change
+from cputune.knobs import kept_by_change
 from cputune.knobs.record import Keeps, LeftOut
 from cputune.levers import Lever
 from cputune.plan import Cpu, Plan
 from cputune.steps import FailureKind
 from cputune.text import figure
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas
-
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -387,19 +383,6 @@ class Result:
         """
         return with_plan(self.workload, self.best.plan, arguments)
 
-    def to_frame(self) -> pandas.DataFrame:
-        """The trials as a pandas DataFrame, a row for each.
-
-        Raises MissingPackageError where pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingPackageError(
-                "a table needs pandas, which is not installed", hint="pip install 'cputune[frame]'"
-            ) from error
-        return pandas.DataFrame(trial_rows(self))
-
     @classmethod
     def from_json(cls, document: object) -> Result:
         """Read a document. Raises ResultError for one that is not ours, or of another version."""
@@ -461,42 +444,3 @@ def _refuse_other_documents(document: object) -> dict[str, Any]:
             hint="upgrade cputune: pip install -U cputune" if newer else "run `cputune tune` again",
         )
     return {key: value for key, value in document.items() if key != "schema"}
-
-
-Cell = int | float | str | bool | None
-"""What stands in the table; None is what is not known, or does not apply."""
-
-
-def trial_rows(result: Result) -> list[dict[str, Cell]]:
-    """One row for each trial, in the order they were run; docs/library.md tells its columns."""
-    return [_row(trial, best=trial.plan == result.best.plan) for trial in result.trials]
-
-
-def _row(trial: Trial, *, best: bool) -> dict[str, Cell]:
-    plan, rate = trial.plan, trial.samples_per_second
-    nodes = plan.node_cpus or (plan.cpus,)
-    return {
-        "trial": trial.number,
-        "state": trial.state,
-        "kind": trial.kind,
-        "reason": trial.reason,
-        "origin": trial.origin,
-        "samples_per_second": None if rate is None else rate.median,
-        "low": None if rate is None else rate.low,
-        "high": None if rate is None else rate.high,
-        "at_most_samples_per_second": trial.at_most_samples_per_second,
-        "steps": trial.steps,
-        "delayed_steps": trial.delayed_steps,
-        "warmup_steps": trial.warmup_steps,
-        "step_seconds": trial.step_seconds,
-        "plan": plan.describe(),
-        "as_found": plan.as_found,
-        "nodes": plan.nodes,
-        "ranks": plan.processes_per_node,
-        "threads": plan.threads_per_process,
-        "cpus": " ".join("/".join(map(cpulist.render, of_node)) for of_node in nodes),
-        "backend": plan.backend,
-        "ccl_workers": plan.ccl_workers,
-        "best": best,
-        **{knob.name: plan.value(knob.name) for knob in KNOBS if knob.put is not None},
-    }
