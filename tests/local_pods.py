@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.host import read_document
-from cputune.verifier.kubernetes import Manifest, at, job_pods
+from cputune.verifier.kubernetes import Manifest, at
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
 """What a pod's processes keep of our environment; a container would have its own of them."""
@@ -37,13 +37,13 @@ def pods_of(
     environment: Mapping[str, str],
 ) -> tuple[Pod, ...]:
     """The pods that the operator would start, the master first."""
-    port, templates = _free_port(), [pod for count, pod in job_pods(job) for _ in range(count)]
+    port, templates = _free_port(), _containers(job)
     told = at(job, "spec", "nprocPerNode") or at(job, "spec", "trainer", "numProcPerNode")
     processes = str(told or "auto")
     pods = []
-    for index, template in enumerate(templates):
-        container = at(template, "spec", "containers", 0) or {}
-        asked = str(at(container, "resources", "limits", "cpu"))
+    for index, container in enumerate(templates):
+        limits = at(container, "resources") or at(container, "resourcesPerNode")
+        asked = str(at(limits, "limits", "cpu"))
         cpus = share(allowed, index, len(templates), int(asked) if asked.isdigit() else 0)
         operator = operator_variables(job, index, len(templates), processes, port)
         here = LedHere(job, container, path, volumes / str(index))
@@ -59,6 +59,19 @@ def pods_of(
         argv = tuple(here(expand(str(word), variables)) for word in words)
         pods.append(Pod(argv=argv, environment=variables, cpus=cpus))
     return tuple(pods)
+
+
+def _containers(job: Manifest) -> list[Manifest]:
+    """The container of each pod; a TrainJob says what is in one as far as its runtime does not."""
+    trainer = at(job, "spec", "trainer")
+    if trainer is not None:
+        return [trainer] * (at(trainer, "numNodes") or 1)
+    replicas = at(job, "spec", "pytorchReplicaSpecs")
+    return [
+        at(replicas, role, "template", "spec", "containers", 0)
+        for role in sorted(replicas)
+        for _ in range(at(replicas, role, "replicas"))
+    ]
 
 
 def operator_variables(

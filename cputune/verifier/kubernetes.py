@@ -1,4 +1,4 @@
-"""Kubernetes documents, handed to the SDK models, the operators' rules and the Pod schema.
+"""Kubernetes documents, handed to the SDK models, the operators' rules and the API's schema.
 
 No cluster is asked and nothing is applied. The SDKs are no dependency of ours: where one
 is not installed, its check says so.
@@ -56,7 +56,7 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
 def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
     kind = str(document.get("kind"))
     if kind not in OPERATORS:
-        yield pod_schema([dict(document)])
+        yield api_schema(document)
         return
     distribution, operator, through = OPERATORS[kind]
     old = next((name for name in OF_OLD_TRAINERS if at(document, "spec", name)), None)
@@ -66,7 +66,6 @@ def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
     else:
         yield round_trip(document, distribution, through)
     yield admission(document, operator)
-    yield pod_schema([pod for _, pod in job_pods(document)])
     yield plan_of_job(document, plan)
 
 
@@ -135,56 +134,23 @@ def admission(job: Manifest, consumer: str) -> Outcome:
     return judged("admission rules", consumer, found, "nothing to refuse")
 
 
-def pod_schema(documents: list[dict[str, Any]]) -> Outcome:
-    """Every document against the schema of the API server, unknown keys refused."""
+def api_schema(document: Manifest) -> Outcome:
+    """A document of Kubernetes' own kinds against the API server's schema, unknown keys refused."""
     try:
         import kubernetes_validate
     except ImportError:
-        return not_installed("Pod schema", "kubernetes-validate", INSTALL)
-    version = metadata.version("kubernetes-validate")
-    consumer = f"kubernetes-validate {version} --strict"
-    wrong = []
-    for document in documents:
-        name = f"{document.get('kind')} {at(document, 'metadata', 'name')}"
-        try:
-            kubernetes_validate.validate(
-                document, kubernetes_validate.latest_version(), strict=True
-            )
-        except kubernetes_validate.ValidationError as error:
-            where = ".".join(str(part) for part in error.path)
-            wrong.append(Evidence(what=f"{name}: {where}", seen=error.message))
-        except Exception as error:  # no schema for the kind, no kind at all
-            wrong.append(Evidence(what=name, seen=str(error) or type(error).__name__))
-    kinds = ", ".join(sorted({str(document.get("kind")) for document in documents}))
-    if not documents:
-        wrong.append(Evidence(what="pods", seen="nothing"))
-    return judged("Pod schema", consumer, wrong, f"{len(documents)} valid: {kinds}")
-
-
-def job_pods(job: Manifest) -> list[tuple[int, dict[str, Any]]]:
-    """A Pod for each role that the operator makes of a job, and how many; the master first.
-
-    A TrainJob says what is in one as far as its runtime does not.
-    """
-    if job.get("kind") == "TrainJob":
-        trainer = Document(value=job).mapping("spec", "trainer")
-        container = {key: trainer.get(key) for key in ("image", "command", "args", "env")}
-        container = {"name": "node", **container, "resources": trainer.get("resourcesPerNode")}
-        spec = {"containers": [{key: value for key, value in container.items() if value}]}
-        roles = {"node": (trainer.get("numNodes"), {"spec": spec})}
-    else:
-        replicas = Document(value=job).mapping("spec", "pytorchReplicaSpecs")
-        roles = {
-            str(role).lower(): (at(one, "replicas"), Document(value=at(one, "template")).mapping())
-            for role, one in sorted(replicas.items())
-        }
-    pods = []
-    for role, (count, template) in roles.items():
-        of_pod = Document(value=template).mapping("metadata")
-        named = {**of_pod, "name": f"{at(job, 'metadata', 'name')}-{role}"}
-        pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": named}
-        pods.append((count if isinstance(count, int) else 1, pod))
-    return pods
+        return not_installed("API schema", "kubernetes-validate", INSTALL)
+    consumer = f"kubernetes-validate {metadata.version('kubernetes-validate')} --strict"
+    kind, wrong = document.get("kind"), []
+    try:
+        newest = kubernetes_validate.latest_version()
+        kubernetes_validate.validate(dict(document), newest, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        where = ".".join(str(part) for part in error.path)
+        wrong.append(Evidence(what=f"{kind}: {where}", seen=error.message))
+    except Exception as error:  # no schema for the kind, no kind at all
+        wrong.append(Evidence(what=str(kind), seen=str(error) or type(error).__name__))
+    return judged("API schema", consumer, wrong, f"a valid {kind}")
 
 
 def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
@@ -192,19 +158,28 @@ def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
     if plan is None:
         why = "there is no result file to compare with"
         return not_checked("plan", why, "give it with --result cputune.json")
-    pods = job_pods(job)
-    container = Document(value=at([pod for _, pod in pods], 0, "spec", "containers", 0))
-    env = {at(entry, "name"): at(entry, "value") for entry in container.items("env")}
-    ranks = at(job, "spec", "nprocPerNode") or at(job, "spec", "trainer", "numProcPerNode")
-    cpus = str(container.get("resources", "limits", "cpu"))
+    said = Document(value=job)
+    if job.get("kind") == "TrainJob":
+        ranks, nodes = said.get(*TRAINER, "numProcPerNode"), said.get(*TRAINER, "numNodes")
+        container = Document(value=said.get(*TRAINER))
+        limits = container.mapping("resourcesPerNode", "limits")
+    else:
+        counts = [at(one, "replicas") for one in said.mapping(*REPLICAS).values()]
+        ranks = said.get("spec", "nprocPerNode")
+        nodes = sum(count if isinstance(count, int) else 1 for count in counts)
+        master = said.get(*REPLICAS, "Master", "template", "spec", "containers", 0)
+        container = Document(value=master)
+        limits = container.mapping("resources", "limits")
+    values = {at(entry, "name"): at(entry, "value") for entry in container.items("env")}
+    cpus = str(limits.get("cpu"))
     needed = plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers)
     enough = cpus.isdigit() and int(cpus) >= needed
     carried = plan.environment()
     rows: list[tuple[str, object, object]] = [
-        ("nodes", plan.nodes, sum(count for count, _ in pods)),
+        ("nodes", plan.nodes, nodes),
         ("ranks per node", plan.processes_per_node, ranks or "auto"),
         *(
-            (name, carried[name], env.get(name))
+            (name, carried[name], values.get(name))
             for name in ("OMP_NUM_THREADS", "CCL_WORKER_COUNT", "ACCELERATE_MIXED_PRECISION")
             if name in carried
         ),
@@ -212,8 +187,11 @@ def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
     ]
     evidence = [Evidence(what=w, expected=str(e), seen=str(s)) for w, e, s in rows]
     wrong = [row for row in evidence if row.expected != row.seen]
-    said = f"not the plan's: {', '.join(row.what for row in wrong)}"
-    return judged("plan", None, wrong, "the numbers are the plan's", evidence, wrong=said)
+    others = f"not the plan's: {', '.join(row.what for row in wrong)}"
+    return judged("plan", None, wrong, "the numbers are the plan's", evidence, wrong=others)
+
+
+TRAINER, REPLICAS = ("spec", "trainer"), ("spec", "pytorchReplicaSpecs")
 
 
 def at(document: object, *path: str | int) -> Any:

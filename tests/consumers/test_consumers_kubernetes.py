@@ -40,7 +40,7 @@ def test_every_consumer_takes_the_document(format, plan, cluster, write, tiny):
     verdicts = verify([directory], run=False)
     checks = [check for verdict in verdicts for check in verdict.checks]
     assert {check.state for check in checks if check.name != "launch"} == {"passed"}, checks
-    assert {"SDK models", "admission rules", "Pod schema", "plan"} <= {
+    assert {"SDK models", "admission rules", "API schema", "plan"} <= {
         check.name for check in checks
     }
 
@@ -50,8 +50,8 @@ DAMAGE = [
     (lambda job: job["spec"].__setitem__("nprocPerNode", 2), "SDK models"),
     (lambda job: job["spec"].__setitem__("nprocsPerNode", "2"), "SDK models"),
     (lambda job: job["spec"].pop("nprocPerNode"), "admission rules"),
-    (lambda job: pod(job)["spec"].__setitem__("container", []), "Pod schema"),
-    (lambda job: container(job).__setitem__("image", ["a"]), "Pod schema"),
+    (lambda job: pod(job)["spec"].__setitem__("container", []), "SDK models"),
+    (lambda job: container(job).__setitem__("image", ["a"]), "SDK models"),
     (lambda job: limits(job).__setitem__("cpu", "1"), "plan"),
     (lambda job: container(job)["env"].clear(), "plan"),
 ]
