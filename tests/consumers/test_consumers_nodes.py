@@ -82,6 +82,21 @@ def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness)
     assert all(host in went() for host in HOSTS.split(","))
 
 
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
+def test_a_rank_that_cannot_run_ends_those_of_other_hosts(through_ssh, write, witness):
+    workload, _ = witness
+    plan = one_rank_per_node()
+    directory = write("mpirun", plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
+    script = directory / "mpirun.sh"
+    own = f"  --cpus {plan.cpus[0][0]}\n"
+    assert own in script.read_text()
+    script.write_text(script.read_text().replace(own, f"{own}  --cpus 4000\n"))
+    outer, _ = through_ssh
+    done = ran([str(script)], env=outer)
+    assert done.returncode != 0
+    assert "rank 0 cannot have CPUs 4000" in done.stderr
+
+
 @pytest.mark.thorough
 def test_torchrun_is_started_on_each_node(write, witness, environment):
     workload, read = witness
