@@ -80,7 +80,7 @@ def process(facts: HostFacts, host: Host) -> Iterator[Finding]:
     if set(after) < set(before):
         binders = [name for name in BINDERS if value(facts, name)]
         text = f"CPUs {cpulist.render(before)} before import torch, {cpulist.render(after)} after"
-        text = "; ".join((text, *(f"{name}={value(facts, name)}" for name in binders)))
+        text += "".join(f"; {name}={value(facts, name)}" for name in binders)
         yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
     libraries = told.get("openmp_all") or told.get("openmp_torch") or []
     if len(libraries) > 1:
@@ -97,7 +97,16 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     done = _run(host, "product.py", ONEDNN_VERBOSE="1")
     seconds = _told(done).get("seconds")
     if done.returncode == -signal.SIGILL:
-        yield _illegal(facts, host)
+        # the highest instruction set under which it works
+        tried = (i for i in CURES if not _run(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode)
+        cure = next(tried, None)
+        flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
+        yield illegal_instruction.finding(
+            "a matrix product ended with SIGILL; the CPU shows "
+            + (", ".join(flags) or "no such flag"),
+            remedy=None if cure else "No ONEDNN_MAX_CPU_ISA helps: reinstall torch.",
+            command=cure and f"export ONEDNN_MAX_CPU_ISA={cure}",
+        )
         return
     if seconds is None:
         yield from _died("a matrix product", done)
@@ -141,20 +150,6 @@ def _run(host: Host, script: str | Path, *arguments: str, **variables: str) -> C
     argv = (host.executable, str(path), *arguments)
     environment = {**host.environment(), **variables} if variables else None
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
-
-
-def _illegal(facts: HostFacts, host: Host) -> Finding:
-    """The finding, with the highest instruction set under which the product works."""
-    works = (
-        isa for isa in CURES if _run(host, "product.py", ONEDNN_MAX_CPU_ISA=isa).returncode == 0
-    )
-    cure = next(works, None)
-    flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
-    return illegal_instruction.finding(
-        f"a matrix product ended with SIGILL; the CPU shows {', '.join(flags) or 'no such flag'}",
-        remedy=None if cure else "No ONEDNN_MAX_CPU_ISA helps: reinstall torch.",
-        command=f"export ONEDNN_MAX_CPU_ISA={cure}" if cure else None,
-    )
 
 
 def _missing(facts: HostFacts, isa: str) -> str | None:

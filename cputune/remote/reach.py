@@ -12,7 +12,7 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from cputune.errors import CannotError, UsageError
 from cputune.remote.named import Node
@@ -59,8 +59,57 @@ class Reach(Protocol):
         """Why it ended with this exit status and this stderr, and what to do."""
 
 
+Said = Iterable[tuple[str, str, str]]
+
+_SSH_SAYS: Said = (
+    # pattern in what it writes, why, what to do; {} is the host
+    (r"Could not resolve hostname|Name or service not known|unknown host",
+     "its name is not known here", "name {} in /etc/hosts or in DNS"),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is another one than before",
+     "find out why; if it is right: ssh-keygen -R {}"),
+    (r"Host key verification failed|No \w+ host key is known",
+     "its host key is not known here", "ssh {} once by hand, and compare the key that it shows"),
+    (r"Permission denied|Too many authentication failures",
+     "it refuses our key", "ssh-copy-id {}; nothing here asks for a password"),
+    (r"Connection refused", "no sshd listens there", "start sshd on {}, or name its port in "
+     "~/.ssh/config"),
+    (r"No route to host|Network is unreachable", "no network leads there",
+     "is {} up, and in the same network?"),
+    (r"[Cc]onnection timed out|Operation timed out|banner exchange",
+     "it gave no answer", "is {} up, and does a firewall stand between?"),
+    (r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)|^exit 255$",
+     "the connection was cut", "is {} up? `journalctl -u ssh` there may say why it closed it"),
+    (r"Bad configuration option|Bad owner or permissions|Can't open user config",
+     "ssh cannot read its settings", "ssh {} by hand shows what is wrong"),
+)  # fmt: skip
+
+_SRUN_SAYS: Said = (
+    (r"Invalid node name|not in this job|Requested node configuration is not available",
+     "it is not in our allocation", "name hosts of the job: scontrol show hostnames"),
+    (r"Unable to contact slurm controller|Connection refused", "slurmctld gives no answer",
+     "scontrol ping"),
+    (r"Invalid job id|Job/step already completing", "our allocation has ended", "salloc a new one"),
+    (r"Node failure|NODE_FAIL|down", "Slurm says that the node is down", "sinfo -R tells why"),
+)  # fmt: skip
+
+
+class _Explaining:
+    """Explains by ``says`` what a way to hosts writes."""
+
+    __slots__ = ()
+    says: ClassVar[Said] = _SSH_SAYS
+
+    def explain(self, node: Node, code: int | None, said: str) -> Explained:
+        told = said.strip() or f"exit {code}"  # ssh writes nothing about a server that fell silent
+        for pattern, reason, hint in self.says:
+            if re.search(pattern, told):
+                return reason, hint.format(node.name)
+        return _common(node, code, said)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ssh:
+class Ssh(_Explaining):
     """The ssh of OpenSSH; ``words`` may name another file of settings: ``("ssh", "-F", FILE)``.
 
     It never asks for anything: a password that has to be typed is no way to many hosts.
@@ -83,10 +132,6 @@ class Ssh:
         there = f"{node.user}@{node.name}" if node.user else node.name
         return (*self.words, "-T", *set_, there, shlex.join(program))
 
-    def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        told = said.strip() or f"exit {code}"  # ssh writes nothing about a server that fell silent
-        return _first(_SSH_SAYS, node, told) or _common(node, code, said)
-
 
 INHERITED = (
     "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_HINT",
@@ -97,9 +142,10 @@ INHERITED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Srun:
+class Srun(_Explaining):
     """One step of the Slurm allocation that we are in; it has all CPUs of the job on the node."""
 
+    says: ClassVar[Said] = _SRUN_SAYS
     program: str = "srun"
     name: str = "srun"
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -110,12 +156,9 @@ class Srun:
         cpus = () if node.cpus is None else (f"--cpus-per-task={node.cpus}",)
         return ("env", *unset, self.program, *where, *cpus, *program)
 
-    def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        return _first(_SRUN_SAYS, node, said) or _common(node, code, said)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mpirun:
+class Mpirun(_Explaining):
     """One rank on that host, by the mpirun of a dialect, bound to nothing."""
 
     dialect: str
@@ -135,9 +178,6 @@ class Mpirun:
                     *program)  # fmt: skip
         unbound = ("-bind-to", "none") if self.dialect == "mpich" else ()
         return (self.program, "-hosts", node.name, "-n", "1", *unbound, *program)
-
-    def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        return _first(_SSH_SAYS, node, said) or _common(node, code, said)
 
 
 def find_reach(
@@ -192,60 +232,17 @@ def _not_here(what: str, hint: str) -> CannotError:
     return CannotError(f"there is no way to other hosts: {what} is not here", hint=hint)
 
 
-Said = Iterable[tuple[str, str, str]]
-
-_SSH_SAYS: Said = (
-    # pattern in what it writes, why, what to do; {} is the host
-    (r"Could not resolve hostname|Name or service not known|unknown host",
-     "its name is not known here", "name {} in /etc/hosts or in DNS"),
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than before",
-     "find out why; if it is right: ssh-keygen -R {}"),
-    (r"Host key verification failed|No \w+ host key is known",
-     "its host key is not known here", "ssh {} once by hand, and compare the key that it shows"),
-    (r"Permission denied|Too many authentication failures",
-     "it refuses our key", "ssh-copy-id {}; nothing here asks for a password"),
-    (r"Connection refused", "no sshd listens there", "start sshd on {}, or name its port in "
-     "~/.ssh/config"),
-    (r"No route to host|Network is unreachable", "no network leads there",
-     "is {} up, and in the same network?"),
-    (r"[Cc]onnection timed out|Operation timed out|banner exchange",
-     "it gave no answer", "is {} up, and does a firewall stand between?"),
-    (r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)|^exit 255$",
-     "the connection was cut", "is {} up? `journalctl -u ssh` there may say why it closed it"),
-    (r"Bad configuration option|Bad owner or permissions|Can't open user config",
-     "ssh cannot read its settings", "ssh {} by hand shows what is wrong"),
-)  # fmt: skip
-
-_SRUN_SAYS: Said = (
-    (r"Invalid node name|not in this job|Requested node configuration is not available",
-     "it is not in our allocation", "name hosts of the job: scontrol show hostnames"),
-    (r"Unable to contact slurm controller|Connection refused", "slurmctld gives no answer",
-     "scontrol ping"),
-    (r"Invalid job id|Job/step already completing", "our allocation has ended", "salloc a new one"),
-    (r"Node failure|NODE_FAIL|down", "Slurm says that the node is down", "sinfo -R tells why"),
-)  # fmt: skip
-
-
-def _first(says: Said, node: Node, said: str) -> Explained | None:
-    for pattern, reason, hint in says:
-        if re.search(pattern, said):
-            return reason, hint.format(node.name)
-    return None
-
-
 def _common(node: Node, code: int | None, said: str) -> Explained:
     """Causes that every way to a host may have."""
     old = re.search(re.escape(TOO_OLD) + r" ([\d.]+)", said)
-    least = ".".join(map(str, OLDEST_PYTHON))
+    install = f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later on {node.name}"
     if old:
-        return f"its Python is {old[1]}", f"install Python {least} or later on {node.name}"
+        return f"its Python is {old[1]}", install
     if code == 127 or re.search(r"python3?: (command )?not found", said):
-        return NO_PYTHON, f"install Python {least} or later on {node.name}"
+        return NO_PYTHON, install
     if re.search(r"No usable temporary directory", said):
         return "no folder there can be written", f"make room in /tmp on {node.name}, or set TMPDIR"
     if code == 0:
         return "the program that was started there has ended", None
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    ended = "it ended" if code is None else f"it ended with {code}"
-    return f"{ended}: {lines[-1][:200]}" if lines else ended, None
+    last = [line.strip()[:200] for line in said.splitlines() if line.strip()][-1:]
+    return ": ".join(("it ended" if code is None else f"it ended with {code}", *last)), None

@@ -67,11 +67,6 @@ def older() -> dict[str, Any]:
             "memory: 512.0 GiB on a, b; 256.0 GiB on c",
         ),
         (
-            "hosts-settings",
-            with_facts(settings={"governor": "powersave"}),
-            "governor: performance on a, b; powersave on c",
-        ),
-        (
             "hosts-python",
             {"python": "/usr/bin/python3"},
             f"/venv/bin/python ({CLEAN.python}) on a, b; /usr/bin/python3 ({CLEAN.python}) on c",

@@ -1,4 +1,4 @@
-"""What differs between hosts: machines, limits, settings, software.
+"""What differs between hosts: machines, limits, software.
 
 The slowest rank sets the pace, one plan has to fit all, and versions that differ fail late or train
 apart without a word. The checks are given the hosts that were reached and those that were not; what
@@ -100,10 +100,6 @@ def differing(
     return fault(code, severity, find)
 
 
-def _switch(value: bool | None) -> str | None:
-    return None if value is None else "on" if value else "off"
-
-
 def _gib(number: int | None) -> str | None:
     return None if number is None else f"{number / (1 << 30):.1f} GiB"
 
@@ -125,13 +121,6 @@ _LIMITS: Mapping[str, Told] = {
     "open files": _limit("open_files"),
     "locked memory": _limit("memlock_bytes", size=True),
     "processes": _limit("processes"),
-}
-_SETTINGS: Mapping[str, Told] = {
-    "governor": lambda f: f.settings.governor,
-    "turbo": lambda f: _switch(f.settings.turbo),
-    "transparent huge pages": lambda f: f.settings.transparent_huge_pages,
-    "NUMA balancing": lambda f: _switch(f.settings.numa_balancing),
-    "SMT": lambda f: f.settings.smt,
 }
 
 
@@ -284,20 +273,6 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     told_of: dict[str, Told] = {"memory": lambda f: _gib(f.memory.total_bytes)} if unlike else {}
     if words := difference(hosts, {**_LIMITS, **told_of}):
         yield limits.finding(words)
-
-
-@differing("hosts-settings", Severity.WARNING, _SETTINGS)
-def settings() -> None:
-    """Kernel settings differ between hosts
-
-    Symptom: equal hosts are not equally fast. Cause: governor, turbo, huge pages and the like.
-
-    All ranks wait for the slowest one in every step.
-
-    Remedy: Set all hosts as the fastest one is set; cputune doctor on a host says how.
-
-    Source: https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html
-    """
 
 
 _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
