@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
-from cputune.report.tuning import Standing, block, line_of, style_of
+from cputune.report.tuning import Standing, line_of, live_lines, style_of
 from cputune.text import visible
 from cputune.tuner.events import StudyEnded, TrialEnded
 
@@ -91,4 +91,4 @@ class Progress(AbstractContextManager["Progress"]):
     def _draw(self, console: Console) -> Group:
         from rich.console import Group
 
-        return Group(*block(self._standing, self._clock(), console.width))
+        return Group(*live_lines(self._standing, self._clock(), console.width))

@@ -206,10 +206,10 @@ def value_words(value: object) -> str:
 class Standing:
     """The present state of a study, from its events so far.
 
-    ``started`` is when the command began. ``trials`` is the
-    largest number of trials; None before the space is known. ``number`` is the trial that runs, or
-    ran last, from 0. ``done`` is how many trials have ended. ``doing`` says what goes on now,
-    ``detail`` says more of it. ``most_seconds`` is when the study is over at the latest.
+    ``started`` is when the command began, ``most_seconds`` when the study is over at the latest.
+    ``trials`` is the largest number of trials; None before the space is known. ``number`` is the
+    trial that runs, or ran last, from 0. ``done`` is how many have ended. ``doing`` says what goes
+    on now, ``detail`` says more of it.
     """
 
     started: float
@@ -217,14 +217,10 @@ class Standing:
     trials: int | None = None
     number: int = 0
     done: int = 0
-    resumed: int = 0
     today: Trial | None = None
     best: Trial | None = None
-    heading: str = "starting"
-    doing: str = ""
+    doing: str = "starting"
     detail: str = ""
-    delayed: bool = False
-    neighbours: tuple[str, ...] = ()
 
     def take(self, event: Event) -> None:
         """Learn from an event."""
@@ -235,27 +231,25 @@ class Standing:
                 self.most_seconds = event.most_seconds
         elif isinstance(event, TrialStarted):
             self.number = event.number
-            self._go_on(f"trial {event.number}", event.plan.describe())
+            self._go_on(f"trial {event.number}  {event.plan.describe()}")
         elif isinstance(event, TrialEnded):
             self._learn(event.trial)
         elif isinstance(event, TrialRepeated):
-            self.detail, self.delayed = f"once more: {event.reason}", True
+            self.detail = f"once more: {event.reason}"
         elif isinstance(event, StepTaken) and event.number in (None, self.number):
-            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s"
-            self.delayed = event.delayed
+            late = ", delayed by others" if event.delayed else ""
+            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
         elif isinstance(event, Said):
             self.detail = event.text
         elif isinstance(event, Waiting):
-            self._go_on("waiting", f"for {event.owner}, which measures on this machine")
-        elif isinstance(event, Disturbed):
-            self.neighbours = event.neighbours
-            if event.waiting:
-                self._go_on("waiting", "until nobody else computes here")
+            self._go_on(f"waiting for {event.owner}, which measures on this machine")
+        elif isinstance(event, Disturbed) and event.waiting:
+            self._go_on(f"waiting until it is quiet: {', '.join(event.neighbours)}")
         elif isinstance(event, ConfirmStarted):
-            self._go_on("confirming", f"{len(event.plans)} plans side by side")
+            self._go_on(f"confirming {len(event.plans)} plans side by side")
 
-    def _go_on(self, heading: str, doing: str) -> None:
-        self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False
+    def _go_on(self, doing: str) -> None:
+        self.doing, self.detail = doing, ""
 
     def _learn(self, trial: Trial) -> None:
         self.done += 1
@@ -266,55 +260,27 @@ class Standing:
         if self.best is None or _rate(trial) > _rate(self.best):
             self.best = trial
 
-    @property
-    def of_all(self) -> str:
-        """``5 of 20``: the trial that runs, or ran last; empty before the space is known."""
-        if self.trials is None or not self.heading.startswith("trial"):
-            return ""
-        return f"{self.number + 1} of {self.trials}"
-
-    def gain(self) -> str | None:
-        """The best trial so far, compared with today's launch: single trials, so roughly."""
-        if self.best is None:
-            return None
-        rate = f"{figure(_rate(self.best))} samples/s"
-        if self.today is None or self.best is self.today:
-            return rate
-        return f"{rate}, about {_rate(self.best) / _rate(self.today):.1f} × today"
-
-    def time(self, now: float) -> str:
-        """``1m 12s, 5m 00s at most``."""
-        most = "" if self.most_seconds == math.inf else f", {elapsed(self.most_seconds)} at most"
-        return elapsed(now - self.started) + most
-
     def tail(self, now: float) -> str:
-        """The same in few words, for the end of a line in a log."""
+        """How many trials, the time, the best so far: of single trials, so it is roughly known."""
         of = "" if self.trials is None else f"{self.done} of {self.trials}, "
-        gain = "" if self.best is None or self.best is self.today else f", best {self.gain()}"
-        return f"[{of}{elapsed(now - self.started)}{gain}]"
+        most = "" if self.most_seconds == math.inf else f" of {elapsed(self.most_seconds)}"
+        gain = ""
+        if self.best is not None and self.best is not self.today:
+            gain = f", best {figure(_rate(self.best))} samples/s"
+            if self.today is not None:
+                gain += f", about {_rate(self.best) / _rate(self.today):.1f} × today"
+        return f"[{of}{elapsed(now - self.started)}{most}{gain}]"
 
 
-def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
-    """The standing for a terminal: a few lines, each cut where the terminal ends."""
+def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
+    """The standing for a terminal: two lines, each cut where the terminal ends."""
     from rich.text import Text
 
-    of = f"{standing.of_all}  " if standing.of_all else ""
-    late = "  delayed by others" if standing.delayed else ""
-    gain, best = standing.gain(), standing.best
-    rows = [(standing.heading, (of, "bold cyan"), (standing.doing, "bold"))]
-    if standing.detail or late:
-        rows.append(("", (visible(standing.detail), ""), (late, "yellow")))
-    if gain is not None and best is not None:
-        heading = "today" if best is standing.today else "best"
-        rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
-    rows.append(("time", (standing.time(now), ""), ("", "")))
-    if standing.neighbours:
-        words = visible(", ".join(standing.neighbours))
-        rows.append(("beside you", (words, "yellow"), ("", "")))
-    lines = [Text.assemble((f"{heading:12}", "dim"), *parts) for heading, *parts in rows]
+    doing = Text.assemble((visible(standing.doing), "bold cyan"), f"  {visible(standing.detail)}")
+    lines = (doing, Text(standing.tail(now), "green"))
     for line in lines:
         line.truncate(max(1, columns - 1), overflow="ellipsis")
-    return tuple(lines)
+    return lines
 
 
 def elapsed(seconds: float) -> str:
