@@ -31,9 +31,8 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 
 _EXCLUDES = {
     # an option: the options that make no sense with it
-    "json": ("markdown", "print_fix", "record"),
-    "markdown": ("print_fix", "record"),
-    "print_fix": ("record", "hosts", "hostfile"),
+    "json": ("markdown", "record"),
+    "markdown": ("record",),
     "explain": ("record", "stack", "check_file"),
     "root": ("deep", "python", "hosts"),
     "record": ("stack", "check_file", "hosts"),
@@ -41,14 +40,13 @@ _EXCLUDES = {
     "check_file": ("deep", "hosts"),
     "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("print_fix", "root", "record", "stack", "check_file", "launch_words")
+_ONE_MACHINE = ("root", "record", "stack", "check_file", "launch_words")
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
 @click.command(name="doctor", cls=ConfiguredCommand)
 @json_option
 @click.option("--markdown", is_flag=True, help="For pasting into an issue.")
-@click.option("--print-fix", is_flag=True, help="The cures as one shell script.")
 @click.option(
     "--explain",
     is_flag=False,
@@ -137,13 +135,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
         found = _look_at(host, launch, stack, check_file, deep=asked["deep"]).only(chosen)
-    about_machine = stack is None and check_file is None
-    if asked["print_fix"] and isinstance(found, Diagnosis):
-        from cputune.report.fixes import fix_script
-
-        click.echo(fix_script(found), nl=False)
-    else:
-        _show(found, asked, host, machine=about_machine)
+    _show(found, asked, host, machine=stack is None and check_file is None)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
 

@@ -249,8 +249,9 @@ def test_cures_install_into_the_python_that_is_examined(cputune: Run, tmp_path: 
     metadata = site / "transformers-5.23.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Name: transformers\nVersion: 5.23.0\n", encoding="utf-8")
-    ended = cputune("doctor", "--print-fix", "--python", str(theirs), "--fail-on", "never")
-    assert f"\n'{theirs}/bin/python' -m pip install torch --index-url" in ended.out
+    ended = cputune("doctor", "--json", "--python", str(theirs), "--fail-on", "never")
+    commands = [finding["command"] or "" for finding in document(ended)["findings"]]
+    assert any(c.startswith(f"'{theirs}/bin/python' -m pip install torch") for c in commands)
 
 
 @pytest.mark.parametrize("path", ["/nowhere/python", "/etc/passwd", "/bin/true", "/"])

@@ -80,7 +80,6 @@ def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None
         (("--hosts", "a", "--hostfile", "f"), "exclude each other"),
         (("--hosts", "slurm"), "this is no Slurm allocation"),
         (("--hosts", "a", "--root", "/tmp"), "--root and --hosts exclude each other"),
-        (("--hosts", "a", "--print-fix"), "--print-fix and --hosts exclude each other"),
         (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh is not here"),
         (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
         (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),

@@ -1,4 +1,4 @@
-"""Cures fit together: who sources the script of cures, and again, has none left."""
+"""Cures fit together: who pastes them, and those of what then comes up, has none left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from cputune.doctor.checkfile import check_file
 from cputune.doctor.variables import advised
 from cputune.facts import HostFacts
 from cputune.probing import probe
-from cputune.report.fixes import fix_script
 
 STACKS: dict[str, dict[str, Any]] = {
     "today": {},
@@ -68,7 +67,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 
 
 def settings_of(script: str) -> dict[str, str | None]:
-    """What the live lines of a script set, and (None) unset."""
+    """What the lines of a command set, and (None) unset."""
     found: dict[str, str | None] = {}
     for line in script.splitlines():
         if "sudo" in line or "|" in line:
@@ -81,13 +80,21 @@ def settings_of(script: str) -> dict[str, str | None]:
     return found
 
 
-MOST_SCRIPTS = 4
+MOST_ROUNDS = 4
+
+
+def cures(facts: HostFacts) -> dict[str, str | None]:
+    """What the commands of all findings set; of two, that of the worse finding."""
+    found: dict[str, str | None] = {}
+    for finding in diagnose(facts).findings:
+        found = {**settings_of(finding.command or ""), **found}
+    return found
 
 
 def sourced(facts: HostFacts) -> HostFacts:
-    """The machine as it is after its script was sourced, and those of what then came up."""
-    for _ in range(MOST_SCRIPTS):
-        merged = {**facts.environment, **settings_of(fix_script(diagnose(facts)))}
+    """The machine as it is after its cures were pasted, and those of what then came up."""
+    for _ in range(MOST_ROUNDS):
+        merged = {**facts.environment, **cures(facts)}
         environment = {name: text for name, text in merged.items() if text is not None}
         words = environment.get("LD_PRELOAD", "").replace(":", " ").split()
         missing = tuple(path for path in facts.preload_missing if path in words)
@@ -113,9 +120,9 @@ variables = st.fixed_dictionaries(
 
 @settings(max_examples=40, deadline=None)
 @given(machines, variables)
-def test_scripts_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -> None:
+def test_cures_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -> None:
     after = sourced(with_variables(machine, variables))
-    assert settings_of(fix_script(diagnose(after))) == {}
+    assert cures(after) == {}
 
 
 @settings(max_examples=80, deadline=None)
@@ -123,7 +130,7 @@ def test_scripts_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -
 def test_no_two_findings_set_a_variable_differently(
     machine: HostFacts, variables: dict[str, str]
 ) -> None:
-    """Whoever pastes the commands one by one ends as one who sources the script."""
+    """Whoever pastes the commands in another order ends with the same variables."""
     found: dict[str, set[str | None]] = {}
     for finding in diagnose(with_variables(machine, variables)).findings:
         for name, text in settings_of(finding.command or "").items():
@@ -149,7 +156,7 @@ def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stac
 @pytest.mark.parametrize(("machine", "threads"), [("two sockets", "28"), ("eight sockets", "18")])
 def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
     facts = bare(machine, "today")
-    assert settings_of(fix_script(diagnose(facts)))["OMP_NUM_THREADS"] == threads
+    assert cures(facts)["OMP_NUM_THREADS"] == threads
     assert advised(facts).ranks * advised(facts).threads <= facts.topology.physical_cores
 
 
@@ -158,18 +165,7 @@ def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
 def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, str]) -> None:
     facts = probe(machine(None, **shape, record={"packages": packages}))
     after = sourced(facts)
-    assert settings_of(fix_script(diagnose(after))) == {}
+    assert cures(after) == {}
     launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
     condemned = {finding.code for finding in check_file(launch, "run.sh", after)}
     assert "file-oversubscribed" not in condemned
-
-
-def test_a_command_with_a_quoted_line_break_is_a_comment() -> None:
-    """Before, a recorded path with one was a traceback; what follows it must be no command."""
-    finding = replace(
-        diagnose(probe(machine(None))).findings[0],
-        command="export LD_PRELOAD='/a\nexport EVIL=1\nb/lib.so'",
-    )
-    text = fix_script(replace(diagnose(probe(machine(None))), findings=(finding,)))
-    assert "# by hand: export LD_PRELOAD='/a\\nexport EVIL=1\\nb/lib.so'" in text
-    assert "\nexport EVIL" not in text

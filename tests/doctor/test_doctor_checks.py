@@ -24,7 +24,7 @@ from clean_machine import (
 )
 from scripts import shellcheck
 
-from cputune.doctor import Diagnosis, diagnose
+from cputune.doctor import diagnose
 from cputune.doctor.checks import versions
 from cputune.doctor.registry import CHECKS
 from cputune.facts import (
@@ -39,7 +39,6 @@ from cputune.facts import (
     Unknown,
 )
 from cputune.host import Place, Stray, Surroundings
-from cputune.report.fixes import fix_script
 
 BY_CODE = {check.code: check for check in CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "findings"
@@ -730,11 +729,13 @@ def test_a_clean_machine_has_no_findings() -> None:
     assert diagnose(CLEAN).findings == ()
 
 
-def test_the_cures_of_all_faults_are_one_script_that_bash_and_shellcheck_take(
+def test_bash_and_shellcheck_take_the_cures_of_all_faults(
     tmp_path: Path,
 ) -> None:
     findings = tuple(f for code, changes in FAULTS for f in BY_CODE[code](changed(**changes)))
     path = tmp_path / "fix.sh"
-    path.write_text(fix_script(Diagnosis(facts=CLEAN, findings=findings)))
+    commands = dict.fromkeys(one.command for one in findings if one.command)
+    head = "#!/usr/bin/env bash\n# shellcheck disable=SC2012\n"  # sizes in /dev/shm, for people
+    path.write_text(head + "\n".join(commands))
     subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
     assert shellcheck(path) == ""
