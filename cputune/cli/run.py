@@ -17,7 +17,6 @@ from cputune.cli.given import (
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, script_of
-from cputune.emitters.command import rank_script
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.interpreter import has_module, training_python
 from cputune.layout import baseline_plan, guide_plan
@@ -78,7 +77,7 @@ def command(
         chosen = replace(chosen, processes_per_node=1, cpus=chosen.cpus[:1])
     say(f"training with {chosen.describe()}")
     try:
-        code = foreground.run(workload, chosen, facts, rank_script=rank_script())
+        code = foreground.run(workload, chosen, facts)
     except ValueError as error:
         raise UsageError(str(error), hint="--plan takes the number of another trial") from error
     except (Infeasible, OSError) as error:

@@ -15,7 +15,6 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.Force``.
                            Without it nothing of the plan is set: the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
-    CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
     CPUTUNE_TRIAL_SAMPLES  how many examples a recipe takes of its data: loading all takes long
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
@@ -36,7 +35,6 @@ from pathlib import Path
 SOCKET_VARIABLE = "CPUTUNE_TRIAL_SOCKET"
 SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
 FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
-CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
 SAMPLES_VARIABLE = "CPUTUNE_TRIAL_SAMPLES"

@@ -16,7 +16,6 @@ from typing import Any
 
 from cputune.inside import (
     CHILD_VARIABLE,
-    CPUS_VARIABLE,
     FORCE_VARIABLE,
     carry,
     loops,
@@ -24,7 +23,7 @@ from cputune.inside import (
     trainer_hooks,
 )
 from cputune.inside.carry import Carrier, Force, Original, Patch, around, watch
-from cputune.inside.messages import LOCAL_RANK_NAMES, OF_LAUNCHERS, Speaker, number_from
+from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
 from cputune.inside.trainer_hooks import silence
 
@@ -265,9 +264,6 @@ def run_script(argv: list[str]) -> int:
 
     An exception is told with its name, and its traceback goes to stderr, as without us.
     """
-    shares = os.environ.get(CPUS_VARIABLE)
-    if shares:
-        os.sched_setaffinity(0, json.loads(shares)[number_from(LOCAL_RANK_NAMES)])
     meter = install()
     watch_children()
     meter.speaker.say({"event": "note", "text": "started"})

@@ -7,11 +7,13 @@ is first needed) and the process that listens (``cputune.ranks``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, NoReturn, TypedDict
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
@@ -356,7 +358,6 @@ def leave() -> NoReturn:
 
     What was put here for the launch goes too: who started it may have been killed.
     """
-    import contextlib
     import shutil
     from pathlib import Path
 
@@ -373,7 +374,8 @@ def connected(address: str) -> socket.socket:
     """A line to a listener: a Unix socket's path, or ``tcp:TOKEN:PORT:HOST``. Raises OSError."""
     if not address.startswith(TCP):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(address)
+        with short_path(address) as path:
+            connection.connect(path)
         return connection
     token, port, host = address[len(TCP) :].split(":", 2)
     connection = socket.create_connection((host, int(port)), CONNECT_SECONDS)
@@ -381,6 +383,16 @@ def connected(address: str) -> socket.socket:
     keep_alive(connection)
     connection.sendall(token.encode() + b"\n")
     return connection
+
+
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """The path of a Unix socket, by its folder's descriptor: 108 bytes are the most (unix(7))."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -7,7 +7,8 @@ whose turn it is. The commands of this machine by which a launch begins run belo
 ======= ============ ==================================================================
 way     format       how it is started
 ======= ============ ==================================================================
-none    none         here: a process for each rank, or oneCCL's mpirun (``ranks/commands.py``)
+none    none         here: a process for each rank (``ranks/commands.py``)
+none    mpirun.sh    here, where oneCCL wants the ranks started by an MPI
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
                      of it when its standard input ends or the line home is cut
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
@@ -27,7 +28,7 @@ import random
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ class Engine:
     ranks of a plan are started directly (``cputune.ranks.commands``).
     """
 
+    reach: Reach
     format: str = ""
 
     def start(self, launch: Launch) -> list[RankCommand]:
@@ -128,9 +130,9 @@ def engine_of(reach: Reach, plan: Plan) -> Engine:
         assert isinstance(reach, Pods)
         return ByTrainJob(reach)
     if isinstance(reach, Srun) and not plan.as_found:
-        return SlurmStep(reach)
+        return FromHere(reach, "slurm")
     if isinstance(reach, Mpirun):
-        return ByMpirun(reach) if plan.nodes > 1 else Held(reach, "mpirun")
+        return FromHere(reach) if plan.nodes > 1 else Held(reach, "mpirun")
     return Held(reach)
 
 
@@ -151,8 +153,7 @@ class Held(Engine):
         for number, node in enumerate(launch.nodes):
             several = {"NODE_RANK": str(number), "PORT": meeting} if launch.plan.nodes > 1 else {}
             asked = {
-                "files": all_files(launch),
-                "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
+                **question(launch, all_files(launch)),
                 "argv": [_moved(word) for word in started],
                 "env": {**ours, **told, **several},
                 "cwd": os.getcwd(),
@@ -180,18 +181,44 @@ class Held(Engine):
 
 
 @dataclass(frozen=True, slots=True)
-class _FromHere(Engine):
-    """A script that is started on this machine alone, and reaches the other hosts by itself."""
+class FromHere(Engine):
+    """A script that is started on this machine alone, and reaches the other hosts by itself.
+
+    Either by the script's own srun, a step of the Slurm allocation that we are in; or by its
+    mpirun, whose daemons go through an ssh that hands our variables on.
+    """
 
     reach: Reach
+    format: str = "mpirun"
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """As every verb: see ``Engine``."""
+        folder, environment = launch.folder, launch.environment
+        asked = question(launch, all_files(launch))
+        self._ask_others(launch, script_text("place.py"), asked)
+        for name, text in asked["files"].items():
+            write(folder / name, text, 0o700 if name in asked["programs"] else 0o600)
+        (folder / "scratch").mkdir(exist_ok=True)
+        told = reporting(launch.variables, str(folder), environment.get("PYTHONPATH"))
+        if isinstance(self.reach, Srun):
+            told["LAUNCH_DIR"] = str(folder / LAUNCH)
+            told["LAUNCH_NODES"] = ",".join(node.name for node in launch.nodes)
+        elif launch.nodes:
+            ssh = self.reach.words if isinstance(self.reach, Ssh) else ("ssh",)
+            programs = ssh_handing_on(folder, told, ssh, environment)
+            told["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
+        script = str(folder / LAUNCH / launch.files[0].name)
+        return [command(["bash", script], {**environment, **told})]
 
     def watch(self, launch: Launch) -> str | None:
         """Nothing: it waits for nobody. A host that is gone is looked for, since it shows late."""
-        return _look_for(self.reach, launch)
+        self._ask_others(launch, "print('{}')", {})
+        return None
 
     def end(self, launch: Launch) -> None:
-        """Remove what was put on other hosts."""
-        _take_away(self.reach, launch)
+        """Remove the files from every other host; a host that is lost keeps them."""
+        with contextlib.suppress(CputuneError, HostLost):
+            self._ask_others(launch, script_text("place.py"), question(launch, None))
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """The host that one command for all names as it ends: a way or a node has failed."""
@@ -205,32 +232,12 @@ class _FromHere(Engine):
                     return HostLost(node.name, said)
         return None
 
-
-@dataclass(frozen=True, slots=True)
-class SlurmStep(_FromHere):
-    """A step of the Slurm allocation that we are in: the script's own srun."""
-
-    format: str = "slurm"
-
-    def start(self, launch: Launch) -> list[RankCommand]:
-        """As every verb: see ``Engine``."""
-        nodes = ",".join(node.name for node in launch.nodes)
-        told = {"LAUNCH_DIR": str(launch.folder / LAUNCH), "LAUNCH_NODES": nodes}
-        _place(self.reach, launch)
-        return [_started_here(launch, told)]
-
-
-@dataclass(frozen=True, slots=True)
-class ByMpirun(_FromHere):
-    """The script's mpirun, here; its daemons go through an ssh that hands our variables on."""
-
-    format: str = "mpirun"
-
-    def start(self, launch: Launch) -> list[RankCommand]:
-        """As every verb: see ``Engine``."""
-        _place(self.reach, launch)
-        ssh = self.reach.words if isinstance(self.reach, Ssh) else ("ssh",)
-        return [_started_here(launch, {}, through=handing_on(launch, ssh))]
+    def _ask_others(self, launch: Launch, script: str, asked: Mapping[str, object]) -> None:
+        """Raise HostLost where another host gives no answer: its ranks will not come up."""
+        others = [node for node in launch.nodes if not is_here(node.name)]
+        for answer in ask_each(others, self.reach, script, lambda _: asked, PLACE_SECONDS):
+            if answer.unreachable is not None:
+                raise HostLost(answer.node.name, answer.unreachable.reason)
 
 
 LOST = re.compile(
@@ -241,15 +248,15 @@ LOST = re.compile(
 
 
 def render_for(
-    reach: Reach,
+    engine: Engine,
     plan: Plan,
     workload: Workload,
     facts: HostFacts,
-    nodes: Sequence[Node],
-    interface: str | None,
+    nodes: Sequence[Node] = (),
+    interface: str | None = None,
 ) -> tuple[EmittedFile, ...]:
     """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible."""
-    in_pods = reach.name == PODS
+    reach, in_pods = engine.reach, engine.reach.name == PODS
     of_nodes = Cluster(interface=interface if plan.nodes > 1 else None)
     asked = Emission(
         facts=facts,
@@ -259,7 +266,7 @@ def render_for(
         mpi=reach.dialect if isinstance(reach, Mpirun) else None,
     )
     try:
-        return render(plan, workload, engine_of(reach, plan).format, asked)
+        return render(plan, workload, engine.format, asked)
     except UsageError as error:
         raise Infeasible(f"{error}: {error.hint}" if error.hint else str(error)) from error
 
@@ -326,15 +333,20 @@ def all_files(launch: Launch) -> dict[str, str]:
     return {**ours, **{f"{LAUNCH}/{one.name}": one.text for one in launch.files}}
 
 
-def write_here(launch: Launch) -> None:
-    """Write the files of a launch into its folder."""
-    for name, text in all_files(launch).items():
-        path = launch.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    for one in launch.files:
-        (launch.folder / LAUNCH / one.name).chmod(0o700 if one.executable else 0o600)
-    (launch.folder / "scratch").mkdir(exist_ok=True)
+def question(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
+    """What ``remote/sent`` is asked of files: to put them into the launch's folder, or remove it.
+
+    There an operator's programs are executable.
+    """
+    programs = [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable]
+    return {"folder": str(launch.folder), "files": files, "programs": programs}
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file, and the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
 
 
 def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> dict[str, str]:
@@ -344,54 +356,10 @@ def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> 
     return {**told, "PYTHONPATH": f"{path}:{others}" if others else path}
 
 
-def _started_here(
-    launch: Launch, more: Mapping[str, str], through: str | None = None
-) -> RankCommand:
-    write_here(launch)
-    ours = launch.environment
-    told = reporting(launch.variables, str(launch.folder), ours.get("PYTHONPATH"))
-    path = {"PATH": f"{through}:{ours.get('PATH', os.defpath)}"} if through else {}
-    script = str(launch.folder / LAUNCH / launch.files[0].name)
-    return command(["bash", script], {**ours, **told, **more, **path})
-
-
 def _moved(word: str) -> str:
     """The path of a file of cputune in the folder of the launch."""
     here = f"{root_directory()}/cputune/"
     return f"{HERE}/{LIBRARY}/cputune/{word[len(here) :]}" if word.startswith(here) else word
-
-
-def _others(launch: Launch) -> list[Node]:
-    return [node for node in launch.nodes if not is_here(node.name)]
-
-
-def _place(reach: Reach, launch: Launch) -> None:
-    """Put the files on every other host, at the same path. Raises HostLost."""
-    asked = {
-        "folder": str(launch.folder),
-        "files": all_files(launch),
-        "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
-    }
-    _ask_others(reach, launch, script_text("place.py"), asked)
-
-
-def _look_for(reach: Reach, launch: Launch) -> str | None:
-    """Raise HostLost where another host gives no answer: its ranks will not come up."""
-    _ask_others(reach, launch, "print('{}')", {})
-    return None
-
-
-def _ask_others(reach: Reach, launch: Launch, script: str, asked: Mapping[str, object]) -> None:
-    for answer in ask_each(_others(launch), reach, script, lambda _: asked, PLACE_SECONDS):
-        if answer.unreachable is not None:
-            raise HostLost(answer.node.name, answer.unreachable.reason)
-
-
-def _take_away(reach: Reach, launch: Launch) -> None:
-    """Remove the files from every other host; a host that is lost keeps them."""
-    asked = {"folder": str(launch.folder), "files": None}
-    with contextlib.suppress(CputuneError):
-        ask_each(_others(launch), reach, script_text("place.py"), lambda _: asked, PLACE_SECONDS)
 
 
 SSH = """#!{python}
@@ -409,18 +377,15 @@ os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 line of several commands."""
 
 
-def handing_on(launch: Launch, ssh: Sequence[str] = ("ssh",)) -> str:
-    """A folder with an ssh that hands on the variables of a launch; it is put first on PATH.
+def ssh_handing_on(
+    folder: Path, carried: Iterable[str], ssh: Sequence[str], environment: Mapping[str, str]
+) -> str:
+    """A folder with an ssh that hands variables on; it is put first on PATH.
 
     Open MPI hands no variables on unasked. This ssh also takes the options by which the user
     reaches hosts.
     """
-    programs = launch.folder / "bin"
-    programs.mkdir(parents=True, exist_ok=True)
-    found = shutil.which(ssh[0], path=launch.environment.get("PATH")) or ssh[0]
-    carried = ("PYTHONPATH", *launch.variables)
-    program = programs / "ssh"
-    text = SSH.format(python=training_python(), carried=carried, ssh=[found, *ssh[1:]])
-    program.write_text(text, encoding="utf-8")
-    program.chmod(0o700)
-    return str(programs)
+    found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
+    text = SSH.format(python=training_python(), carried=tuple(carried), ssh=[found, *ssh[1:]])
+    write(folder / "bin" / "ssh", text, 0o700)
+    return str(folder / "bin")

@@ -8,27 +8,25 @@ signals that are sent to us alone are passed on to them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 from cputune.carrier.command import carried, launch_command
 from cputune.carrier.environment import base_environment
-from cputune.cpulist import render
 from cputune.facts import HostFacts
 from cputune.host.children import below, end
 from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import commands
-from cputune.ranks.engines import Launch
-from cputune.ranks.messages import RankCommand
-from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG
+from cputune.ranks.engines import Launch, render_for, write
+from cputune.ranks.messages import RankCommand, command
+from cputune.ranks.supervisor_main import end_with
+from cputune.ranks.work_folder import WorkFolder
 from cputune.workload import Workload
 
 GRACE_SECONDS = 10.0
@@ -40,30 +38,30 @@ PASSED_ON = (
     signal.SIGXCPU,
 )  # fmt: skip
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
-_LIBC = ctypes.CDLL(None)
 
 
-def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) -> int:
+def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
     """Train with a plan, to the end of the script; its exit code, 128 + N for signal N.
 
-    ``rank_script`` numbers and binds the ranks that an MPI starts, as in emitted files. A plan that
-    runs as found is the launch that was typed. A launch of one process does not return. Raises
-    ValueError where the batch cannot be divided over the ranks, Infeasible where a plan of oneCCL
-    finds no Intel MPI.
+    A plan that runs as found is the launch that was typed, and one of oneCCL the mpirun that is
+    emitted for it. A launch of one process does not return. Raises ValueError where the batch
+    cannot be divided over the ranks, Infeasible where a plan cannot be written down.
     """
     versions = {p.name: p.version for p in facts.packages if p.version}
     way = carried(workload, plan, versions)
     base = base_environment(os.environ, plan, way.variables, offline=False)
     if plan.as_found and workload.launch:
         become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
-    words = workload.filled(launch_command(workload, way), os.environ)
-    command = [training_python(), *words]
-    engine = commands.Here(facts=facts)
+    if commands.needs_mpirun(plan):
+        with WorkFolder() as work:
+            files = render_for(commands.BY_MPIRUN, plan, workload, facts)
+            for one in files:
+                write(work.path / one.name, one.text)
+            return supervise([command(["bash", str(work.path / files[0].name)], os.environ)])
+    words = (training_python(), *workload.filled(launch_command(workload, way), os.environ))
+    engine = commands.Here()
     with engine.holder:
-        if commands.needs_mpirun(plan):
-            shares = "/".join(render(cpus) for cpus in plan.cpus)
-            command[1:1] = [str(rank_script), "--launcher", "mpi", "--cpus", shares, "--"]
-        launch = Launch(plan=plan, argv=tuple(command), variables=way.variables, environment=base)
+        launch = Launch(plan=plan, argv=words, variables=way.variables, environment=base)
         ranks = engine.start(launch)
         if plan.world_size == 1:
             become(ranks[0])
@@ -114,9 +112,7 @@ def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def prepare() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
         if rank["cpus"] is not None:
             os.sched_setaffinity(0, rank["cpus"])

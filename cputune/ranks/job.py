@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from cputune.equivalence import Training, training_of
@@ -25,7 +25,7 @@ from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
-from cputune.ranks.supervisor import Supervisor, kernel_kills
+from cputune.ranks.supervisor import Supervisor
 from cputune.ranks.supervisor_main import TAIL_BYTES
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
@@ -49,6 +49,22 @@ takes time."""
 MOST_WORDS = 2000
 """How many characters of a failing script's output are kept."""
 
+STARTUP_SECONDS = 1800.0
+"""The patience with the first step: a script may download and tokenize before it trains."""
+
+IDLE_SECONDS = 180.0
+"""The patience with the first step while nothing is computed."""
+
+SMALLEST_STEP_TIMEOUT = 60.0
+SLOWER_THAN_BEFORE = 20.0
+"""The patience with a later step, over the slowest one before it. One busy process beside it can
+make a step 9 times as long."""
+
+LOOK_EVERY_SECONDS = 20.0
+IDLE_SHARE = 0.002
+"""A process that uses less than this share of one CPU is not about to start: even a download of
+half a megabyte per second uses several times as much."""
+
 LOOK_SECONDS = 1.0
 """How often a launch over hosts looks whether it has time left; the search may have ended."""
 
@@ -59,10 +75,26 @@ most so many."""
 
 TWICE = "each was started as a job of its own, or the launcher numbers them alike"
 
-SMALLEST_STEP_TIMEOUT = 60.0
-SLOWER_THAN_BEFORE = 20.0
-"""The patience with a step, over the slowest one before it. One busy process beside it can make a
-step 9 times as long."""
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    """What one rank has told.
+
+    Attributes:
+        state: what it really runs with; None where it never came to its first step.
+        trained: what it trained in its first steps.
+        trouble: the exception that its script raised, or why it could not run as asked.
+        profile: where its time went, where that was asked for.
+        pid: its process, where it is connected now.
+    """
+
+    number: int
+    state: RankState | None = None
+    steps: list[Step] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
+    trouble: str | None = None
+    profile: Profiled | None = None
+    pid: int | None = None
 
 
 class Job:
@@ -72,15 +104,12 @@ class Job:
     ends them there is not seen from here, and they stand still by waiting for their turn.
 
     Attributes:
-        states: what each rank really runs with, as it said at its first step.
-        ranks: the steps of each rank.
+        ranks: what each rank has told, by its number.
         exits: of the processes that were started here, in the order of their ends.
-        errors: exceptions that scripts raised, with the rank.
-        refusals: why a rank could not run as asked.
+        errors: exceptions that scripts raised, the first first.
         ends: scripts that came to their own end.
-        trained: what each rank told of its first steps.
+        refused: why a rank could not run as asked.
         waits: the share of each step of each rank that it waited for its data.
-        profiles: where the time of each rank went, where that was asked for.
     """
 
     def __init__(
@@ -93,40 +122,40 @@ class Job:
         in_turns: bool = False,
         hosts: Sequence[str] = (),
         on_note: Callable[[str], None] = lambda text: None,
+        clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ),
     ) -> None:
-        """``hosts`` are the other hosts on which the ranks run, in order; none: this machine."""
+        """``hosts`` are the other hosts on which the ranks run, in order; none: this machine.
+
+        What is written passes through ``clean``. The job ends the supervisor, and closes the post.
+        """
         self._supervisor = supervisor
         self._hosts = tuple(hosts)
         self._post = post
+        post.add(supervisor.socket, supervisor.lines)
         self._world = ranks
         self._grace_seconds = grace_seconds
         self._on_note = on_note
-        self.clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
+        self._clean = clean
         self._engine: tuple[Engine, Launch] | None = None
         self._gather = Gather(ranks)
         self._started = 0
         self._ended = False
-        self._hopeless = False
         self._slowest = 0.0
         self._quickest = math.inf
         self._memory_kills = kernel_kills()
+        self._look_at = self._busy_until = self._used_seconds = 0.0
+        self._waits = ""
         self._in_turns = in_turns
-        self._allowed = 1
-        self._wanted = 1
+        self._allowed = self._wanted = 1
         self._runs_on = False
         self._held: list[Step] = []
         self._to_profile = 0
-        self.states: dict[int, RankState] = {}
-        self.ranks: dict[int, list[Step]] = {}
+        self.ranks: dict[int, Rank] = {}
         self.exits: list[Exit] = []
-        self.errors: list[tuple[int, Raised]] = []
-        self.refusals: dict[int, str] = {}
+        self.errors: list[Raised] = []
         self.ends: list[Ended] = []
-        self.profiles: dict[int, Profiled] = {}
+        self.refused: Infeasible | None = None
         self.waits: list[float] = []
-        self.trained: dict[int, list[Trained]] = {}
-        self._speaking: dict[int, int] = {}
-        """The process of each rank that is heard now."""
 
     def launch(self, engine: Engine, launch: Launch) -> None:
         """Start the plan by its engine, which later says what it waits for and why it has ended."""
@@ -134,13 +163,9 @@ class Job:
         self.start(engine.start(launch))
 
     def start(
-        self,
-        commands: Sequence[RankCommand],
-        *,
-        mark: tuple[str, str] | None = None,
+        self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
     ) -> None:
-        """Start the ranks, or the launchers that start them (``mark``: see ``messages.Start``)."""
-        self._post.drop_ranks()
+        """Start the ranks, or the launchers that start them (``mark``: see ``Request``)."""
         self._started = len(commands)
         self._supervisor.start(commands, mark=mark)
 
@@ -151,6 +176,7 @@ class Job:
         the first one of the turn, each rank reports where the time goes.
         """
         self._wanted, self._to_profile = steps, profiled
+        self._supervisor.continue_ranks()
 
     def run_on(self) -> None:
         """Let a job take one step after the other, until ``comes_to_rest`` is called."""
@@ -163,25 +189,21 @@ class Job:
         """
         self._runs_on, self._wanted = False, 0
         until = time.monotonic() + seconds
-        while self._gather.count < self._allowed and self._lives:
+        while self._gather.count < self._allowed and not self._is_ending:
             if (left := until - time.monotonic()) <= 0:
                 return False
             self.hear(left)
         self._held.clear()
-        return self._lives
+        return not self._is_ending
 
     @property
-    def _lives(self) -> bool:
-        return not (self.exits or self.errors or self.ends or self.refusals)
+    def _is_ending(self) -> bool:
+        return bool(self.exits or self.errors or self.ends or self.refused)
 
     def stand_still(self) -> None:
-        """Stop every process of the launch, until ``go_on`` (see ``Supervisor.stop_ranks``)."""
+        """Stop every process of the launch until its next turn (``Supervisor.stop_ranks``)."""
         if not self._hosts:
             self._supervisor.stop_ranks()
-
-    def go_on(self) -> None:
-        """Let the processes run again."""
-        self._supervisor.continue_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
         """Wait for ``seconds`` at most until somebody speaks; the job's steps now complete.
@@ -209,7 +231,6 @@ class Job:
         self,
         check: Callable[[Sequence[RankState]], None],
         script: str,
-        patience: Patience,
         seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> Iterator[Step]:
         """The steps of the job; ``check`` sees the state of all ranks before the first one.
@@ -217,52 +238,89 @@ class Job:
         Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
         of the time: once there are steps, for another one that is no slower.
         """
-        # The CPU time on other hosts is not known: they are taken to compute all the time.
-        used = time.monotonic if self._hosts else self._supervisor.cpu_seconds
-        idle = IdleWatch(used, patience.idle)
-        waited_since = time.monotonic()
-        looked, told = waited_since, ""
+        since = self._busy_until = time.monotonic()
+        self._look_at = since + min(LOOK_EVERY_SECONDS, IDLE_SECONDS / 2)
         checked = False
         while True:
-            silent = self._hosts and len(self._speaking) < self._world
-            if silent and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
-                # Once a rank has connected, the connection shows whether its host is there.
-                now = self._waits_for() or ""
-                if now not in ("", told):
-                    self._on_note(f"it waits for {now}")
-                looked, told = time.monotonic(), now
             self._allow_what_is_wanted()
-            left = waited_since + self._longest(patience) - time.monotonic()
-            if left <= 0:
-                raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
-            time_left = seconds_left() + self._slowest
-            if time_left <= 0:
-                waits = self._waits_for()
-                raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
-            left = min(left, time_left, LOOK_SECONDS if self._hosts else math.inf)
-            if self._gather.count == 0:
-                if idle.hangs():
-                    reason = f"no first step, and nothing was computed for {patience.idle:.0f} s"
-                    raise self._timed_out(reason, patience)
-                left = min(left, idle.next_look_seconds)
-            for step in self.hear(left):
+            for step in self.hear(self._patience(since, seconds_left())):
                 self._held.append(step)
                 self._slowest = max(self._slowest, step.seconds)
                 self._quickest = min(self._quickest, step.seconds)
-                waited_since = time.monotonic()
-            for refusal in self.refusals.values():
-                raise Infeasible(refusal, hopeless=self._hopeless)
-            if not checked and len(self.states) == self._world:
+                since = time.monotonic()
+            if self.refused is not None:
+                raise self.refused
+            if not checked and len(self.observed) == self._world:
                 check(self.observed)
                 checked = True
             while checked and self._held:
                 self._wanted -= 1
                 yield self._held.pop(0)
                 self._allow_what_is_wanted()
-                waited_since = time.monotonic()
-            if self.exits or self.errors or self.ends:
-                self._hear_last_words()
+                since = time.monotonic()
+            if self._is_ending:
+                deadline = time.monotonic() + TRACEBACK_SECONDS
+                while self.errors and not self.exits and time.monotonic() < deadline:
+                    self.hear(deadline - time.monotonic())
+                self.hear_out(LAST_WORDS_SECONDS)
                 raise self._over(script)
+
+    def _patience(self, since: float, time_left: float) -> float:
+        """For how many seconds to wait now for a step, where nothing came ``since``.
+
+        Raises TimedOut and TimeUp.
+        """
+        now, count, every = time.monotonic(), self._gather.count, math.inf
+        longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
+        if count == 0:
+            longest, every = STARTUP_SECONDS, min(LOOK_EVERY_SECONDS, IDLE_SECONDS / 2)
+        if now - since >= longest:
+            if count:
+                raise self._timed_out(f"no step for {longest:.0f} s after {count} steps")
+            silent = ", ".join(str(n) for n in range(self._world) if not self._has_state(n))
+            of = f" of rank {silent}" if silent and self.observed else ""
+            raise self._timed_out(f"no first step in {longest:.0f} s{self._waiting()}{of}")
+        if time_left + self._slowest <= 0:
+            waits = self._waits_for()
+            raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
+        if count == 0 and now >= self._look_at:
+            self._look_at = now + every
+            self._look(now, every)
+        every = LOOK_SECONDS if self._hosts else every
+        return min(since + longest - now, time_left + self._slowest, every)
+
+    def _look(self, now: float, every: float) -> None:
+        """Before the first step: whether anything is computed, and what is waited for."""
+        if self._hosts:  # the CPU time there is not known: they are taken to compute all the time
+            # Once a rank has connected, the connection shows whether its host is there.
+            if sum(rank.pid is not None for rank in self.ranks.values()) < self._world:
+                waits = self._waits_for() or ""
+                if waits not in ("", self._waits):
+                    self._on_note(f"it waits for {waits}")
+                self._waits = waits
+            return
+        used = self._supervisor.cpu_seconds()
+        if used - self._used_seconds > IDLE_SHARE * every:
+            self._busy_until = now
+        elif now - self._busy_until >= IDLE_SECONDS:
+            idle = f"nothing was computed for {IDLE_SECONDS:.0f} s"
+            raise self._timed_out(f"no first step, and {idle}{self._waiting()}")
+        self._used_seconds = used
+
+    def _waits_for(self) -> str | None:
+        """What the engine waits for before the ranks run, in its words."""
+        if len(self.observed) == self._world or self._engine is None:
+            return None
+        engine, launch = self._engine
+        return engine.watch(launch)
+
+    def _waiting(self) -> str:
+        waits = self._waits_for()
+        return f": it waits for {waits}" if waits else ""
+
+    def _timed_out(self, reason: str) -> TimedOut:
+        tails = self.end().values()
+        return TimedOut(reason, details=next((tail for tail in tails if tail.strip()), None))
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
@@ -283,21 +341,26 @@ class Job:
             self._post.tell_ranks({"steps": more, "profile": self._to_profile})
             self._allowed, self._to_profile = self._allowed + more, 0
 
+    def _has_state(self, number: int) -> bool:
+        return number in self.ranks and self.ranks[number].state is not None
+
     @property
     def observed(self) -> tuple[RankState, ...]:
         """What each rank has reported, in their order."""
-        return tuple(self.states[rank] for rank in sorted(self.states))
+        told = (self.ranks[number].state for number in sorted(self.ranks))
+        return tuple(state for state in told if state is not None)
 
     def training(self) -> Training | None:
         """What all ranks train together, by what they reported of their first steps."""
-        states = self.observed
-        if len(self.trained) < self._world or len(states) < self._world:
+        ranks, states = [self.ranks[number] for number in sorted(self.ranks)], self.observed
+        trained = [rank.trained for rank in ranks if rank.trained]
+        if len(trained) < self._world or len(states) < self._world:
             return None
         rounded = any(state.get("products_rounded") for state in states)
         return training_of(
-            [self.trained[rank] for rank in sorted(self.trained)],
+            trained,
             dtype="bfloat16" if rounded else states[0].get("dtype"),
-            losses=[steps[0].loss for steps in self.ranks.values() if steps],
+            losses=[rank.steps[0].loss for rank in ranks if rank.steps],
             batch=global_batch(states),
             data=states[0].get("dataset_samples"),
         )
@@ -308,103 +371,71 @@ class Job:
             return {}
         self._ended = True
         tails = self._supervisor.end(self._grace_seconds)
-        tails = {number: self._cleaned(tail) for number, tail in tails.items()}
-        self._post.drop_ranks()
+        self._post.close()
         if self._engine is not None:
             self._engine[0].end(self._engine[1])
-        return tails
+        return {number: self.cleaned(tail) for number, tail in tails.items()}
 
     def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
         steps = []
         for source, message in heard:
             if isinstance(source, Supervisor):
-                self._hear_supervisor(source, message)
-            elif isinstance(source, int) and message is None:
-                self._speaking.pop(source, None)
+                if message is None:
+                    raise source.died()
+                told = cast(Exit, message)
+                if told["event"] == "exit":
+                    self.exits.append({**told, "tail": self.cleaned(told["tail"])})
             elif isinstance(source, int):
+                rank = self.ranks.setdefault(source, Rank(number=source))
                 try:
-                    step = self._hear_rank(source, cast(RankMessage, message))
+                    step = self._hear_rank(rank, cast("RankMessage | None", message))
                 except (KeyError, TypeError, ValueError) as error:
                     raise Crashed(f"rank {source} says what cannot be understood") from error
                 steps += [] if step is None else [step]
-        for rank, why in self._post.lost.items():
-            if self._hosts:
-                each = max(1, self._world // len(self._hosts))
-                raise HostLost(self._hosts[min(rank // each, len(self._hosts) - 1)], why)
+        for number in self._post.lost if self._hosts else ():
+            each = max(1, self._world // len(self._hosts))
+            name = self._hosts[min(number // each, len(self._hosts) - 1)]
+            raise HostLost(name, "the connection was cut")
         return steps
 
-    def _hear_supervisor(self, supervisor: Supervisor, message: object) -> None:
-        if supervisor is not self._supervisor:
-            return  # the supervisor is kept for another plan
-        if message is None:
-            raise supervisor.died()
-        answer = cast(Exit, message)
-        if answer["event"] == "exit":
-            self.exits.append({**answer, "tail": self._cleaned(answer["tail"])})
-
-    def _cleaned(self, text: str) -> str:
+    def cleaned(self, text: str) -> str:
         """What a script wrote, without secrets; it is cut last, or half of one would stay."""
-        return self.clean(text)[-TAIL_BYTES // 2 :]
+        return self._clean(text)[-TAIL_BYTES // 2 :]
 
-    def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
-        if message["event"] == "step":
+    def _hear_rank(self, rank: Rank, message: RankMessage | None) -> Step | None:
+        if message is None:
+            rank.pid = None
+        elif message["event"] == "step":
             step = of_rank(message)
             self.waits.append(float(message.get("waited") or 0.0) / max(step.seconds, 1e-9))
-            self.ranks.setdefault(rank, []).append(step)
+            rank.steps.append(step)
             if told := message.get("trained"):
-                self.trained.setdefault(rank, []).append(told)
-            return self._gather.add(rank, int(message["number"]), step)
-        if message["event"] == "hello":
-            first = self._speaking.setdefault(rank, message["pid"])
-            if self._hosts and first != message["pid"]:  # on one host: a child
-                self.refusals[rank] = f"two processes say that they are rank {rank}: {TWICE}"
+                rank.trained.append(told)
+            return self._gather.add(rank.number, int(message["number"]), step)
+        elif message["event"] == "hello":
+            rank.pid = message["pid"] if rank.pid is None else rank.pid
+            if self._hosts and rank.pid != message["pid"]:  # on one host: a child
+                self._refuse(rank, f"two processes say that they are rank {rank.number}: {TWICE}")
         elif message["event"] == "state":
-            message["local_rank"] = rank
-            self.states[rank] = message
+            message["local_rank"] = rank.number
+            rank.state = message
         elif message["event"] == "profile":
-            self.profiles[rank] = message
+            rank.profile = message
         elif message["event"] == "refused":
-            self.refusals[rank] = self._cleaned(str(message["reason"]))
-            self._hopeless = self._hopeless or bool(message.get("hopeless"))
+            self._refuse(rank, str(message["reason"]), hopeless=bool(message.get("hopeless")))
         elif message["event"] == "note":
             self._on_note(str(message["text"]))
         elif message["event"] == "error":
-            text = self._cleaned(str(message.get("text", "")))[:MOST_WORDS]
-            self.errors.append((rank, {**message, "text": text}))
+            text = self.cleaned(str(message.get("text", "")))[:MOST_WORDS]
+            self.errors.append({**message, "text": text})
+            rank.trouble = f"{message['kind']}: {text}"
         elif message["event"] == "end":
             self.ends.append(message)
         return None
 
-    def _hear_last_words(self) -> None:
-        deadline = time.monotonic() + TRACEBACK_SECONDS
-        while self.errors and not self.exits and (left := deadline - time.monotonic()) > 0:
-            self.hear(left)
-        self.hear_out(LAST_WORDS_SECONDS)
-
-    def _longest(self, patience: Patience) -> float:
-        if self._gather.count == 0:
-            return patience.startup
-        if patience.step is not None:
-            return patience.step
-        return max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
-
-    def _waits_for(self) -> str | None:
-        """What the engine waits for before the ranks run, in its words."""
-        if len(self.states) == self._world or self._engine is None:
-            return None
-        engine, launch = self._engine
-        return engine.watch(launch)
-
-    def _timed_out(self, reason: str, patience: Patience) -> TimedOut:
-        if waits := self._waits_for():
-            reason += f": it waits for {waits}"
-        tails = self.end()
-        silent = sorted(set(range(self._world)) - set(self.states))
-        if self._gather.count:
-            reason = f"no step for {self._longest(patience):.0f} s after {self._gather.count} steps"
-        elif self.states and silent:
-            reason += f" of rank {', '.join(map(str, silent))}"
-        return TimedOut(reason, details=next((t for t in tails.values() if t.strip()), None))
+    def _refuse(self, rank: Rank, reason: str, *, hopeless: bool = False) -> None:
+        rank.trouble = self.cleaned(reason)
+        self.refused = self.refused or Infeasible(rank.trouble, hopeless=hopeless)
 
     def _over(self, script: str) -> TrialError:
         if self._engine is not None:
@@ -419,11 +450,20 @@ class Job:
         before, now = self._memory_kills, None if self._hosts else kernel_kills()
         return failure(
             self.exits,
-            [raised for _, raised in self.errors],
+            self.errors,
             memory_kills=None if now is None or before is None else now - before,
             steps=self._gather.count,
             script=script,
         )
+
+
+def kernel_kills() -> int | None:
+    """How often the kernel has killed for memory since it booted; control groups included."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    except (OSError, ValueError, StopIteration):
+        return None
 
 
 def steps_ahead(step_seconds: float) -> int:
@@ -487,50 +527,3 @@ def _whole(steps: Iterable[Step]) -> Step:
         compile_seconds=max(step.compile_seconds for step in ranks),
         size=max(step.size for step in ranks),
     )
-
-
-LOOK_EVERY_SECONDS = 20.0
-IDLE_SHARE = 0.002
-"""A process that uses less than this share of one CPU is not about to start: even a download of
-half a megabyte per second uses several times as much."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long is waited for the steps of a job, in seconds.
-
-    Attributes:
-        startup: for the first step; a script may download and tokenize before it trains.
-        idle: for the first step while nothing is computed.
-        step: for each later step; None adapts it to the slowest so far.
-    """
-
-    startup: float = 1800.0
-    idle: float = 180.0
-    step: float | None = None
-
-
-class IdleWatch:
-    """Watches processes by the CPU time that they use, which ``cpu_seconds`` tells."""
-
-    def __init__(self, cpu_seconds: Callable[[], float], patience_seconds: float) -> None:
-        self._cpu_seconds = cpu_seconds
-        self._patience = patience_seconds
-        self._each = min(LOOK_EVERY_SECONDS, patience_seconds / 2)
-        self._seconds = cpu_seconds()
-        self._looked = self._busy_until = time.monotonic()
-
-    def hangs(self) -> bool:
-        """Whether nothing was computed for so long, as far as the last looks showed."""
-        now = time.monotonic()
-        if now - self._looked >= self._each:
-            seconds = self._cpu_seconds()
-            if seconds - self._seconds > IDLE_SHARE * (now - self._looked):
-                self._busy_until = now
-            self._looked, self._seconds = now, seconds
-        return self._looked - self._busy_until >= self._patience
-
-    @property
-    def next_look_seconds(self) -> float:
-        """How long to wait before looking again."""
-        return max(0.0, self._looked + self._each - time.monotonic())

@@ -6,7 +6,6 @@ that comes first on PYTHONPATH, and a socket. The artefact is not edited.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,9 +15,8 @@ from pathlib import Path
 from cputune.equivalence import Training
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
-from cputune.inside.messages import RankState
 from cputune.ranks.commands import on_python_path
-from cputune.ranks.job import Job
+from cputune.ranks.job import Job, Rank
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import Supervisor, tail_of
@@ -29,21 +27,11 @@ GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """What one rank has told. ``state`` is None where it never came to its first step."""
-
-    number: int
-    state: RankState | None = None
-    steps: tuple[Step, ...] = ()
-    trouble: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """How a launch went.
 
     Attributes:
-        ranks: what each rank has told, in order.
+        ranks: what each rank has told, in order; those that have told nothing are left out.
         steps: the steps of the whole job.
         training: what its first steps train; None where not every rank has told it.
         returncode: the first that was not 0, else 0; None where the launch had to be
@@ -85,71 +73,55 @@ def observe(
     ranks of other hosts reach it. What the script would have written goes to a temporary folder.
     Raises TrialError where the launch cannot be watched.
     """
-    with (
-        WorkFolder() as work,
-        contextlib.closing(Post(work.socket_folder, host=host)) as post,
-        contextlib.closing(Supervisor(os.environ, (), work)) as supervisor,
-    ):
-        supervisor.join(post)
+    with WorkFolder() as work:
         scratch = work.path / "scratch"
         scratch.mkdir()
+        supervisor = Supervisor(os.environ, (), work)
+        post = Post(work.path, host=host)
         started = time.monotonic()
         deadline = started + timeout_seconds
         job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)
-        told = {
-            SOCKET_VARIABLE: post.address,
-            SCRATCH_VARIABLE: str(scratch),
-            SHOW_VARIABLE: ",".join(show),
-        }
-        job.start(
-            commands(told) if callable(commands) else [_command(one, told) for one in commands],
-            # slurmd starts the ranks of a batch script, not whoever has submitted it.
-            mark=(SOCKET_VARIABLE, post.address),
-        )
-        whole: list[Step] = []
-        enough = False
-        while not (job.is_over or enough or time.monotonic() >= deadline):
-            whole += job.hear(deadline - time.monotonic())
-            enough = sum(len(made) >= steps for made in job.ranks.values()) >= ranks
-            if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
-                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        over = job.is_over
-        if over:
-            whole += job.hear_out(0.0)
-        seconds = time.monotonic() - started
-        tails = [exit_["tail"] for exit_ in job.exits] + list(() if over else job.end().values())
-        tails += [tail_of(log, job.clean) for log in logs]
+        try:
+            told = {
+                SOCKET_VARIABLE: post.address,
+                SCRATCH_VARIABLE: str(scratch),
+                SHOW_VARIABLE: ",".join(show),
+            }
+            job.start(
+                commands(told) if callable(commands) else [_command(one, told) for one in commands],
+                # slurmd starts the ranks of a batch script, not whoever has submitted it.
+                mark=(SOCKET_VARIABLE, post.address),
+            )
+            whole: list[Step] = []
+            enough = False
+            while not (job.is_over or enough or time.monotonic() >= deadline):
+                whole += job.hear(deadline - time.monotonic())
+                enough = sum(len(rank.steps) >= steps for rank in job.ranks.values()) >= ranks
+                if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            over = job.is_over
+            if over:
+                whole += job.hear_out(0.0)
+            seconds = time.monotonic() - started
+            tails = [exit_["tail"] for exit_ in job.exits]
+        finally:
+            tails_of_ended = job.end()
+        tails += () if over else tails_of_ended.values()
+        tails += [tail_of(log, job.cleaned) for log in logs]
         failed = next((exit_["status"] for exit_ in job.exits if exit_["status"]), None)
+        heard = sorted(job.ranks.values(), key=lambda rank: rank.number)
         return Launched(
-            ranks=_ranks(job),
+            ranks=tuple(rank for rank in heard if rank.state or rank.steps or rank.trouble),
             steps=tuple(whole),
             training=job.training(),
             returncode=0 if over and failed is None else failed,
             enough=enough,
             timed_out=not (over or enough or failed),
             seconds=seconds,
-            output="\n".join(
-                filter(
-                    str.strip, [*dict.fromkeys(tails), *(tail_of(log, job.clean) for log in logs)]
-                )
-            ),
+            output="\n".join(filter(str.strip, dict.fromkeys(tails))),
         )
 
 
 def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:
     environment = on_python_path({**(asked.environment or os.environ), **told})
     return command(asked.argv, environment, cwd=asked.cwd)
-
-
-def _ranks(job: Job) -> tuple[Rank, ...]:
-    trouble = dict(job.refusals)
-    trouble.update({rank: f"{raised['kind']}: {raised['text']}" for rank, raised in job.errors})
-    return tuple(
-        Rank(
-            number=number,
-            state=job.states.get(number),
-            steps=tuple(job.ranks.get(number, ())),
-            trouble=trouble.get(number),
-        )
-        for number in sorted({*job.states, *job.ranks, *trouble})
-    )

@@ -48,42 +48,24 @@ def command(
     }
 
 
-class Start(TypedDict):
-    """Start these, numbered from 0.
+class Request(TypedDict, total=False):
+    """What a supervisor is asked to do, once each.
 
-    ``mark`` is a variable with its value by which processes are found that a launcher has
-    started elsewhere (slurmd); None where everything is below the supervisor.
+    ``start`` these ``commands``, numbered from 0. ``mark`` is a variable with its value by which
+    processes are found that a launcher has started elsewhere (slurmd); None where everything is
+    below the supervisor. ``fork``: make a copy of the supervisor, which speaks on the descriptor
+    sent with this (SCM_RIGHTS). ``end`` everything that was started, and yourself; 0 seconds of
+    grace kill at once. One whose line is cut without it takes the tuner for killed.
     """
 
-    do: Literal["start"]
+    do: Literal["start", "fork", "end"]
     commands: list[RankCommand]
     mark: tuple[str, str] | None
-
-
-class End(TypedDict):
-    """End everything that was started; 0 seconds of grace kill at once."""
-
-    do: Literal["end"]
     grace_seconds: float
 
 
-class Fork(TypedDict):
-    """Make a copy of the supervisor, which speaks on the descriptor sent with this (SCM_RIGHTS)."""
-
-    do: Literal["fork"]
-
-
-class Goodbye(TypedDict):
-    """End everything, and yourself."""
-
-    do: Literal["goodbye"]
-
-
-Request = Start | End | Fork | Goodbye
-
-
 class Ready(TypedDict):
-    """The modules are imported; ``threads`` names the supervisor's threads beside the main one."""
+    """The modules are imported; ``threads`` names those beside the main one that bar a fork."""
 
     event: Literal["ready"]
     pid: int

@@ -31,10 +31,11 @@ from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.hosts import RankHosts
-from cputune.ranks.job import Job, Patience
+from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import Supervisor, Supervisors, modules_of
+from cputune.ranks.supervisor import Supervisors, modules_of
 from cputune.ranks.work_folder import WorkFolder
+from cputune.remote.named import Node
 from cputune.script import require_trainable, script_text
 from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
@@ -61,7 +62,6 @@ class OneByOne:
         hosts: those that plans run on, in the order in which they count their nodes; None is this
             machine alone. They stay open.
         fresh: start every rank as a plain new process, as an emitted launch does.
-        patience: how long is waited for steps.
         on_note: told what is going on, in words.
         offline: whether the model hub is out of reach; None finds out.
 
@@ -75,7 +75,6 @@ class OneByOne:
         *,
         hosts: RankHosts | None = None,
         fresh: bool = False,
-        patience: Patience | None = None,
         on_note: Callable[[str], None] | None = None,
         offline: bool | None = None,
     ) -> None:
@@ -83,15 +82,13 @@ class OneByOne:
         self.facts = facts
         self.hosts = hosts
         self.fresh = fresh
-        self.patience = patience or Patience()
         self.on_note = on_note or (lambda text: None)
         self.versions = {p.name: p.version for p in facts.packages if p.version}
         self.source = _script_text(workload)
         self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self._shown: list[tuple[Plan, Job]] = []
-        self._post = Post(self.work.socket_folder)
-        self.supervisors = Supervisors(self._post, self.work, self.on_note)
+        self.supervisors = Supervisors(self.work, self.on_note)
         self._unseen: set[str] = set()
         self._offline = offline
         self.lives: list[LivingPlan] = []
@@ -162,8 +159,6 @@ class OneByOne:
         while self.lives:
             self.lives[-1].close()
         self.supervisors.close()
-        with contextlib.suppress(ValueError, OSError):
-            self._post.close()
         self.work.close()
 
     def __enter__(self: Own) -> Own:
@@ -238,7 +233,6 @@ class ProcessRunner(OneByOne):
             there.hosts[0].facts,
             hosts=there,
             fresh=self.fresh,
-            patience=self.patience,
             on_note=say,
             offline=self.hub_offline(),
         )
@@ -268,11 +262,8 @@ class LivingPlan:
     def __init__(self, runner: OneByOne, plan: Plan) -> None:
         self._runner = runner
         self._plan = plan
-        home = None if runner.hosts is None else engines.own_address(runner.hosts.addresses)
         self._work = WorkFolder(within=runner.work)
         self._scratch = self._work.path / "scratch"
-        self._post = Post(self._work.socket_folder, host=home)
-        self._supervisor: Supervisor | None = None
         self._job: Job | None = None
         self._turn = 1
         self._runs_on = False
@@ -318,7 +309,6 @@ class LivingPlan:
         self._turn = steps
         if self._job is not None:
             self._job.turn(steps, profiled=profiled)
-            self._job.go_on()
         taken = tuple([next(self._steps) for _ in range(steps)])
         if self._job is not None:
             self._job.stand_still()
@@ -331,7 +321,8 @@ class LivingPlan:
         """
         # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
-        told = tuple(map(dict, self._job.profiles.values() if self._job else ()))
+        ranks = self._job.ranks.values() if self._job else ()
+        told = tuple(dict(rank.profile) for rank in ranks if rank.profile is not None)
         return told if len(told) == self._plan.world_size else ()
 
     def close(self) -> None:
@@ -341,7 +332,6 @@ class LivingPlan:
         self._runner.lives.remove(self)
         self._steps.close()
         self._end_job()
-        self._post.close()
         self._work.close()
 
     def _read(self) -> Generator[Step]:
@@ -352,7 +342,6 @@ class LivingPlan:
                 job.steps(
                     lambda states: self._believe(job, states),
                     runner.workload.name,
-                    runner.patience,
                     lambda: runner.seconds_left(),
                 )
             ):
@@ -374,115 +363,112 @@ class LivingPlan:
     def _end_job(self) -> None:
         if self._job is not None:
             self._job.end()
-        if self._supervisor is not None:
-            self._supervisor.close()
-            self._supervisor = None
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self) -> Job:
-        runner, hosts = self._runner, self._runner.hosts
-        self._end_job()
-        in_this_pod = hosts is not None and hosts.in_pods and self._plan.as_found
-        engine, launch = self._over(hosts) if hosts and not in_this_pod else self._here()
-        assert self._supervisor is not None, "it starts the commands"
-        job = self._job = Job(
-            self._supervisor,
-            self._post,
-            ranks=self._plan.world_size,
-            grace_seconds=0.0 if self._supervisor.fork else GRACE_SECONDS,
-            in_turns=True,
-            hosts=[node.name for node in launch.nodes],
-            on_note=runner.on_note,
-        )
-        job.turn(self._turn)
-        job.clean = lambda text: runner.workload.hide(text, os.environ)
-        job.launch(engine, launch)
-        if self._runs_on:
-            job.run_on()
-        return job
-
-    def _here(self) -> tuple[engines.Engine, engines.Launch]:
-        """The plan's processes on this machine. Raises Infeasible."""
-        runner, plan = self._runner, self._plan
-        if plan.nodes > 1:
+        """Start its processes. Raises TrialError where they cannot be, and TimeUp."""
+        runner, plan, workload = self._runner, self._plan, self._runner.workload
+        hosts = runner.hosts
+        if hosts is not None and hosts.in_pods and plan.as_found:
+            hosts = None  # it runs in this pod
+        if hosts is None and plan.nodes > 1:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
-        if plan.backend == "mpi" and plan.world_size > 1:
+        if hosts is None and plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        with_mpi = commands.needs_mpirun(plan)
-        workload = runner.workload
-        way = self._carried()
+        self._end_job()
+        try:
+            way = carried(workload, plan, runner.versions)
+        except ValueError as error:
+            raise Infeasible(str(error)) from error
         offline = runner.hub_offline()
-        base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
-        typed = workload.filled(workload.launch, os.environ) if plan.as_found else []
-        plain = runner.fresh or with_mpi or bool(typed)
-        modules = () if plain else modules_of(plan, workload, runner.source)
-        fork = self._begin_supervisor(base, modules).fork
+        emitted = hosts is not None or commands.needs_mpirun(plan)
+        base, modules = dict(os.environ), tuple[str, ...]()
+        if not emitted:
+            base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
+            if not runner.fresh and not (plan.as_found and workload.launch):
+                modules = modules_of(plan, workload, runner.source)
+        supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
+        home = None if hosts is None else engines.own_address(hosts.addresses)
+        post = Post(self._work.path, host=home)
+        of_hosts = [] if hosts is None else list(hosts.names[: plan.nodes])
+        self._job = Job(
+            supervisor,
+            post,
+            ranks=plan.world_size,
+            grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
+            in_turns=True,
+            hosts=of_hosts,
+            on_note=runner.on_note,
+            clean=lambda text: runner.workload.hide(text, os.environ),
+        )
+        self._job.turn(self._turn)
+        if emitted:
+            engine, launch = self._emitted(hosts, way, post.address, offline=offline)
+        else:
+            engine, launch = self._here(way, post.address, base, fork=supervisor.fork)
+        self._job.launch(engine, launch)
+        if self._runs_on:
+            self._job.run_on()
+        return self._job
+
+    def _here(
+        self, way: Carried, post: str, base: Mapping[str, str], *, fork: bool
+    ) -> tuple[engines.Engine, engines.Launch]:
+        """The plan's processes on this machine."""
+        runner, plan, workload = self._runner, self._plan, self._runner.workload
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         kernels, force = runner.work.path / "kernels", way.force or self._question()
-        told = commands.trial_variables(self._post.address, self._scratch, kernels, force)
-        command = workload.filled(trial_command(workload, way), os.environ)
+        told = commands.trial_variables(post, self._scratch, kernels, force)
+        words = workload.filled(trial_command(workload, way), os.environ)
+        typed = workload.filled(workload.launch, os.environ) if plan.as_found else []
         launch = engines.Launch(
             plan=plan,
-            argv=tuple(typed or (command if fork else commands.python_command(command))),
+            argv=tuple(typed or (words if fork else commands.python_command(words))),
             variables={**way.variables, **told},
             environment=base,
-            folder=self._work.path,
         )
-        return commands.Here(facts=runner.facts, fork=fork, typed=bool(typed)), launch
+        return commands.Here(fork=fork, typed=bool(typed)), launch
 
-    def _over(self, hosts: RankHosts) -> tuple[engines.Engine, engines.Launch]:
-        """The emitted launch of the plan on its hosts, started by their engine.
+    def _emitted(
+        self, hosts: RankHosts | None, way: Carried, post: str, *, offline: bool
+    ) -> tuple[engines.Engine, engines.Launch]:
+        """The emitted launch of the plan on its hosts, started by their engine; None: on this one.
 
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
-        runner, plan = self._runner, self._plan
-        workload = runner.workload
-        there = hosts.of(plan)
-        way = self._carried()
-        offline = environment.OFFLINE if runner.hub_offline() else {}
+        runner, plan, workload = self._runner, self._plan, self._runner.workload
+        engine: engines.Engine = commands.BY_MPIRUN
+        nodes: tuple[Node, ...] = ()
+        facts, interface = runner.facts, None
+        if hosts is not None:
+            there = hosts.of(plan)
+            nodes, facts = tuple(host.node for host in there), there[0].facts
+            interface, engine = hosts.interface(plan), engines.engine_of(hosts.reach, plan)
         scratch, kernels = f"{engines.HERE}/scratch", f"{engines.HERE}/kernels"
-        told = commands.trial_variables(self._post.address, scratch, kernels, self._question())
-        nodes = tuple(host.node for host in there)
-        files: tuple[EmittedFile, ...] = ()
+        told = commands.trial_variables(post, scratch, kernels, self._question())
         argv: list[str] = []
+        files: tuple[EmittedFile, ...] = ()
         if plan.as_found:
-            argv = workload.filled(workload.launch, os.environ) or [
-                training_python(),
-                *workload.filled(trial_command(workload, way), os.environ),
-            ]
+            words = workload.filled(trial_command(workload, way), os.environ)
+            typed = workload.filled(workload.launch, os.environ)
+            argv = typed or [training_python(), *words]
         else:
-            files = engines.render_for(
-                hosts.reach, plan, workload, there[0].facts, nodes, hosts.interface(plan)
-            )
+            files = engines.render_for(engine, plan, workload, facts, nodes, interface)
         launch = engines.Launch(
             plan=plan,
             nodes=nodes,
             files=files,
             argv=tuple(argv),
-            variables={**offline, **told},
+            variables={**(environment.OFFLINE if offline else {}), **told},
             environment=commands.as_activated((), os.environ)["env"] if argv else os.environ,
-            folder=self._work.path / "launch",
+            folder=runner.work.path / "launch",
         )
-        self._begin_supervisor(dict(os.environ), ())
-        return engines.engine_of(hosts.reach, plan), launch
-
-    def _begin_supervisor(self, base: Mapping[str, str], modules: Sequence[str]) -> Supervisor:
-        runner = self._runner
-        self._supervisor = runner.supervisors.ready(
-            base, modules, self._post, runner.seconds_left()
-        )
-        return self._supervisor
+        return engine, launch
 
     def _question(self) -> Force | None:
         """Today's launch is asked once whether its padding may be cut."""
         asked = self._plan.as_found and self._runner.workload.padding is None
         return Force(torch={"padding": "ask"}) if asked else None
-
-    def _carried(self) -> Carried:
-        try:
-            return carried(self._runner.workload, self._plan, self._runner.versions)
-        except ValueError as error:
-            raise Infeasible(str(error)) from error
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""

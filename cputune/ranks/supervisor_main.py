@@ -31,8 +31,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from select import POLLHUP, POLLRDHUP, poll
+from collections.abc import Iterator, Sequence
 from typing import IO, NoReturn
 
 from cputune.ranks.messages import Answer, RankCommand, Request
@@ -46,53 +45,82 @@ HELD_SECONDS = 5.0
 MOST_INPUT_BYTES = 1 << 20
 """What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written."""
 
-PR_SET_CHILD_SUBREAPER = 36
+HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
+"""Threads that survive a fork unharmed: jemalloc stops and restarts its own around it."""
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None)
+
+
+class Child:
+    """One process that was started: its number, the pipe of what it writes, and the end of that.
+
+    ``input`` is its standard input, held open where it has one.
+    """
+
+    def __init__(self, number: int, pipe: int) -> None:
+        self.number = number
+        self.pipe: int | None = pipe
+        self.input: IO[bytes] | None = None
+        self.tail = bytearray()
+        self.runs = True
+
+    def read(self) -> bool | None:
+        """Read what it has written. None where there is nothing now, False for ever."""
+        if self.pipe is None:
+            return False
+        try:
+            data = os.read(self.pipe, 1 << 18)
+        except BlockingIOError:
+            return None
+        self.tail += data
+        del self.tail[:-TAIL_BYTES]
+        return bool(data)
 
 
 class Children:
-    """The processes of one trial at a time, and what they write.
+    """The processes of one launch, and what they write."""
 
-    ``become_another`` is called in a fork of this process, with the descriptor that it speaks on.
-    """
-
-    def __init__(
-        self, control: socket.socket, become_another: Callable[[int], None] = os.close
-    ) -> None:
+    def __init__(self, control: socket.socket, work: Sequence[str]) -> None:
         self._control = control
-        self._become_another = become_another
-        self._given: list[int] = []
-        self._selector = selectors.DefaultSelector()
-        self._numbers: dict[int, int] = {}
-        self._tails: dict[int, bytearray] = {}
-        self._pipes: dict[int, int] = {}
+        self._work = work
+        self._children: dict[int, Child] = {}
         self._mark: tuple[str, str] | None = None
-        self._inputs: dict[int, IO[bytes]] = {}
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._wake, self._wake_write = wake_read, wake_write
-        self._selector.register(wake_read, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
         self._selector.register(control, selectors.EVENT_READ)
 
     def serve(self) -> bool:
-        """Work until the tuner has gone. True where it said goodbye."""
+        """Do what the tuner asks. True once it has said that all shall end, False if it is gone."""
         rest = b""
+        given: list[int] = []
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
-                    self._attend(key.fd)
+                    self._attend(key)
                     continue
-                data, given, *_ = socket.recv_fds(self._control, 1 << 16, 1)
-                self._given += given
+                data, more, *_ = socket.recv_fds(self._control, 1 << 16, 1)
+                given += more
                 if not data:
                     return False
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
-                    if not self._obey(json.loads(line)):
+                    request: Request = json.loads(line)
+                    if request["do"] == "start":
+                        self._mark = request["mark"]
+                        for number, command in enumerate(request["commands"]):
+                            self._start(number, command)
+                    elif request["do"] == "fork":
+                        self._fork_myself(given.pop(0))
+                    else:
+                        self.end(request["grace_seconds"])
                         return True
 
     def end(self, grace_seconds: float) -> None:
-        """End every descendant, and what bears the mark."""
+        """End every descendant, and what bears the mark; tell the tuner what they wrote last."""
         from cputune.host.children import below, end, marked
 
         mark = self._mark
@@ -102,38 +130,21 @@ class Children:
             grace_seconds=grace_seconds,
             pause=self._wait,
         )
-        self._reap()
-        # A killed process with many threads may be reaped later; no wait for it here.
-        self._numbers.clear()
-        for pipe in list(self._pipes):
-            while self._drain(pipe):
+        for child in self._children.values():
+            while child.read():
                 pass
-            if pipe in self._pipes:
-                self._let_go(pipe)
+        tails = {str(c.number): c.tail.decode(errors="replace") for c in self._children.values()}
+        self.say({"event": "gone", "tails": tails})
 
     def _end_inputs(self) -> None:
         """What is held on another host ends by itself, once nothing more comes from us."""
-        held = set(self._inputs)
-        while self._inputs:
-            self._inputs.popitem()[1].close()
+        held = [child for child in self._children.values() if child.input is not None]
+        for child in held:
+            assert child.input is not None
+            child.input.close()
         until = time.monotonic() + HELD_SECONDS
-        while held & set(self._numbers) and time.monotonic() < until:
+        while any(child.runs for child in held) and time.monotonic() < until:
             self._wait(0.02)
-
-    def _obey(self, request: Request) -> bool:
-        """Do what the tuner asks. False where it says goodbye."""
-        if request["do"] == "start":
-            self._mark = request["mark"]
-            for number, command in enumerate(request["commands"]):
-                self._start(number, command)
-        elif request["do"] == "fork":
-            self._fork_myself(self._given.pop(0))
-        elif request["do"] == "end":
-            self.end(request["grace_seconds"])
-            tails = {str(n): tail.decode(errors="replace") for n, tail in self._tails.items()}
-            self._tails.clear()
-            self.say({"event": "gone", "tails": tails})
-        return request["do"] != "goodbye"
 
     def _fork_myself(self, descriptor: int) -> None:
         parent = os.getpid()
@@ -141,20 +152,21 @@ class Children:
             try:
                 self._forget()
                 _prepare(None, parent)
-                self._become_another(descriptor)
+                supervise(descriptor, self._work)
             finally:
                 os._exit(70)
         os.close(descriptor)
 
     def _start(self, number: int, command: RankCommand) -> None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        child = Child(number, read_end)
+        parent = os.getpid()
         try:
-            if command["fork"]:
-                pid = fork(command, write_end, self._forget)
-            else:
-                pid, held = spawn(command, write_end)
-                if held is not None:
-                    self._inputs[pid] = held
+            if not command["fork"]:
+                pid, child.input = spawn(command, write_end)
+            elif (pid := os.fork()) == 0:
+                self._forget()
+                _be_rank(command, write_end, parent)
         except OSError as error:
             os.close(read_end)
             self.say({"event": "exit", "rank": number, "status": 127, "tail": str(error)})
@@ -162,55 +174,40 @@ class Children:
         finally:
             os.close(write_end)
         os.set_blocking(read_end, False)
-        self._numbers[pid] = number
-        self._tails[number] = bytearray()
-        self._pipes[read_end] = number
-        self._selector.register(read_end, selectors.EVENT_READ)
+        self._children[pid] = child
+        self._selector.register(read_end, selectors.EVENT_READ, child)
 
     def _forget(self) -> None:
-        """In a forked rank: let go of everything that is the supervisor's."""
+        """In a fork: let go of everything that is this process's own."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._control.close()
-        for descriptor in (self._wake, self._wake_write, *self._pipes):
+        pipes = [child.pipe for child in self._children.values() if child.pipe is not None]
+        for descriptor in (self._wake, self._wake_write, *pipes):
             os.close(descriptor)
-        for held in self._inputs.values():
-            held.close()
+        for child in self._children.values():
+            if child.input is not None:
+                child.input.close()
 
     def _wait(self, seconds: float) -> None:
         """Wait, then reap and read: a rank that writes much can only end while it is read."""
         time.sleep(seconds)
         for key, _ in self._selector.select(0):
             if key.fileobj is not self._control:
-                self._attend(key.fd)
+                self._attend(key)
 
-    def _attend(self, descriptor: int) -> None:
-        if descriptor == self._wake:
+    def _attend(self, key: selectors.SelectorKey) -> None:
+        """Reap those that have ended, or read what a child has written."""
+        child: Child | None = key.data
+        if child is None:
             with contextlib.suppress(BlockingIOError):  # came while ranks ended
                 os.read(self._wake, 4096)
             self._reap()
-        elif descriptor in self._pipes:  # else _reap has read it to its end
-            self._drain(descriptor)
-
-    def _drain(self, pipe: int) -> bool:
-        """Read what a rank has written and keep its end. False where there is no more."""
-        try:
-            data = os.read(pipe, 1 << 18)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._let_go(pipe)
-            return False
-        tail = self._tails[self._pipes[pipe]]
-        tail += data
-        del tail[:-TAIL_BYTES]
-        return True
-
-    def _let_go(self, pipe: int) -> None:
-        self._selector.unregister(pipe)
-        os.close(pipe)
-        del self._pipes[pipe]
+        elif child.read() is False and child.pipe is not None:
+            self._selector.unregister(child.pipe)
+            os.close(child.pipe)
+            child.pipe = None
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -218,17 +215,16 @@ class Children:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                number = self._numbers.pop(pid, None)
-                if number is not None:  # else an orphan of a rank, adopted here
-                    self._say_exit(number, os.waitstatus_to_exitcode(status))
-
-    def _say_exit(self, number: int, status: int) -> None:
-        for pipe in [pipe for pipe, owner in self._pipes.items() if owner == number]:
-            for _ in range(64):
-                if not self._drain(pipe):
-                    break
-        tail = self._tails[number].decode(errors="replace")
-        self.say({"event": "exit", "rank": number, "status": status, "tail": tail})
+                child = self._children.get(pid)  # else an orphan of a rank, adopted here
+                if child is None or not child.runs:
+                    continue
+                child.runs = False
+                for _ in range(64):
+                    if not child.read():
+                        break
+                tail = child.tail.decode(errors="replace")
+                code = os.waitstatus_to_exitcode(status)
+                self.say({"event": "exit", "rank": child.number, "status": code, "tail": tail})
 
     def say(self, answer: Answer) -> None:
         """Tell the tuner, where it still listens."""
@@ -238,38 +234,38 @@ class Children:
 
 def main() -> None:
     """``supervisor DESCRIPTOR WORK_DIRECTORIES [MODULE...]``; the directories are JSON."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    control.set_inheritable(False)
-    work: list[str] = json.loads(sys.argv[2])
-    with ended_with_the_tuner(control, work):
+    descriptor, work = int(sys.argv[1]), json.loads(sys.argv[2])
+    with ended_with_the_tuner(descriptor, work):
         for name in sys.argv[3:]:
             with contextlib.suppress(Exception):  # the ranks report a broken package
                 importlib.import_module(name)
-    supervise(control, work)
+    supervise(descriptor, work)
 
 
-def supervise(control: socket.socket, work: list[str]) -> NoReturn:
-    """Start ranks for the tuner at the other end, until it says goodbye or is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-    def become_another(descriptor: int) -> None:
-        given = socket.socket(fileno=descriptor)
-        given.set_inheritable(False)
-        supervise(given, work)
-
-    children = Children(control, become_another)
-    killed = False
+def supervise(descriptor: int, work: Sequence[str]) -> NoReturn:
+    """Start ranks for the tuner at the other end, until it says that all shall end or is gone."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    children = Children(control, work)
+    ended, gone = False, True
     try:
-        children.say({"event": "ready", "pid": os.getpid(), "threads": list(_other_threads())})
-        killed = not children.serve()
+        threads = sorted({*_other_threads()} - HARMLESS_THREADS)
+        children.say({"event": "ready", "pid": os.getpid(), "threads": threads})
+        ended = children.serve()
+        gone = not ended
     except ConnectionError:
-        killed = is_gone(control)
+        pass
     except Exception:
+        gone = False
         traceback.print_exc()  # the tuner lives, and reports it as the reason
     finally:
-        children.end(0)
+        if not ended:
+            children.end(0)
         sys.stderr.flush()
-        leave(work, goodbye=not killed)
+        if gone:
+            remove(work)
+        os._exit(0)
 
 
 def _other_threads() -> Iterator[str]:
@@ -282,18 +278,19 @@ def _other_threads() -> Iterator[str]:
             yield comm
 
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-
-
 def _prepare(cpus: list[int] | None, parent: int) -> None:
     """What a rank does first: own session, end with its parent, bound to its CPUs."""
     os.setsid()
+    end_with(parent)
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process, a child of ``parent``, as soon as that has ended."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    if cpus is not None:
-        os.sched_setaffinity(0, cpus)
 
 
 def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
@@ -321,21 +318,8 @@ def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
     return child.pid, child.stdin
 
 
-def fork(command: RankCommand, output: int, forget: Callable[[], None]) -> int:
-    """Start a rank as a fork of this process; its process id.
-
-    ``forget`` lets go, in the rank, of what belongs to this process.
-    """
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        forget()
-        _be_rank(command, output, parent)
-    return pid
-
-
-def _be_rank(command: RankCommand, output: int, parent: int) -> None:
-    """The life of a forked rank; never returns."""
+def _be_rank(command: RankCommand, output: int, parent: int) -> NoReturn:
+    """The life of a forked rank."""
     status = 70
     try:
         _prepare(command["cpus"], parent)
@@ -358,8 +342,6 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -367,39 +349,29 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> None:
 
 
 @contextlib.contextmanager
-def ended_with_the_tuner(control: socket.socket, work: Sequence[str]) -> Iterator[None]:
-    """Let SIGIO end this process if the tuner goes away while modules are imported.
+def ended_with_the_tuner(descriptor: int, work: Sequence[str]) -> Iterator[None]:
+    """Let SIGIO end this process if the tuner is killed while modules are imported.
 
     No thread watches for that: ranks can only be forked without threads.
     """
 
     def look(*_: object) -> None:
-        if is_gone(control):
-            said = b""
-            with contextlib.suppress(OSError):
-                said = control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            leave(work, goodbye=bool(said))
+        with contextlib.suppress(BlockingIOError), socket.socket(fileno=os.dup(descriptor)) as line:
+            if not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                remove(work)
+                os._exit(0)
 
     signal.signal(signal.SIGIO, look)
-    flags = fcntl.fcntl(control, fcntl.F_GETFL)
-    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
     look()
     yield
-    fcntl.fcntl(control, fcntl.F_SETFL, flags)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
     signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
-def is_gone(control: socket.socket) -> bool:
-    """Whether the tuner has closed its end."""
-    look = poll()
-    look.register(control, POLLRDHUP | POLLHUP)
-    return bool(look.poll(0))
-
-
-def leave(work: Sequence[str], *, goodbye: bool) -> NoReturn:
-    """End this process; a tuner that has not said goodbye was killed, so its files go too."""
-    if not goodbye:
-        for directory in work:
-            shutil.rmtree(directory, ignore_errors=True)
-    os._exit(0)
+def remove(work: Sequence[str]) -> None:
+    """Remove the files of a tuner that was killed."""
+    for directory in work:
+        shutil.rmtree(directory, ignore_errors=True)

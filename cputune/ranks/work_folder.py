@@ -24,49 +24,31 @@ _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
 
 _MOST_TRIES = 100
 
-LONGEST_SOCKET_PATH = 100
-"""A Unix socket's path has 108 bytes (unix(7)); somebody's TMPDIR may be longer."""
-
 
 class WorkFolder:
-    """A folder that only this user can read, and a second one where a socket needs it.
+    """A folder that only this user can read, in TMPDIR; what killed runs left there is removed.
 
     Attributes:
-        path: for files.
-        socket_folder: for sockets; the same but where its path would be too long.
-        folders: both.
-        doomed: what a supervisor removes where the run is killed: these, and the folder of
+        path: of the folder.
+        doomed: what a supervisor removes where the run is killed: this, and the folder of
             the run that this one is a part of.
     """
 
-    def __init__(
-        self, place: str | os.PathLike[str] | None = None, *, within: WorkFolder | None = None
-    ) -> None:
-        """Make it in ``place``, else in TMPDIR, where what killed runs left is removed.
-
-        ``within`` is the folder of a run that this one is a part of; it is made in there.
-        """
+    def __init__(self, *, within: WorkFolder | None = None) -> None:
+        """``within`` is the folder of a run that this one is a part of; it is made in there."""
         self._locks: list[int] = []
         if within is not None:
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within.path))
         else:
-            path = self._make(Path(tempfile.gettempdir() if place is None else place))
+            path = self._make(Path(tempfile.gettempdir()))
         self.path: Path = path
-        self.socket_folder = self.path
-        self.folders: tuple[Path, ...] = (self.path,)
-        if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH - len("/socket"):
-            self.socket_folder = self._make(Path("/tmp"))
-            self.folders = (self.path, self.socket_folder)
-        FOR_NOW.update(self.folders)
-        self.doomed: tuple[Path, ...] = self.folders
-        if within is not None:
-            self.doomed += within.doomed
+        FOR_NOW.add(self.path)
+        self.doomed: tuple[Path, ...] = (self.path, *(within.doomed if within else ()))
 
     def close(self) -> None:
         """Remove all of it."""
-        for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
-            FOR_NOW.discard(folder)
+        shutil.rmtree(self.path, ignore_errors=True)
+        FOR_NOW.discard(self.path)
         while self._locks:
             os.close(self._locks.pop())
 
@@ -109,10 +91,9 @@ def _lock(folder: Path) -> list[int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
-        raise
-    except OSError:  # a network file system that cannot lock
-        os.close(descriptor)
-        return []
+        if isinstance(error, BlockingIOError):
+            raise
+        return []  # a network file system that cannot lock
     return [descriptor]

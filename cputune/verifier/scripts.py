@@ -22,7 +22,7 @@ from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.inside import SCRATCH_VARIABLE
 from cputune.plan import Plan
-from cputune.ranks.engines import HERE, ByMpirun, Held, Launch, is_here, own_address
+from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.launched import Begin, Launched, observe
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.work_folder import WorkFolder
@@ -140,7 +140,7 @@ def over_hosts(
     except CputuneError as error:
         yield not_checked("launch", str(error), error.hint, consumer)
         return
-    engine = Held(reach) if artefact.format == "torchrun" else ByMpirun(reach)
+    engine = Held(reach) if artefact.format == "torchrun" else FromHere(reach)
     with WorkFolder() as work:
         launch = Launch(
             plan=plan,

@@ -3,15 +3,15 @@
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cputune.inside.messages import RANK_NAMES, Speaker
+from cputune.inside.messages import RANK_NAMES, Speaker, connected
 from cputune.inside.meter import Meter, samples_in, samples_of
 from cputune.ranks.listen import Post
-from cputune.ranks.work_folder import WorkFolder
 
 
 @pytest.fixture
@@ -69,21 +69,13 @@ def test_who_talks_nonsense_is_hung_up_on(post: Post, nonsense: bytes) -> None:
         assert hear(post, 1) == [(None, None)]
 
 
-def test_ranks_of_the_last_trial_are_forgotten(post: Post, speaker: Speaker) -> None:
-    speaker.say({"event": "note", "text": "late"})
-    post.wait(10)
-    post.drop_ranks()
-    assert post.wait(0) == []
-
-
 def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    with WorkFolder(deep) as work:
-        post = Post(work.socket_folder)
-        assert len(post.path) < 108
-        post.close()
-    assert not any(folder.exists() for folder in work.folders)
+    with closing(Post(deep)) as post, connected(post.address) as rank:
+        rank.sendall(b'{"event": "hello", "rank": 3}\n')
+        assert hear(post, 1)[0][0] == 3
+    assert not list(deep.iterdir())
 
 
 def test_a_speaker_without_a_listener_says_nothing() -> None:

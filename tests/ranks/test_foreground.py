@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 import cputune
-from cputune.facts import HostFacts
+from cputune.cpulist import render_mask
+from cputune.facts import HostFacts, Package
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.ranks import commands, foreground
+from cputune.ranks import foreground
 from cputune.ranks.messages import RankCommand
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import Infeasible
 from cputune.workload import Workload
 
-RANK_SCRIPT = Path("rank.py")
+CPUS = sorted(os.sched_getaffinity(0))
 
 
 @pytest.fixture(scope="module")
@@ -27,31 +31,84 @@ def facts() -> HostFacts:
     return cputune.probe()
 
 
-def test_mpirun_starts_the_ranks_of_oneccl_as_in_emitted_files(
-    facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+SETVARS = """
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+echo "noise on stdout"
+export CCL_ROOT="$root" I_MPI_ROOT="$root" PATH="$root/bin:$PATH" ODD="two
+lines"
+"""
+MPIRUN = f"""#!{sys.executable}
+import json, os, sys
+if sys.argv[1:] == ["--version"]:
+    print("Intel(R) MPI Library for Linux* OS, Version 2021.18")
+else:
+    told = {{n: os.environ.get(n) for n in ("CCL_ROOT", "ODD")}}
+    json.dump([sys.argv[1:], told], open("started", "w"))
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The layout of the real wheel: module, env/setvars.sh, Intel MPI beside it."""
+    module = tmp_path / "oneccl_bindings_for_pytorch"
+    for name, text in (
+        ("__init__.py", "raise SystemExit('imported')"),
+        ("env/setvars.sh", SETVARS),
+        ("bin/mpirun", MPIRUN),
+    ):
+        (module / name).parent.mkdir(parents=True, exist_ok=True)
+        (module / name).write_text(text)
+    (module / "bin/mpirun").chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+CCL = Plan(
+    processes_per_node=2,
+    threads_per_process=1,
+    ccl_workers=1,
+    backend="ccl",
+    cpus=((CPUS[0],), (CPUS[-1],)),
+    ccl_cpus=((CPUS[0],), (CPUS[-1],)),
+)
+
+
+def test_the_mpirun_of_setvars_starts_the_ranks_of_oneccl(
+    oneccl: Path, facts: HostFacts, tmp_path: Path
 ) -> None:
-    seen: list[Sequence[str]] = []
-
-    def mpi_ranks(plan: Plan, command: Sequence[str], *_: Any, **__: Any) -> list[RankCommand]:
-        seen.append(command)
-        return []
-
-    monkeypatch.setattr(commands, "mpi_ranks", mpi_ranks)
-    plan = Plan(
-        processes_per_node=2,
-        threads_per_process=1,
-        cpus=((0,), (1,)),
-        backend="ccl",
-        ccl_workers=1,
-        ccl_cpus=((2,), (3,)),
-    )
+    older = {
+        "torch": "2.5.0",
+        "oneccl-bind-pt": "2.5.0",
+        "transformers": "4.46.0",
+        "accelerate": "1.0.0",
+    }
+    (tmp_path / "train.py").touch()
+    packages = tuple(Package(name=name, version=of) for name, of in older.items())
     job = Workload.script(["train.py", "--lr", "1"], global_batch_size=8)
-    assert foreground.run(job, plan, facts, rank_script=RANK_SCRIPT) == 0
-    ((python, rank, *options, carry, force, script, _, _),) = seen
-    assert (python, rank, script) == (sys.executable, "rank.py", "train.py")
-    assert options == ["--launcher", "mpi", "--cpus", "0/1", "--"]
-    assert carry.endswith("carry.py")
-    assert '"world_size": 2' in force
+    assert foreground.run(job, CCL, replace(facts, packages=packages)) == 7
+    words, told = json.loads((tmp_path / "started").read_text())
+    assert words[:4] == ["-n", "2", "-ppn", "2"]
+    named = [number + 1 for number, word in enumerate(words) if word == "-genv"]
+    variables = {words[number]: words[number + 1] for number in named}
+    assert told == {"CCL_ROOT": str(oneccl), "ODD": "two\nlines"}
+    masks = ",".join(map(render_mask, CCL.cpus))
+    assert variables["I_MPI_PIN_DOMAIN"] == f"[{masks}]"
+    assert variables["CCL_WORKER_COUNT"] == "1"
+    assert variables["CCL_WORKER_AFFINITY"] == f"{CPUS[0]},{CPUS[-1]}"
+    assert words[-3:] == ["train.py", "--lr", "1"]
+
+
+def test_a_trial_over_oneccl_is_refused_where_the_versions_know_none(facts: HostFacts) -> None:
+    job = Workload.script([__file__]).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False
+    )
+    with (
+        ProcessRunner(job, facts, offline=True) as runner,
+        pytest.raises(Infeasible, match="cannot train with ccl"),
+    ):
+        next(runner.steps(CCL))
 
 
 def test_a_plan_as_found_is_the_launch_that_was_typed(
@@ -66,9 +123,7 @@ def test_a_plan_as_found_is_the_launch_that_was_typed(
     monkeypatch.setattr(foreground, "become", become)
     typed = "torchrun --nproc-per-node 2 train.py"
     with pytest.raises(Became, match=typed):
-        foreground.run(
-            Workload.script(typed.split()), baseline_plan(facts), facts, rank_script=RANK_SCRIPT
-        )
+        foreground.run(Workload.script(typed.split()), baseline_plan(facts), facts)
 
 
 SCRIPT = """

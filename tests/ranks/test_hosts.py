@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ from cputune.ranks.hosts import RankHosts, interfaces_between, open_hosts
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.runner import ProcessRunner
+from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.work_folder import WorkFolder
 from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
@@ -139,29 +142,30 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunne
     "engine",
     [
         engines.Held(FakeReach()),
-        engines.SlurmStep(Srun()),
-        engines.ByMpirun(Mpirun(dialect="mpich")),
-        engines.ByMpirun(Mpirun(dialect="openmpi4")),
-        engines.ByMpirun(Mpirun(dialect="intelmpi")),
-        engines.ByMpirun(Mpirun(dialect="mpich"), "accelerate"),
-        engines.ByMpirun(Mpirun(dialect="openmpi4"), "accelerate"),
+        engines.FromHere(Srun(), "slurm"),
+        engines.FromHere(Mpirun(dialect="mpich")),
+        engines.FromHere(Mpirun(dialect="openmpi4")),
+        engines.FromHere(Mpirun(dialect="intelmpi")),
+        engines.FromHere(Mpirun(dialect="mpich"), "accelerate"),
+        engines.FromHere(Mpirun(dialect="openmpi4"), "accelerate"),
     ],
     ids=lambda engine: f"{engine.format}, {getattr(engine.reach, 'dialect', 'none')}",
 )
 def test_a_trial_is_the_emitted_launch_with_variables_that_report(
     engine: Any, facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_place", lambda reach, launch: None)
+    monkeypatch.setattr(engines, "ask_each", lambda *_: ())
     job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
     nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
-    format, reach, through = engine.format, engine.reach, isinstance(engine, engines.ByMpirun)
+    format, reach = engine.format, engine.reach
+    through = isinstance(reach, Mpirun)
     mpi = reach.dialect if through else None
     asked = Emission(
         facts=facts, hosts=nodes, python=sys.executable, cluster=Cluster(interface="eth0"), mpi=mpi
     )
     files = cputune.emitters.render(TWO, job, format, asked)
     if engine == engines.engine_of(reach, TWO):
-        assert files == engines.render_for(reach, TWO, job, facts, nodes, "eth0")
+        assert files == engines.render_for(engine, TWO, job, facts, nodes, "eth0")
     report = {"CPUTUNE_TRIAL_SOCKET": "tcp:TOKEN:4711:10.0.0.9", "CPUTUNE_TRIAL_TURNS": "1"}
     environment = {"PATH": "/usr/bin", "HF_HOME": "/data", "HOME": "/home/me"}
     launch = engines.Launch(
@@ -260,7 +264,8 @@ def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Pat
     files = [EmittedFile(name="carry.py", text=carry_script().read_text())]
     nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
     job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
-    files += engines.render_for(Mpirun(dialect="mpich"), TWO, job, facts, nodes, "eth0")
+    engine = engines.FromHere(Mpirun(dialect="mpich"))
+    files += engines.render_for(engine, TWO, job, facts, nodes, "eth0")
     launch = engines.Launch(
         plan=TWO, nodes=nodes, files=tuple(files), variables={}, environment={},
         folder=tmp_path,
@@ -283,10 +288,10 @@ def engines_question(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts) -> None:
-    import socket
-
     with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
-        post = runner.living(TWO)._post
+        job = runner.living(TWO)._job
+        assert job is not None
+        post = job._post
         _, port, address = post.address[4:].split(":", 2)
         hello = b'{"event": "hello", "rank": 0, "local_rank": 0, "pid": 1}\n'
         with socket.create_connection((address, int(port))) as wrong:
@@ -296,25 +301,17 @@ def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts
             assert not any(isinstance(source, int) for source, _ in heard)
 
 
-def test_two_ranks_of_one_number_are_refused(facts: HostFacts, tmp_path: Path) -> None:
-    with closing(Post(tmp_path, host="127.0.0.1")) as post:
-        job = Job(
-            FakeSupervisor(),  # type: ignore[arg-type]
-            post,
-            ranks=2,
-            grace_seconds=0,
-            hosts=NAMES,
-        )
+def test_two_ranks_of_one_number_are_refused() -> None:
+    with WorkFolder() as work:
+        supervisor, post = Supervisor(os.environ, (), work), Post(work.path, host="127.0.0.1")
+        job = Job(supervisor, post, ranks=2, grace_seconds=0, hosts=NAMES)
         hello = {"event": "hello", "rank": 1, "local_rank": 0, "pid": 7}
         another = {**hello, "pid": 8}
         job._take([(1, hello), (1, hello), (1, None), (1, another)])
-        assert not job.refusals  # one process has two lines; another has come for it
+        assert job.refused is None  # one process has two lines; another has come for it
         job._take([(1, hello)])
-        assert "two processes say that they are rank 1" in job.refusals[1]
-
-
-class FakeSupervisor:
-    """Starts nothing."""
+        assert "two processes say that they are rank 1" in str(job.refused)
+        job.end()
 
 
 def nodes(*names: str) -> list[Node]:

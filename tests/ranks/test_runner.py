@@ -18,7 +18,7 @@ import cputune
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
-from cputune.ranks.job import Patience
+from cputune.ranks import job
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import (
     Crashed,
@@ -54,8 +54,8 @@ def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     runners: list[ProcessRunner] = []
 
     def open_runner(name: str, *args: str, fresh: bool = True, **options: object) -> ProcessRunner:
-        job = Workload(name=name, argv=(str(FAULTS / name), *args))
-        runner = ProcessRunner(job, facts, fresh=fresh, **options)  # type: ignore[arg-type]
+        of = Workload(name=name, argv=(str(FAULTS / name), *args))
+        runner = ProcessRunner(of, facts, fresh=fresh, **options)  # type: ignore[arg-type]
         runner._offline = True
         runners.append(runner)
         return runner
@@ -150,15 +150,21 @@ def test_one_rank_that_dies_takes_the_others_with_it(script: Open) -> None:
 @pytest.mark.parametrize(
     ("fresh", "patience", "words"),
     [
-        (True, Patience(startup=2.0), "no first step in 2 s"),
-        (False, Patience(idle=2.0), "nothing was computed for 2 s"),
+        (True, "STARTUP_SECONDS", "no first step in 2 s"),
+        (False, "IDLE_SECONDS", "nothing was computed for 2 s"),
     ],
 )
 def test_a_hang_ends_with_everything_it_started(
-    script: Open, tmp_path: Path, fresh: bool, patience: Patience, words: str
+    script: Open,
+    tmp_path: Path,
+    fresh: bool,
+    patience: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(job, patience, 2.0)
     note = tmp_path / "child"
-    runner = script("hangs.py", str(note), fresh=fresh, patience=patience)
+    runner = script("hangs.py", str(note), fresh=fresh)
     runner.source = ""  # what a fork would import is not the question here
     error = fault(runner)
     assert isinstance(error, TimedOut)
@@ -173,8 +179,8 @@ from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload
 
 plan = Plan(processes_per_node=1, threads_per_process=1, cpus=(({cpu},),))
-job = Workload.script({script!r}.split())
-runner = ProcessRunner(job, cputune.probe(), fresh={fresh})
+of = Workload.script({script!r}.split())
+runner = ProcessRunner(of, cputune.probe(), fresh={fresh})
 runner._offline = True
 next(runner.steps(plan))
 """
@@ -305,10 +311,10 @@ intermediate_size = 64
 def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
-    job = Workload.from_recipe(str(recipe))
+    of = Workload.from_recipe(str(recipe))
     seen = []
     for fresh in (True, False):
-        with ProcessRunner(job, facts, fresh=fresh) as runner:
+        with ProcessRunner(of, facts, fresh=fresh) as runner:
             losses = [step.loss for step in first_steps(runner, ONE)]
             (rank,) = runner.observed()
             own = ("pid", "peak_bytes")

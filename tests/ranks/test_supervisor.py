@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,50 +25,40 @@ def work() -> Iterator[WorkFolder]:
         yield work
 
 
-@pytest.fixture
-def post(work: WorkFolder) -> Iterator[Post]:
-    with closing(Post(work.socket_folder)) as post:
-        yield post
+Begin = Callable[[int], Job]
 
 
 @pytest.fixture
-def supervisor(work: WorkFolder, post: Post) -> Iterator[Supervisor]:
-    with closing(Supervisor(os.environ, (), work)) as supervisor:
-        supervisor.join(post)
-        yield supervisor
+def begin(work: WorkFolder, tmp_path: Path) -> Iterator[Begin]:
+    """Makes a job of so many ranks, whose supervisor is a new one."""
+    jobs: list[Job] = []
+
+    def begin(ranks: int) -> Job:
+        folder = tmp_path / str(len(jobs))
+        folder.mkdir()
+        supervisor, post = Supervisor(os.environ, (), work), Post(folder)
+        jobs.append(Job(supervisor, post, ranks=ranks, grace_seconds=20))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.end()
 
 
 def python(code: str) -> RankCommand:
     return command([sys.executable, "-S", "-c", code], os.environ, cwd="/")
 
 
-def test_many_that_die_at_once_are_all_told(post: Post, supervisor: Supervisor) -> None:
-    job = Job(supervisor, post, ranks=40, grace_seconds=0)
+def test_many_that_die_at_once_are_all_told(begin: Begin) -> None:
+    job = begin(40)
     job.start([python("print('last words')")] * 40)
     job.hear_out(60)
     assert sorted(exit_["rank"] for exit_ in job.exits) == list(range(40))
     assert {exit_["tail"] for exit_ in job.exits} == {"last words\n"}
 
 
-def test_what_the_last_job_left_is_not_told_to_the_next(post: Post, supervisor: Supervisor) -> None:
-    threads = (
-        "import threading, time\n"
-        "for _ in range(200): threading.Thread(target=time.sleep, args=(60,)).start()\n"
-    )
-    for _ in range(5):
-        job = Job(supervisor, post, ranks=1, grace_seconds=0)
-        job.start([python(threads + "print('ready', flush=True); time.sleep(60)")])
-        time.sleep(0.3)
-        job.end()
-        assert job.exits == []
-    last = Job(supervisor, post, ranks=1, grace_seconds=0)
-    last.start([python("raise SystemExit(3)")])
-    last.hear_out(60)
-    assert [exit_["status"] for exit_ in last.exits] == [3]
-
-
-def test_a_rank_that_ends_in_order_has_the_time_for_it(post: Post, supervisor: Supervisor) -> None:
-    job = Job(supervisor, post, ranks=1, grace_seconds=20)
+def test_a_rank_that_ends_in_order_has_the_time_for_it(begin: Begin) -> None:
+    job = begin(1)
     code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, lambda *_: sys.exit('in order'))\n"
@@ -82,14 +71,19 @@ def test_a_rank_that_ends_in_order_has_the_time_for_it(post: Post, supervisor: S
     assert tail.splitlines()[-1] == "in order"
 
 
+@pytest.mark.parametrize(
+    ("said", "trouble"), [(b"no request", "JSONDecodeError"), (b'{"do": "start"}', "KeyError")]
+)
 def test_one_that_falls_over_leaves_the_files_of_a_tuner_that_lives(
-    work: WorkFolder, supervisor: Supervisor
+    said: bytes, trouble: str, work: WorkFolder
 ) -> None:
-    supervisor.socket.sendall(b"no request\n")
+    supervisor = Supervisor(os.environ, (), work)
+    supervisor.socket.sendall(said + b"\n")
     deadline = time.monotonic() + 20
     while supervisor.alive and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "JSONDecodeError" in str(supervisor.died().details)
+    assert trouble in str(supervisor.died().details)
+    assert supervisor.end() == {}
     assert work.path.is_dir()
 
 
@@ -105,19 +99,10 @@ def test_a_wake_up_that_was_heard_already_is_no_error() -> None:
     code = (
         "import socket\n"
         "from cputune.ranks.supervisor_main import Children\n"
-        "children = Children(socket.socketpair()[0])\n"
-        "children._attend(children._wake)\n"
+        "children = Children(socket.socketpair()[0], ())\n"
+        "children._attend(children._selector.get_key(children._wake))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_one_that_falls_over_leaves_the_files_of_the_run(post: Post, work: WorkFolder) -> None:
-    supervisor = Supervisor(os.environ, (), work)
-    supervisor.join(post)
-    supervisor.send({"do": "start"})  # type: ignore[typeddict-item]  # it has no commands
-    supervisor.close()
-    assert not supervisor.alive
-    assert work.path.exists()
 
 
 def test_what_it_said_is_cleaned_before_it_is_cut(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def launch(folder: Path, words: tuple[str, ...], facts: HostFacts) -> engines.La
     job = Workload.script(["train.py"]).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
-    (emitted, *_) = engines.render_for(REACH, TWO, job, facts, (), None)
+    (emitted, *_) = engines.render_for(trainjob.ByTrainJob(REACH), TWO, job, facts)
     document = yaml.safe_load(emitted.text)
     if words:
         document["spec"]["trainer"].update(command=list(words), args=[])
@@ -118,7 +118,7 @@ def test_the_pods_of_a_pytorchjob_are_those_of_a_trial(facts: HostFacts) -> None
     job = Workload(name="train.py", argv=("train.py", "a b", "$HOME")).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
-    (tried, *_) = engines.render_for(REACH, TWO, job, facts, (), None)
+    (tried, *_) = engines.render_for(trainjob.ByTrainJob(REACH), TWO, job, facts)
     (emitted, *_) = cputune.emitters.render(
         TWO, job, "pytorchjob", Emission(facts=facts, cluster=CLUSTER)
     )
@@ -232,7 +232,7 @@ def test_two_pods_train_as_one_job(
     job = Workload.script([str(light), "0.002"]).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
-    files = engines.render_for(REACH, TWO, job, facts, (), None)
+    files = engines.render_for(trainjob.ByTrainJob(REACH), TWO, job, facts)
     for one in files:
         (tmp_path / one.name).write_text(one.text)
     there = trainjob.pods(2, CLUSTER, facts)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,11 @@ def killed_run(place: Path) -> Path:
     code = (
         "import sys, time\n"
         "from cputune.ranks.work_folder import WorkFolder\n"
-        "print(WorkFolder(sys.argv[1]).path, flush=True)\n"
+        "print(WorkFolder().path, flush=True)\n"
         "time.sleep(60)"
     )
-    argv = [sys.executable, "-c", code, str(place)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as run:
+    argv, there = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(place)}
+    with subprocess.Popen(argv, env=there, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         folder = Path(run.stdout.readline().strip())
         run.send_signal(signal.SIGKILL)
@@ -31,21 +32,30 @@ def killed_run(place: Path) -> Path:
     return folder
 
 
-def test_what_a_killed_run_has_left_goes_at_the_next_start(tmp_path: Path) -> None:
-    left = killed_run(tmp_path)
-    with WorkFolder(tmp_path):
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files lie."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def test_what_a_killed_run_has_left_goes_at_the_next_start(place: Path) -> None:
+    left = killed_run(place)
+    with WorkFolder():
         assert not left.exists()
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("removed", range(4))
 def test_so_does_one_that_was_killed_while_it_was_removed(
-    removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    removed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
 
-    killed = WorkFolder(tmp_path)
+    killed = WorkFolder()
     for name in ("a", "b", "z/inner"):
         (killed.path / name).parent.mkdir(exist_ok=True)
         (killed.path / name).touch()
@@ -61,29 +71,28 @@ def test_so_does_one_that_was_killed_while_it_was_removed(
         killed.close()
     for lock in killed._locks:  # the kernel does it
         os.close(lock)
-    with WorkFolder(tmp_path):
+    with WorkFolder():
         assert not killed.path.exists()
 
 
-def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
-    with WorkFolder(tmp_path) as first, WorkFolder(tmp_path) as second:
+def test_the_folder_of_a_run_that_lives_stays() -> None:
+    with WorkFolder() as first, WorkFolder() as second:
         assert first.path.is_dir()
         assert second.path.is_dir()
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
-    place, target = tmp_path / "tmp", tmp_path / "target"
-    place.mkdir()
+def test_a_planted_link_is_not_followed(tmp_path: Path, place: Path) -> None:
+    target = tmp_path / "target"
     target.mkdir()
     (target / "kept").touch()
     (place / f"{OF_THIS_HOST}planted_").symlink_to(target)
     elsewhere = place / "cputune-another-host-a1b2c3d4"
     elsewhere.mkdir()
-    with WorkFolder(place):
+    with WorkFolder():
         assert (target / "kept").exists()
         assert elsewhere.is_dir(), "its run lives on another host"
 
 
-def test_nobody_else_can_look_into_it(tmp_path: Path) -> None:
-    with WorkFolder(tmp_path) as work:
+def test_nobody_else_can_look_into_it() -> None:
+    with WorkFolder() as work:
         assert work.path.stat().st_mode & 0o077 == 0

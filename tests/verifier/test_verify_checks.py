@@ -5,8 +5,8 @@ import statistics
 import pytest
 
 from cputune.plan import Plan
-from cputune.ranks.job import Gather
-from cputune.ranks.launched import Launched, Rank
+from cputune.ranks.job import Gather, Rank
+from cputune.ranks.launched import Launched
 from cputune.result import Throughput
 from cputune.steps import Step
 from cputune.verifier import scripts
@@ -39,7 +39,7 @@ def rank(number, made=None, **state):
         "environment": {},
         **state,
     }
-    return Rank(number=number, state=seen, steps=steps() if made is None else made)
+    return Rank(number=number, state=seen, steps=list(steps() if made is None else made))
 
 
 def whole(*ranks):

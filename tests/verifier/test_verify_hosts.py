@@ -13,7 +13,7 @@ import pytest
 from test_verify_checks import PLAN, launched, rank
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
-from cputune.ranks.engines import Launch, handing_on, is_here, own_address
+from cputune.ranks.engines import is_here, own_address, ssh_handing_on
 from cputune.verifier import scripts
 from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Artefact, Expected
@@ -76,8 +76,7 @@ def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\n')
     real.chmod(0o755)
     told = {SOCKET_VARIABLE: "tcp:a b:1:h"}
-    launch = Launch(plan=TWO, variables=told, environment=os.environ, folder=tmp_path)
-    programs = handing_on(launch, [str(real), "-F", "my file"])
+    programs = ssh_handing_on(tmp_path, told, [str(real), "-F", "my file"], os.environ)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", **told}
     subprocess.run(["ssh", *command], env=environment, check=True, timeout=30)
     words = (tmp_path / "real-ssh.words").read_text().splitlines()
