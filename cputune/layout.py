@@ -15,7 +15,6 @@ from cputune.cores import QUOTA_SHARE, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
 from cputune.knobs.backend import BACKEND, Backend
 from cputune.knobs.kernels import IPEX
-from cputune.knobs.libraries import Allocator, OpenMP
 from cputune.knobs.precision import Precision, advised_precision
 from cputune.knobs.record import Ask, Knob, KnobValue
 from cputune.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
@@ -220,10 +219,6 @@ def make_plan(
     backend: Backend = "gloo",
     precision: Precision = "fp32",
     ipex: bool = False,
-    allocator: Allocator = "default",
-    openmp: OpenMP = "default",
-    preload: tuple[str, ...] = (),
-    nodes: int = 1,
 ) -> Plan:
     """Lay ``ranks`` ranks out on ``cores`` and say which CPUs each gets.
 
@@ -254,16 +249,12 @@ def make_plan(
             f"{count} threads do not fit on the {least} CPU{'s' * (least > 1)} of a rank"
         )
     return Plan(
-        nodes=nodes,
         processes_per_node=ranks,
         threads_per_process=count,
         ccl_workers=ccl_workers,
         backend=backend,
         precision=precision,
         ipex=ipex,
-        allocator=allocator,
-        openmp=openmp,
-        preload=preload,
         cpus=tuple(rank_cpus),
         ccl_cpus=tuple(worker_cpus) if ccl_workers else (),
     )

@@ -92,10 +92,8 @@ def script_workload(*arguments: str) -> Workload:
 
 def one_socket() -> Case:
     facts = machine("Intel(R) Xeon(R) w5-3425", sockets=1, cores=8, mpi="openmpi5")
-    plan = make_plan(
-        usable_cores(facts),
-        2,
-        precision="bf16",
+    plan = replace(
+        make_plan(usable_cores(facts), 2, precision="bf16"),
         allocator="tcmalloc",
         preload=("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",),
     )
@@ -105,13 +103,11 @@ def one_socket() -> Case:
 def two_sockets_smt() -> Case:
     """The IPEX era, oneCCL with four workers, on two nodes."""
     facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True, mpi="intelmpi")
-    plan = make_plan(
-        usable_cores(facts),
-        2,
+    ccl = make_plan(usable_cores(facts), 2, backend="ccl", ccl_workers=4)
+    plan = replace(
+        ccl,
         precision="bf16",
         ipex=True,
-        backend="ccl",
-        ccl_workers=4,
         allocator="jemalloc",
         openmp="libiomp5",
         preload=("/opt/conda/lib/libjemalloc.so.2", "/opt/conda/lib/libiomp5.so"),
