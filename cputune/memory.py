@@ -1,8 +1,8 @@
 """How much memory training needs at least: one lower bound for the doctor and the tuner.
 
 It counts only what no run can do without. What exceeds the machine by this count does
-certainly not fit; what it lets pass may still run out of memory. BERT base is given 1.9 GiB here,
-and in bf16, batch 12 of 384 tokens, peaked at 7.6 GiB with torch 2.13 (activations, attention
+certainly not fit; what it lets pass may still run out of memory. BERT base in bf16, batch
+12 of 384 tokens, is given 3.0 GiB here, and peaked at 7.6 GiB with torch 2.13 (attention
 matrices, dropout masks and fp32 copies come on top).
 """
 
@@ -23,17 +23,21 @@ VALUES_PER_PARAMETER = 4
 (Rajbhandari et al. 2020, "ZeRO", section 3.1)."""
 
 
-def needed_bytes(workload: Workload, ranks: int = 1) -> int:
-    """Memory of the ``ranks`` of a node, at least: their processes, and of a recipe that tells its
-    parameters each rank's weights, gradients and moments.
+def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
+    """Memory of the ``ranks`` of each of so many nodes, at least: their processes, and of a recipe
+    that tells its parameters each rank's weights, gradients and moments, and its samples.
     """
-    state, recipe = 0, workload.recipe
+    state, kept, recipe = 0, 0, workload.recipe
     if recipe is not None and recipe.parameters is not None:
+        batch = workload.global_batch_size or ranks * nodes
+        per_rank = workload.batch_per_rank
+        samples = -(-batch // nodes) if per_rank is None else per_rank * ranks
+        kept = samples * recipe.sample_bytes
         dtype = recipe.model.get("dtype") or recipe.model.get("torch_dtype")
         value_bytes = 2 if dtype in ("bfloat16", "float16") else 4
         values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
         state = values * value_bytes * recipe.parameters
-    return ranks * (PROCESS_BYTES + state)
+    return ranks * (PROCESS_BYTES + state) + kept
 
 
 def room_bytes(facts: HostFacts) -> int | None:

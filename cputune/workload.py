@@ -75,7 +75,7 @@ class Recipe:
 
     ``model`` is a transformers configuration (``model_type`` and its fields), from
     which a model with random weights is built where ``hub_id`` cannot be reached; ``parameters``
-    is how many it has.
+    is how many it has, ``sample_bytes`` what the backward pass keeps of a sample, at least.
     ``sequence_length``, ``target_length`` (of what a seq2seq model writes) and ``doc_stride``
     are in tokens, ``global_batch_size`` in samples per optimizer step over all ranks. With
     ``lora`` only its matrices train.
@@ -87,6 +87,7 @@ class Recipe:
     model: Mapping[str, Any]
     hub_id: str | None = None
     parameters: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    sample_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 0
     sequence_length: Tokens
     global_batch_size: Samples
     learning_rate: Annotated[float, Meta(gt=0, le=1e6)]

@@ -47,12 +47,26 @@ def test_both_let_the_same_machine_pass() -> None:
 def test_each_rank_has_weights_gradients_and_two_moments() -> None:
     recipe = recipe_of(LARGE)
     assert recipe.parameters is not None
-    state = 16 * recipe.parameters
-    assert needed_bytes(LARGE, 3) == 3 * (PROCESS_BYTES + state)
+    state, kept = 16 * recipe.parameters, 12 * recipe.sample_bytes
+    assert needed_bytes(LARGE, 3) == 3 * (PROCESS_BYTES + state) + kept
     half = replace(recipe, model={**recipe.model, "dtype": "bfloat16"})
-    assert needed_bytes(replace(LARGE, recipe=half)) == PROCESS_BYTES + state // 2
+    assert needed_bytes(replace(LARGE, recipe=half)) == PROCESS_BYTES + state // 2 + kept
     lora = replace(recipe, lora=load_recipe("gpt2-lora").lora)
-    assert needed_bytes(replace(LARGE, recipe=lora)) == PROCESS_BYTES + state // 4
+    assert needed_bytes(replace(LARGE, recipe=lora)) == PROCESS_BYTES + state // 4 + kept
+
+
+@pytest.mark.parametrize(
+    ("batch", "per_rank", "ranks", "nodes", "samples"),
+    [(12, None, 2, 1, 12), (12, None, 1, 5, 3), (None, None, 2, 3, 2), (12, 4, 3, 2, 12)],
+)
+def test_each_node_keeps_its_share_of_the_batch(
+    batch: int | None, per_rank: int | None, ranks: int, nodes: int, samples: int
+) -> None:
+    recipe = recipe_of(LARGE)
+    job = replace(LARGE, global_batch_size=batch, batch_per_rank=per_rank)
+    without = replace(job, recipe=replace(recipe, sample_bytes=0))
+    more = needed_bytes(job, ranks, nodes=nodes) - needed_bytes(without, ranks, nodes=nodes)
+    assert more == samples * recipe.sample_bytes > 0
 
 
 def test_of_a_script_and_of_a_recipe_that_tells_no_parameters_the_processes_are_known() -> None:

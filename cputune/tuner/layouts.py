@@ -143,7 +143,7 @@ class Layouts:
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        needed = needed_bytes(self.workload, ranks)
+        needed = needed_bytes(self.workload, ranks, nodes=nodes)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
         room = min((size for one in machines if (size := room_bytes(one))), default=None)
         if room is None or needed <= room:
