@@ -1,9 +1,7 @@
-"""From the words of a training command to the script in it.
+"""The script that is tuned: what people type after ``--``, and the file that Python would run.
 
-``python train.py``, ``-m package.train``, ``accelerate launch --cpu train.py``,
-``torchrun --nproc-per-node 2 train.py``, ``mpirun -n 2 python train.py``, ``trl sft``: each
-is a script or a module with its arguments, and perhaps a launcher in front of it. A plan
-starts the script itself; what the launcher decides is the plan's to decide.
+Whatever is typed is a script or a module with its arguments, and perhaps a launcher in front of it.
+A plan starts the script itself; what the launcher decides is the plan's to decide.
 """
 
 from __future__ import annotations
@@ -12,14 +10,22 @@ import ast
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cputune.errors import UsageError
 from cputune.host import console_script, module_file, read_document
 from cputune.host.interpreter import training_python
+from cputune.training_command import (
+    LAUNCHER_MODULES,
+    TrainingCommand,
+    launch_of,
+    launcher_at,
+    number_of,
+    pairs,
+)
 
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- comes the script itself, then its arguments: -- train.py --epochs 3"
@@ -99,17 +105,6 @@ def _runnable(path: Path) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option of a launcher that was typed; its name has ``_`` for ``-``."""
-
-    name: str
-    value: str | None
-    shown: str
-
-
-_MODULE = ("m", "module")
-"""Options that make the script a module."""
 _DIVIDES = "it divides a model over accelerators; on CPUs each rank holds the whole model"
 _GPUS = "cputune tunes training on CPUs"
 _UNFIT = {
@@ -125,117 +120,15 @@ _CARRIED = {
 """Options that a plan does not replace, as ``prepare_simple_launcher_cmd_env`` of accelerate sets
 them and ``Accelerator`` reads them (gradient accumulation wherever the variable is set)."""
 
-
-def _split(words: Sequence[str]) -> tuple[tuple[Option, ...], list[str]]:
-    """The options of a launcher, and what follows them: the script and its arguments.
-
-    Which options have values differs from version to version: a word behind one is its value,
-    unless it is the next option or a Python file.
-    """
-    left, options = list(words), []
-    while left and left[0].startswith("-") and left[0] != "-":
-        word = left.pop(0)
-        if word == "--":
-            break
-        name, equals, value = word.lstrip("-").partition("=")
-        name, shown = name.replace("-", "_"), word
-        alone = equals or name in _MODULE or left[:1] == [] or left[0].startswith("-")
-        if not alone and not left[0].endswith(".py"):
-            value = left.pop(0)
-            shown = f"{word} {value}"
-        options.append(Option(name=name, value=value or None, shown=shown))
-    return tuple(options), left
-
-
-def _refuse_unfit(launcher: str, options: Sequence[Option]) -> None:
-    """Raise UsageError for options that no job on the CPUs of one machine has."""
-    for option in options:
-        if option.name in _UNFIT:
-            raise UsageError(
-                f"{launcher} {option.shown}: {_UNFIT[option.name]}",
-                hint=f"leave {option.shown.split()[0]} out",
-            )
-        if option.name in ("nnodes", "num_machines") and option.value not in ("1", "1:1"):
-            raise UsageError(
-                f"{launcher} {option.shown}: trials run on this machine alone",
-                hint=f"leave it out; `cputune emit --nodes {option.value}` writes such launches",
-            )
-    kind = _in_config(options, "distributed_type")
-    if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP"):
-        raise UsageError(
-            f"the configuration of accelerate says {kind}: {_DIVIDES}",
-            hint="write another one: accelerate config",
-        )
-
-
-def _ranks_of(launcher: str, options: Sequence[Option]) -> int:
-    """How many processes the launch starts on this machine."""
-    values = {option.name: option.value for option in options}
-    if launcher == "torchrun":
-        asked = values.get("nproc_per_node") or "1"
-        if asked in ("auto", "cpu", "gpu"):
-            return os.cpu_count() or 1
-    else:
-        # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.
-        with_mpi = values.get("mpirun_hostfile") or _in_config(options, "mpirun_hostfile")
-        asked = values.get("num_processes") or _in_config(options, "num_processes") or "1"
-        asked = asked if with_mpi else "1"
-    return _number(asked, launcher)
-
-
-MPI_RANKS = ("-n", "-np", "--np", "--n", "-c")
-_MPI_HOSTS = (
-    *("-host", "--host", "-H", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile"),
-    *("-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
-)
-"""By these the dialects of mpirun take other machines."""
-
-_RUNS_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*|.*\.py")
-
-
-def _number(text: str, launcher: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) < 1:
-        raise UsageError(f"{text!r} is no number of processes", hint=f"{launcher} starts 1 or more")
-    return int(text)
-
-
-def _in_config(options: Sequence[Option], key: str) -> str | None:
-    """A value of the file that ``--config_file`` names; None where there is none."""
-    path = next((o.value for o in options if o.name == "config_file"), None)
-    if path is None:
-        return None
-    try:
-        text = read_document(path, most_bytes=1 << 20)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the configuration {path!r}: {error.strerror}",
-            hint="accelerate config --config_file FILE writes one",
-        ) from error
-    match = re.search(rf"^\s*[\"']?{key}[\"']?\s*:\s*[\"']?([^\"'\s#,]+)", text, re.MULTILINE)
-    return None if match is None or match[1] in ("null", "~") else match[1]
-
-
-MPIRUNS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 CONFINERS = ("numactl", "taskset")
 BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
 WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
-
-_PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
-_PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-LAUNCHER_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate launch",
-    "intel_extension_for_pytorch.cpu.launch": "ipexrun",
-    "ipexrun": "ipexrun",
-}
-"""What ``python -m`` starts."""
+_RUN_CPU = "torch.backends.xeon.run_cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Typed:
-    """A training command, read.
+    """A training command that can be tuned.
 
     Attributes:
         argv: the script and its arguments, as ``python`` takes them: ``train.py ...`` or
@@ -258,129 +151,139 @@ def read_typed(words: Sequence[str]) -> Typed:
     words = tuple(words)
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
+    words = ("python", *words) if words[0] == "-m" else words
+    if launcher_at(words, 0) is None:
+        return _program(words)
+    launch = launch_of(words)
+    if launch is None:
+        raise UsageError(
+            f"no script is seen in `{' '.join(words)}`",
+            hint=f"{EXAMPLE}; what python reads from -c or from its input is not tuned",
+        )
+    if launch.launcher == "ipexrun" or launch.script == _RUN_CPU:
+        _refuse_wrapper("ipexrun")
+    if launch.launcher == "python":
+        return Typed(argv=launch.argv, notes=tuple(_python_notes(launch)))
+    _refuse_unfit(launch)
+    found = {name.lstrip("-"): value for name, value in pairs(launch.options)}
+    stay = [name for name in _CARRIED if found.get(name)]
+    carried = {_CARRIED[name]: found[name] for name in stay}
+    if "ACCELERATE_DYNAMO_BACKEND" in carried:
+        carried["ACCELERATE_DYNAMO_BACKEND"] = carried["ACCELERATE_DYNAMO_BACKEND"].upper()
+    launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
+    note = f"a plan takes the place of {launcher}" + (f", but for {', '.join(stay)}" * bool(stay))
+    return Typed(
+        argv=launch.argv,
+        launch=words,
+        ranks=_ranks_of(launch),
+        variables=carried,
+        notes=(note,),
+    )
+
+
+_SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
+
+
+def _program(words: tuple[str, ...]) -> Typed:
+    """A script, or a program of Python's that is on PATH."""
     first, name = words[0], os.path.basename(words[0])
-    if first == "-m":
-        return _module(words)
-    if _PYTHON.fullmatch(first):
-        return _python(words)
-    if name in ("accelerate", "accelerate-launch", "torchrun"):
-        return _launched(words)
-    if name in MPIRUNS:
-        return _mpirun(words)
     if name == "trl" and len(words) > 1:
         return _trl(words)
     if os.path.exists(first):
         return Typed(argv=words)
-    if _ASSIGNMENT.match(first):
+    if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
         raise UsageError(
             f"{first!r} is a variable, not a script",
             hint=f"put it in front of cputune: {first} {EXAMPLE}",
         )
     if first.startswith("-"):
         raise UsageError(f"{first!r} is an option, not a script", hint=EXAMPLE)
+    if name == "accelerate":
+        raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
     _refuse_wrapper(name)
     return Typed(argv=(console_script(first) or first, *words[1:]))
 
 
-def _python(words: tuple[str, ...]) -> Typed:
-    """``python [options] SCRIPT`` or ``python [options] -m MODULE``."""
-    left, options = list(words[1:]), []
-    while left and left[0].startswith("-") and left[0] != "-m":
-        option = left.pop(0)
-        if option in ("-", "-c"):
-            raise UsageError(
-                "there is no script: what python reads from its input or from -c is not tuned",
-                hint="write it to a file: " + EXAMPLE,
-            )
-        if option in _PYTHON_VALUES and left:
-            option += f" {left.pop(0)}"
-        options.append(option)
-    if not left:
-        raise UsageError("python was given no script", hint=EXAMPLE)
-    typed = read_typed(left) if left[0] == "-m" else Typed(argv=tuple(left))
-    notes = []
+def _python_notes(launch: TrainingCommand) -> Iterator[str]:
+    """What of a ``python`` that was typed is not taken over."""
+    options = [option for option in launch.options if option != "-m"]
     if options:
-        notes.append(f"options of python are left out: {' '.join(options)}")
-    if os.path.isabs(words[0]):
-        if not os.path.exists(words[0]):
-            raise UsageError(f"there is no {words[0]}", hint=EXAMPLE)
-        if not os.path.samefile(words[0], training_python()):
-            notes.append(f"the script is run with {training_python()}, not with {words[0]}")
-    launch = words if typed.launch else ()
-    return replace(typed, launch=launch, notes=(*notes, *typed.notes))
+        yield f"options of python are left out: {' '.join(options)}"
+    if os.path.isabs(launch.program):
+        if not os.path.exists(launch.program):
+            raise UsageError(f"there is no {launch.program}", hint=EXAMPLE)
+        if not os.path.samefile(launch.program, training_python()):
+            yield f"the script is run with {training_python()}, not with {launch.program}"
 
 
-def _module(words: tuple[str, ...]) -> Typed:
-    launcher = LAUNCHER_MODULES.get(words[1])
-    if launcher == "ipexrun" or words[1] == "torch.backends.xeon.run_cpu":
-        _refuse_wrapper("ipexrun")
-    if launcher is not None:
-        launched = _launched((*launcher.split(), *words[2:]))
-        return replace(launched, launch=("python", *words))
-    return Typed(argv=words)
-
-
-def _launched(words: tuple[str, ...]) -> Typed:
-    """``accelerate launch`` or ``torchrun``, its options, and what it starts."""
-    name, rest = os.path.basename(words[0]), words[1:]
-    if name == "accelerate":
-        if rest[:1] != ("launch",):
-            raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
-        rest = rest[1:]
-    launcher = "torchrun" if name == "torchrun" else "accelerate launch"
-    options, script = _split(rest)
-    _refuse_unfit(launcher, options)
-    if not script:
-        raise UsageError(
-            f"{launcher} was given no script", hint=f"cputune tune -- {launcher} train.py"
-        )
-    as_module = any(option.name in _MODULE for option in options)
-    inner = read_typed(("-m", *script)) if as_module else Typed(argv=tuple(script))
-    if inner.launch:
-        raise UsageError("a launcher starts another launcher", hint="leave one of them out")
-    carried = {_CARRIED[o.name]: o.value for o in options if o.name in _CARRIED and o.value}
-    if "ACCELERATE_DYNAMO_BACKEND" in carried:
-        carried["ACCELERATE_DYNAMO_BACKEND"] = carried["ACCELERATE_DYNAMO_BACKEND"].upper()
-    replaced = [o.shown for o in options if o.name not in (*_MODULE, *_CARRIED)]
-    with_options = f" and its {' '.join(replaced)}" if replaced else ""
-    return replace(
-        inner,
-        launch=words,
-        ranks=_ranks_of(launcher, options),
-        variables=carried,
-        notes=(f"a plan takes the place of {launcher}{with_options}", *inner.notes),
-    )
-
-
-def _mpirun(words: tuple[str, ...]) -> Typed:
-    """The dialects differ in which options have values: the first Python ends them."""
-    if ":" in words:
-        raise UsageError(
-            f"{words[0]} starts several programs", hint="tune one of them: -n 2 python train.py"
-        )
-    cut = next((i for i, w in enumerate(words) if i and _RUNS_PYTHON.fullmatch(w)), len(words))
-    options, ranks = words[1:cut], 1
-    for option, value in pairwise(options):
-        if option in MPI_RANKS:
-            ranks = _number(value, words[0])
-        if option in _MPI_HOSTS and not {*value.split(",")} <= {"localhost", os.uname().nodename}:
+def _refuse_unfit(launch: TrainingCommand) -> None:
+    """Raise UsageError for what is no job on the CPUs of one machine."""
+    for name, value in pairs(launch.options):
+        bare = name.lstrip("-")
+        if bare in _UNFIT:
+            raise UsageError(f"{launch.program} {name}: {_UNFIT[bare]}", hint=f"leave {name} out")
+        if bare in ("nnodes", "num_machines") and value not in ("1", "1:1"):
             raise UsageError(
-                f"{words[0]} {option} {value}: the launch that you type is measured on this "
-                "machine alone",
-                hint=f"leave {option} {value} out, and name the hosts before `--`: --hosts A,B",
+                f"{launch.program} {name} {value}: trials run on this machine alone",
+                hint=f"leave it out; `cputune emit --nodes {value}` writes such launches",
             )
-    if cut == len(words):
+    others = {launch.host_file or "", *launch.hosts} - {"", "localhost", os.uname().nodename}
+    if launch.launcher == "mpirun" and others:
         raise UsageError(
-            f"no python and no script is seen in the words of {words[0]}",
-            hint=f"cputune tune -- {words[0]} -n 2 python train.py",
+            f"{launch.program} is to start ranks on {', '.join(sorted(others))}: the launch that "
+            "you type is measured on this machine alone",
+            hint="leave the hosts out, and name them before `--`: --hosts A,B",
         )
-    inner = read_typed(words[cut:])
-    if inner.launch:
+    kind = _configured(launch).get("distributed_type")
+    if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP"):
         raise UsageError(
-            f"{words[0]} starts another launcher", hint="give the script with one of them"
+            f"the configuration of accelerate says {kind}: {_DIVIDES}",
+            hint="write another one: accelerate config",
         )
-    note = f"a plan takes the place of {' '.join((words[0], *options))}"
-    return replace(inner, launch=words, ranks=ranks, notes=(note, *inner.notes))
+    if launch.inner is not None or launch.script in LAUNCHER_MODULES:
+        raise UsageError("a launcher starts another launcher", hint="leave one of them out")
+    if launch.launcher == "mpirun" and ":" in launch.words:
+        raise UsageError(
+            f"{launch.program} starts several programs",
+            hint="tune one of them: -n 2 python train.py",
+        )
+
+
+def _configured(launch: TrainingCommand) -> Mapping[str, Any]:
+    """The file that ``accelerate launch --config_file`` names; empty where none is named."""
+    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+    if not path:
+        return {}
+    import yaml
+
+    try:
+        found = yaml.safe_load(read_document(path, most_bytes=1 << 20))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"cannot read the configuration {path!r}: {getattr(error, 'strerror', error)}",
+            hint="accelerate config --config_file FILE writes one",
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _ranks_of(launch: TrainingCommand) -> int:
+    """How many processes the launch starts on this machine."""
+    asked: object = launch.total
+    if launch.launcher == "accelerate":
+        # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.
+        config = _configured(launch)
+        by_mpi = config.get("mpirun_config")
+        named = isinstance(by_mpi, dict) and by_mpi.get("mpirun_hostfile")
+        with_mpi = launch.option("--mpirun_hostfile") or named
+        asked = (asked or config.get("num_processes")) if with_mpi else None
+    if launch.launcher == "torchrun" and asked in ("auto", "cpu", "gpu"):
+        return os.cpu_count() or 1
+    ranks = number_of(str(asked or 1))
+    if not ranks:
+        raise UsageError(
+            f"{asked!r} is no number of processes", hint=f"{launch.program} starts 1 or more"
+        )
+    return ranks
 
 
 def _trl(words: tuple[str, ...]) -> Typed:

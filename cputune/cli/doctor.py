@@ -22,9 +22,9 @@ from cputune.probing import probe
 from cputune.probing.recording import record
 
 if TYPE_CHECKING:
-    from cputune.doctor.files.shell import TrainingCommand
     from cputune.doctor.hosts import HostsDiagnosis
     from cputune.host import Host
+    from cputune.training_command import TrainingCommand
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 

@@ -1,8 +1,8 @@
 """``cputune doctor --check-file FILE``: judge what people launch with before it runs.
 
 An accelerate configuration (YAML or JSON), a shell script or a line with a training
-command (Slurm scripts too), a PyTorchJob or TrainJob, a host file, a Dockerfile. Each is judged by
-the installed packages, or by the packages of a stack that is only named: give the facts that
+command (Slurm scripts too), a PyTorchJob or TrainJob, a Dockerfile. Each is judged by the installed
+packages, or by the packages of a stack that is only named: give the facts that
 ``named_stack.stack_facts`` makes of it.
 """
 
@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, beside, command, kubernetes
+from cputune.doctor.files import accelerate, command, dockerfile, kubernetes
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, read_launches
+from cputune.doctor.files.shell import read_launches
 from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
@@ -26,18 +26,18 @@ FILE_CHECKS: tuple[Check, ...] = (
     *accelerate.CHECKS,
     *command.CHECKS,
     *kubernetes.CHECKS,
-    *beside.CHECKS,
+    *dockerfile.CHECKS,
 )
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 LETTERS_AT_MOST = 1 << 20
 """YAML, which takes longer to read, is held to ``yaml_lines``' own number of values."""
 
-_SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+['\"]?(/[^\s'\"$;&|]+)", re.MULTILINE)
+_SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+['\"]?([^\s'\";&|]+)")
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
-    "accelerate launch, python), a PyTorchJob, a TrainJob, a host file or a Dockerfile"
+    "accelerate launch, python), a PyTorchJob, a TrainJob or a Dockerfile"
 )
 
 
@@ -52,7 +52,7 @@ def check_file(
 ) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
-    The training script, the host file and the libraries that it names are looked up on
+    The training script and the libraries that it names are looked up on
     ``host``; without one nothing is known of them. Of a file for another machine (not ``here``)
     only what holds everywhere is judged; ``parser`` is that of ``Context``.
     Raises UsageError where the text is none of the kinds that are understood, or is
@@ -63,20 +63,25 @@ def check_file(
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
     context = replace(Context.of(name, facts, host or Host()), here=here, parser=parser)
-    if name.lower().endswith((".yaml", ".yml", ".json")):
-        return by_severity(_judge_documents(read_documents(text, name), context))
-    if _looks_like_yaml(text):
-        try:
-            documents = read_documents(text, name)
-        except UsageError:
-            documents = ()
-        if any(kind_of(document) for document in documents):
-            return by_severity(_judge_documents(documents, context))
-    if beside.looks_like_dockerfile(name, text):
-        return by_severity(beside.judge_dockerfile(text, context))
-    if beside.looks_like_hosts(name, text):
-        return by_severity(beside.judge_hosts(text, context))
-    return by_severity(_judge_script(text, context))
+    return by_severity(_judge(text, context))
+
+
+def _judge(text: str, context: Context) -> Iterator[Finding]:
+    lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
+    suffix = context.name.lower().endswith((".yaml", ".yml", ".json"))
+    if suffix or re.match(r"\w+:(\s|$)", next(lines, "")):
+        documents = read_documents(text, context.name)
+        if not any(kind_of(document) for document in documents):
+            raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
+        for document in documents:
+            if kind_of(document) == "accelerate":
+                yield from accelerate.judge_accelerate(document, context)
+            elif kind_of(document) is not None:
+                yield from kubernetes.judge_kubernetes(document, context)
+    elif dockerfile.looks_like_dockerfile(context.name, text):
+        yield from dockerfile.judge_dockerfile(text, context)
+    else:
+        yield from _judge_script(text, context)
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -103,39 +108,23 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     return ()
 
 
-def _judge_documents(documents: tuple[Document, ...], context: Context) -> Iterator[Finding]:
-    kinds = [kind_of(document) for document in documents]
-    if not any(kinds):
-        raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
-    for document, kind in zip(documents, kinds, strict=True):
-        if kind == "accelerate":
-            yield from accelerate.judge_accelerate(document, context)
-        elif kind is not None:
-            yield from kubernetes.judge_kubernetes(document, context)
-
-
 def _judge_script(text: str, context: Context) -> Iterator[Finding]:
     launches = read_launches(text, context.name)
-    for found in _SOURCED.finditer(text) if context.host.live else ():
-        if not context.host.exists(found[1]):
+    for found in _SOURCED.finditer(text):
+        path, why = found[1], None
+        if path.startswith("/") and "$" not in path and context.host.live:
+            why = None if context.host.exists(path) else "is not there, and is to be sourced"
+        elif path.startswith("$") and path.endswith("setvars.sh"):
+            why = None if context.versions.oneccl else "comes with bindings that are not installed"
+        if why:
             line = text.count("\n", 0, found.start(1)) + 1
-            yield command.sourced_missing.finding(
-                context.at(line, f"{found[1]} is not there, and is to be sourced")
-            )
+            yield command.sourced_missing.finding(context.at(line, f"{path} {why}"))
     if not launches:
         raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
-    asked = re.findall(r"^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text, re.MULTILINE)
+    asked = re.findall(r"(?m)^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
     context = replace(context, batch_nodes=int(asked[-1]) if asked else 1)
     for launch in launches:
         yield from command.judge_launch(launch, context)
-
-
-def judge_lines(
-    launches: tuple[TrainingCommand, ...], name: str, facts: HostFacts, host: Host
-) -> Iterator[Finding]:
-    """The faults of launches that are read already."""
-    for launch in launches:
-        yield from command.judge_launch(launch, Context.of(name, facts, host))
 
 
 def kind_of(document: Document) -> str | None:
@@ -146,9 +135,3 @@ def kind_of(document: Document) -> str | None:
     if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
         return "accelerate"
     return None
-
-
-def _looks_like_yaml(text: str) -> bool:
-    return not text.startswith("#!") and any(
-        f"\n{mark}:" in f"\n{text}" for mark in ("kind", *accelerate.MARKS)
-    )

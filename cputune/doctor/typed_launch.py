@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import json
 import os
 import re
@@ -18,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import resources
 
-from cputune.doctor.checkfile import check_file, judge_lines
+from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended
-from cputune.doctor.files.command import flag_refused
-from cputune.doctor.files.shell import TrainingCommand, number_of, read_launches
+from cputune.doctor.files.command import judge_launch
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
-from cputune.doctor.variables import advised
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Command, Host
@@ -31,13 +30,11 @@ from cputune.host.interpreter import shebang, training_interpreter
 from cputune.host.surroundings import look_around
 from cputune.layout import advise
 from cputune.script import require_trainable, script_text
-from cputune.stack import Versions, versions_of
-from cputune.stack.uses import vocabulary
+from cputune.training_command import TrainingCommand, number_of
 
 NAME = "what was typed"
 _IMPORT_SECONDS = 120.0
 _STACK = ("torch", "transformers", "accelerate")
-_OWN_ARGUMENTS = re.compile(r"(?:HfArgumentParser|TrlParser)\(\s*[(\[]?([\w\s,.]+?)[)\]]")
 
 
 def read_launch(words: Sequence[str]) -> TrainingCommand:
@@ -68,49 +65,39 @@ def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts
 
 def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, beside those of the machine."""
-    found = [*judge_lines((launch,), NAME, facts, host), *_batch(launch, facts)]
-    found += _config(launch, facts, host)
-    argv = (launch.script,) if _is_file(launch) else ("-m", launch.script)
+    found = [*judge_launch(launch, Context.of(NAME, facts, host)), *_batch(launch, facts)]
+    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+    if path:
+        try:
+            found += check_file(host.read_text(path), path, facts, host)
+        except (OSError, ValueError, UsageError) as error:
+            found.append(script_unfit.finding(f"--config_file {path}: {error}"))
+    text = ""
     try:
-        require_trainable((*argv, *launch.arguments))
-        text = script_text(argv)
+        require_trainable(launch.argv)
+        text = script_text(launch.argv)
     except UsageError as error:
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
-        text = ""
-    return by_severity((*found, *_imports(launch, text, versions_of(facts), host)))
+    return by_severity((*found, *_imports(launch, text, host)))
 
 
 def _folder(launch: TrainingCommand) -> str:
     """That of the script; of a module the working folder."""
-    return os.path.dirname(os.path.realpath(launch.script)) if _is_file(launch) else os.getcwd()
-
-
-def _is_file(launch: TrainingCommand) -> bool:
-    return launch.script.endswith(".py")
-
-
-def _config(launch: TrainingCommand, facts: HostFacts, host: Host) -> Iterator[Finding]:
-    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
-    if path:
-        try:
-            yield from check_file(host.read_text(path), path, facts, host)
-        except (OSError, ValueError, UsageError) as error:
-            yield script_unfit.finding(f"--config_file {path}: {error}")
+    return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
 
 
 def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
     """What a step of this launch trains on, and of the launch that is advised in its place."""
     size = number_of(launch.argument("--per_device_train_batch_size"))
-    ranks = launch.ranks
-    if not size or ranks is None:
+    if not size or launch.ranks is None:
         return
     each = size * (number_of(launch.argument("--gradient_accumulation_steps")) or 1)
-    total = ranks * launch.machines * each
-    better = advise(facts, batch=total, nodes=launch.machines)
-    if ranks > 1:
+    ranks = launch.ranks * launch.machines
+    better = advise(facts, batch=ranks * each, nodes=launch.machines)
+    if launch.ranks > 1:
         yield typed_batch.finding(
-            f"{ranks * launch.machines} ranks × {each} samples are {total} of a step; one process "
-            f"with the same words trains on {each}"
+            f"{ranks} ranks × {each} samples are {ranks * each} of a step; one process with the "
+            f"same words trains on {each}"
         )
     elif better.ranks > 1:
         yield typed_batch.finding(
@@ -118,49 +105,31 @@ def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
             f"({better.why}), with --per_device_train_batch_size {max(1, size // better.ranks)} "
             "each for the same training"
         )
-    elif advised(facts).ranks > 1:
-        yield typed_batch.finding(
-            f"{each} samples of a step cannot be divided over the {advised(facts).ranks} ranks "
-            "that this machine suggests"
-        )
 
 
-def _imports(
-    launch: TrainingCommand, text: str, versions: Versions, host: Host
-) -> Iterator[Finding]:
+def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
     """What happens where the stack and the script's modules are really imported, in a child."""
     folder, imported = _folder(launch), _imported(text)
     script = str(resources.files("cputune.doctor.looks").joinpath("imports.py"))
     argv = (host.executable, script, folder, *dict.fromkeys((*_STACK, *imported)))
-    variables = {**host.environment(), **launch.environment}
-    for name in launch.removed:
-        variables.pop(name, None)
+    around = {n: v for n, v in host.environment().items() if n not in launch.removed}
+    variables = {**around, **launch.environment}
     done = host.run(Command(argv=argv, environment=variables, timeout_seconds=_IMPORT_SECONDS))
-    told = list(_told(done.stdout))
+    told: list[dict[str, str]] = []
+    for line in done.stdout.splitlines():
+        with contextlib.suppress(ValueError, AttributeError):  # what libraries print
+            told.append({key: str(value) for key, value in json.loads(line).items()})
     needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
     for said in told:
-        if "error" in said and (said["module"] in needed or said["error"] != _NOT_THERE):
+        if "error" in said and (said["module"] in needed or said["error"] != "ModuleNotFoundError"):
             yield _failed(said, folder)
-    trying = [said for said in told if "trying" in said or "fields" in said][-1:]
     if done.returncode != 0:
-        what = f"import {trying[0]['trying']}" if trying and "trying" in trying[0] else "python"
-        yield import_fails.finding(f"{what} {how_it_ended(done)}")
+        trying = "".join(f"import {said['trying']}" for said in told[-1:] if "trying" in said)
+        yield import_fails.finding(f"{trying or 'python'} {how_it_ended(done)}")
     came = [one for one in told if "path" in one and one["module"] in _STACK]
     if came:
         places = (f"{m['module']} {m['version']}".strip() + f" from {m['path']}" for m in came)
         yield libraries_from.finding(f"{host.executable}: " + "; ".join(places))
-    fields = next((said["fields"] for said in told if "fields" in said), "")
-    yield from _flags(launch, text, fields.split(), versions)
-
-
-_NOT_THERE = "ModuleNotFoundError"
-
-
-def _told(output: str) -> Iterator[dict[str, str]]:
-    """The lines of the child: modules that are tried, that came or failed; fields of a class."""
-    for line in output.splitlines():
-        with contextlib.suppress(ValueError, AttributeError):  # what libraries print
-            yield {key: str(value) for key, value in json.loads(line).items()}
 
 
 def _failed(failure: dict[str, str], folder: str) -> Finding:
@@ -191,31 +160,6 @@ def _imported(text: str) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.append(node.module.partition(".")[0])
     return tuple(name for name in dict.fromkeys(names) if name != "__future__")
-
-
-def _flags(
-    launch: TrainingCommand, text: str, fields: Sequence[str], versions: Versions
-) -> Iterator[Finding]:
-    """Flags that no class of the script's parser has; nothing where one comes from elsewhere."""
-    parsed = _OWN_ARGUMENTS.search(text)
-    classes = [name.strip() for name in parsed[1].split(",") if name.strip()] if parsed else []
-    elsewhere = [n for n in classes if n != "TrainingArguments" and f"class {n}" not in text]
-    if not fields or not classes or elsewhere:
-        return
-    own = set(re.findall(r"^\s+(\w+)\s*:", text, re.MULTILINE))
-    known = own | set(fields)
-    judged = {word.spelling.partition(" ")[0] for word in vocabulary(versions)}
-    for word in launch.arguments:
-        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
-        if not word.startswith("--") or name in known or name.removeprefix("no_") in known:
-            continue
-        if f"--{name}" in judged:
-            continue
-        near = difflib.get_close_matches(name, sorted(known), n=1)
-        yield flag_refused.finding(
-            f"--{name} is no argument of {' or '.join(classes)}"
-            + (f"; is --{near[0]} meant?" if near else "")
-        )
 
 
 @fault("launch-script", Severity.ERROR)

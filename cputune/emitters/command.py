@@ -14,7 +14,6 @@ from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.accelerate import one_process
 from cputune.doctor.files.command import faulty_words
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import launch_of
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
@@ -31,6 +30,7 @@ from cputune.inside import (
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, ipex_use, uses, why_too_few_ccl_workers
 from cputune.stack.tables import parse
+from cputune.training_command import launch_of
 from cputune.workload import Workload, left_out
 
 RANK_SCRIPT = "rank.py"
@@ -130,7 +130,7 @@ def with_todays_flags(
     workload: Workload, plan: Plan, facts: HostFacts, host: Host | None
 ) -> tuple[Workload, tuple[str, ...]]:
     """The user's own flags as the packages of these facts take them, and what was changed."""
-    launch = launch_of(("python", *workload.argv), {})
+    launch = launch_of(("python", *workload.argv))
     if workload.recipe is not None or launch is None:
         return workload, ()
     context = replace(

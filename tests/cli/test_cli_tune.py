@@ -287,7 +287,7 @@ class TestTypedLaunch:
         ended = cputune("tune", "--dry-run", "--", *words.split())
         assert ended.code == 0
         assert f"command  {words}\n" in ended.out
-        assert "note: a plan takes the place of torchrun and its --nproc-per-node 2" in ended.err
+        assert "note: a plan takes the place of torchrun --nproc-per-node 2" in ended.err
 
 
 class TestNoResult:

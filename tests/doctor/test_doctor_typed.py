@@ -94,14 +94,6 @@ def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:
     )
 
 
-def test_an_argument_that_no_class_has_is_told_with_the_one_that_was_meant(judge: Judge) -> None:
-    found = judge("python", "train.py", "--samples", "3", "--per_device_batch_size", "4")
-    assert found["file-flag-refused"].evidence == (
-        "--per_device_batch_size is no argument of Data or TrainingArguments; is "
-        "--per_device_train_batch_size meant?"
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -68,8 +68,7 @@ def test_options_that_a_plan_replaces_are_named() -> None:
         ["accelerate", "launch", "--num_processes", "2", "--mixed_precision", "bf16", "t.py"]
     )
     assert typed.notes == (
-        "a plan takes the place of accelerate launch and its --num_processes 2 "
-        "--mixed_precision bf16",
+        "a plan takes the place of accelerate launch --num_processes 2 --mixed_precision bf16",
     )
     typed = read_typed(["python", "-O", "-W", "ignore", "train.py"])
     assert typed.notes == ("options of python are left out: -O -W ignore",)
@@ -112,18 +111,18 @@ def test_of_trl_its_own_script_is_tuned(tmp_path: Path, monkeypatch: pytest.Monk
         ("-m", "no script was given"),
         ("--epochs 3", "'--epochs' is an option, not a script"),
         ("OMP_NUM_THREADS=4 python train.py", "is a variable, not a script"),
-        ("python", "python was given no script"),
-        ("python -c pass", "from -c is not tuned"),
+        ("python", "no script is seen in `python`"),
+        ("python -c pass", "no script is seen in `python -c pass`"),
         ("accelerate config", "only `accelerate launch` trains"),
-        ("accelerate launch --cpu", "accelerate launch was given no script"),
+        ("accelerate launch --cpu", "no script is seen in `accelerate launch --cpu`"),
         ("accelerate launch --use_fsdp train.py", "divides a model over accelerators"),
         ("accelerate launch --multi_gpu train.py", "training on CPUs"),
         ("torchrun --nnodes 2 train.py", "on this machine alone"),
         ("torchrun --nproc-per-node many train.py", "'many' is no number of processes"),
         ("torchrun -m torch.distributed.run train.py", "starts another launcher"),
-        ("mpirun -n 4 -hosts n1,n2 python train.py", "-hosts n1,n2: .* on this machine alone"),
-        ("mpiexec -f hosts.txt -n 4 python train.py", "-f hosts.txt: .* on this machine alone"),
-        ("mpirun -n 2 ./train", "no python and no script is seen"),
+        ("mpirun -n 4 -hosts n1,n2 python train.py", "on n1, n2: .* on this machine alone"),
+        ("mpiexec -f hosts.txt -n 4 python train.py", "on hosts.txt: .* on this machine alone"),
+        ("mpirun -n 2 ./train", "no script is seen in `mpirun -n 2 ./train`"),
         ("mpirun -n 1 python a.py : -n 1 python b.py", "several programs"),
         ("numactl -C 0 python train.py", "in place of numactl"),
         ("bash train.sh", "bash is not the training script"),

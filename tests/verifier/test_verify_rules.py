@@ -85,18 +85,11 @@ CONTAINER = (*REPLICAS, "Master", "template", "spec", "containers", 0)
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (("apiVersion",), "kubeflow.org/v2", "of kubeflow.org/v1"),
-        (("metadata", "name"), "1bert", "beginning with a letter"),
-        (("metadata", "name"), "b" * 64, "beginning with a letter"),
-        (("metadata", "name"), "bert\n", "beginning with a letter"),
         (("spec", "nprocPerNode"), None, "one rank for each CPU"),
         (("spec", "nprocPerNode"), 2, "is a number"),
         (("spec", "nprocPerNode"), "auto", "one rank for each CPU"),
         (("spec", "elasticPolicy"), {"minReplicas": 0}, "minReplicas: 0"),
         ((*REPLICAS, "Master"), None, "nobody sets MASTER_ADDR"),
-        ((*REPLICAS, "Master", "replicas"), 2, "it is one"),
-        ((*REPLICAS, "Worker", "replicas"), 0, "at least one"),
-        ((*REPLICAS, "Chief"), replica(1), "no replica of a PyTorchJob"),
         ((*CONTAINER, "name"), "main", "no container is called pytorch"),
         ((*CONTAINER, "env", 0, "value"), 1, "no string"),
         ((*CONTAINER, "resources", "requests", "cpu"), "1", "requests 1, limits 2"),
@@ -114,12 +107,8 @@ def test_what_the_training_operator_refuses(path, value, complaint):
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (("apiVersion",), "trainer.kubeflow.org/v1", "v1alpha1"),
-        (("spec", "runtimeRef", "kind"), "Runtime", "runtimeRef.kind"),
-        (("spec", "runtimeRef", "name"), None, "runtimeRef.name"),
         (("spec", "trainer", "numProcPerNode"), None, "one rank for each CPU"),
         (("spec", "trainer", "numProcPerNode"), "2", "is a string"),
-        (("spec", "trainer", "numNodes"), 0, "numNodes"),
         (("spec", "trainer", "env", 0, "name"), "PET_NNODES", "belong to the trainer"),
         (("spec", "trainer"), None, "one rank for each CPU"),
     ],
@@ -137,9 +126,7 @@ def test_half_a_document_is_refused_in_words(document, kind):
     assert complaints({"kind": kind, **document})
 
 
-def test_a_variable_is_set_once():
+def test_a_variable_may_come_from_elsewhere():
     job = trainjob()
-    job["spec"]["trainer"]["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-    assert complaints(job) == ["env A is set twice"]
     job["spec"]["trainer"]["env"] = [{"name": "A", "valueFrom": {"fieldRef": {}}}]
     assert complaints(job) == []

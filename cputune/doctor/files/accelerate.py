@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.yaml_lines import Document
@@ -14,7 +15,6 @@ from cputune.stack import ipex_use, load
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
 """Keys by which an accelerate configuration is known."""
 
-_MULTI = ("MULTI_CPU",)
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
 _GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
 
@@ -157,138 +157,118 @@ def oversubscribed() -> None:
 
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one configuration file."""
-    yield from _keys(document, context)
-    yield from _values(document, context)
-    yield from _launch(document, context)
-    yield from _precision(document, context)
-    yield from _ipex(document, context)
+    for judge in (_keys, _values, _ranks, _precision):
+        yield from judge(document, context)
 
 
 def _keys(document: Document, context: Context) -> Iterator[Finding]:
-    if str(document.get("compute_environment") or "LOCAL_MACHINE") != "LOCAL_MACHINE":
-        return
     library, version = load().accelerate, context.accelerate
-    known = library.keys_of(version)
-    reader = context.read_by("accelerate", version)
-    for key in document.mapping():
+    known, reader = library.keys_of(version), context.read_by("accelerate", version)
+    local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
+    for key in document.mapping() if local else ():
         if key in known:
             continue
-        spans = [span for span in library.keys if span.name == key]
-        if spans:
-            first, last = spans[0].first, spans[0].last
-            said = f"{key} is known from {_text(first)}" + (f" to {_text(last)}" if last else " on")
-        else:
-            close = difflib.get_close_matches(key, sorted(known), 1)
-            said = f"{key} is no key" + (f"; is {close[0]} meant?" if close else "")
+        span = next((span for span in library.keys if span.name == key), None)
+        close = difflib.get_close_matches(key, sorted(known), 1)
+        said = f"{key} is no key" + (f"; is {close[0]} meant?" if close else "")
+        if span:
+            last = f" to {_text(span.last)}" if span.last else " on"
+            said = f"{key} is known from {_text(span.first)}{last}"
         text = f"{said}; {reader} refuses the file"
         yield key_unknown.finding(context.at(document.line(key), text))
-    if "mpirun_ccl" in document.mapping("mpirun_config") and not library.does(
-        "reads-mpirun-ccl", version
-    ):
+    by_mpirun = document.mapping("mpirun_config")
+    if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
         text = f"mpirun_ccl is not read by {reader}"
         yield key_ignored.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
+    use = ipex_use(context.versions, framework="accelerate")
+    idle = use.state in ("ignored", "unfit", "absent") and "ipex_config" in known
+    if idle and document.get("ipex_config", "ipex") is True:
+        text = f"ipex_config.ipex: true, but {use.reason}"
+        yield key_ignored.finding(context.at(document.line("ipex_config", "ipex"), text))
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
+    def wrong(key: str, text: str) -> Finding:
+        return value_wrong.finding(context.at(document.line(key), text))
+
     for key in ("num_processes", "num_machines"):
         value = document.get(key)
-        if value is not None and (isinstance(value, bool) or _whole(value) is None):
-            text = f"{key}: {value!r} is not a whole number of at least 1"
-            yield value_wrong.finding(context.at(document.line(key), text))
+        if value is not None and _whole(value) is None:
+            yield wrong(key, f"{key}: {value!r} is not a whole number of at least 1")
     ranks, machines = _whole(document.get("num_processes")), _whole(document.get("num_machines"))
     if machines is None or machines == 1:
         return
     if ranks is not None and ranks % machines:
         text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
-        yield value_wrong.finding(context.at(document.line("num_processes"), text))
+        yield wrong("num_processes", text)
     for key in ("main_process_ip", "main_process_port"):
         if document.get(key) is None:
-            text = f"num_machines: {machines}, and {key} is missing"
-            yield value_wrong.finding(
-                context.at(document.line("num_machines"), text),
-                severity=Severity.WARNING,
-                remedy=f"Give it here, or --{key} on every launch line.",
-            )
+            missing = wrong("num_machines", f"num_machines: {machines}, and {key} is missing")
+            remedy = f"Give it here, or --{key} on every launch line."
+            yield replace(missing, severity=Severity.WARNING, remedy=remedy)
     address = str(document.get("main_process_ip") or "")
     if address.startswith("127.") or address == "localhost":
         text = f"main_process_ip: {address} is each machine itself, not the first of {machines}"
-        yield value_wrong.finding(context.at(document.line("main_process_ip"), text))
+        yield wrong("main_process_ip", text)
 
 
-def _launch(document: Document, context: Context) -> Iterator[Finding]:
+def _ranks(document: Document, context: Context) -> Iterator[Finding]:
     kind = str(document.get("distributed_type") or "NO").upper()
     ranks = _whole(document.get("num_processes")) or 1
-    machines = _whole(document.get("num_machines")) or 1
-    line = document.line("distributed_type")
-    if kind in _GPU and context.facts.accelerators == ():
-        yield no_gpu.finding(context.at(line, f"distributed_type: {kind}, no GPU is here"))
-        return
-    if kind in _SHARDED and (context.facts.accelerators == () or document.get("use_cpu") is True):
-        text = f"distributed_type: {kind} divides a model over accelerators, "
-        text += "use_cpu: true" if document.get("use_cpu") is True else "no GPU is here"
-        yield no_gpu.finding(context.at(line, text))
-        return
-    if kind in _MULTI and ranks > 1 and not document.get("mpirun_config", "mpirun_hostfile"):
-        text = f"num_processes: {ranks} and no mpirun_config.mpirun_hostfile"
-        yield one_process.finding(context.at(document.line("num_processes"), text))
+    here = ranks // (_whole(document.get("num_machines")) or 1)
+    line, line_of_ranks = document.line("distributed_type"), document.line("num_processes")
+    use_cpu, gpus = document.get("use_cpu"), context.facts.accelerators != ()
+    if (kind in _GPU and not gpus) or (kind in _SHARDED and not (gpus and use_cpu is not True)):
+        why = "use_cpu: true" if use_cpu is True and kind in _SHARDED else "no GPU is here"
+        divides = " divides a model over accelerators" if kind in _SHARDED else ""
+        yield no_gpu.finding(context.at(line, f"distributed_type: {kind}{divides}, {why}"))
     if kind in ("NO", "FALSE") and ranks > 1:
         text = f"num_processes: {ranks} with distributed_type 'NO' is one process"
-        yield one_process.finding(
-            context.at(document.line("num_processes"), text),
-            remedy="Write distributed_type: MULTI_CPU and mpirun_config.mpirun_hostfile.",
-        )
-    if kind in _MULTI and document.get("use_cpu") is not True:
+        remedy = "Write distributed_type: MULTI_CPU and mpirun_config.mpirun_hostfile."
+        yield one_process.finding(context.at(line_of_ranks, text), remedy=remedy)
+    if kind != "MULTI_CPU":
+        return
+    if ranks > 1 and not document.get("mpirun_config", "mpirun_hostfile"):
+        text = f"num_processes: {ranks} and no mpirun_config.mpirun_hostfile"
+        yield one_process.finding(context.at(line_of_ranks, text))
+    if use_cpu is not True:
         alone = load().accelerate.does("ranks-train-alone", context.accelerate)
-        text = f"distributed_type: {kind} and use_cpu: {_shown(document.get('use_cpu'))}"
-        if alone:
-            reader = context.read_by("accelerate", context.accelerate)
-            text += f"; with {reader} every rank trains alone"
+        reader = context.read_by("accelerate", context.accelerate)
+        text = f"distributed_type: {kind} and use_cpu: {_shown(use_cpu)}"
         yield use_cpu_missing.finding(
-            context.at(document.line("use_cpu") or line, text),
+            context.at(
+                document.line("use_cpu") or line,
+                text + (f"; with {reader} every rank trains alone" if alone else ""),
+            ),
             severity=Severity.ERROR if alone else Severity.WARNING,
         )
-    here = ranks // machines
-    if kind in _MULTI and context.here and 0 < context.cores < here:
+    if context.here and 0 < context.cores < here:
         text = f"num_processes: {here} ranks on a machine, {context.cores} cores to use"
-        yield oversubscribed.finding(context.at(document.line("num_processes"), text))
+        yield oversubscribed.finding(context.at(line_of_ranks, text))
 
 
 def _precision(document: Document, context: Context) -> Iterator[Finding]:
     asked = str(document.get("mixed_precision") or "no").lower()
-    at = document.line("mixed_precision")
+    at, use_cpu = document.line("mixed_precision"), document.get("use_cpu")
     if context.has_gpu:
         return
     if asked == "fp16":
         text = "mixed_precision: fp16 trains in fp32 on a CPU"
         yield precision_useless.finding(context.at(at, text))
-    if asked != "bf16":
-        return
-    if context.bf16 is False:
+    if asked == "bf16" and context.bf16 is False:
         text = "mixed_precision: bf16, and this CPU has no instructions for it"
         yield precision_useless.finding(context.at(at, text))
     kind = str(document.get("distributed_type") or "NO").upper()
-    if document.get("use_cpu") is not True and kind not in (*_MULTI, *_GPU):
-        text = f"mixed_precision: bf16 and use_cpu: {_shown(document.get('use_cpu'))}, no GPU"
+    if asked == "bf16" and use_cpu is not True and kind not in ("MULTI_CPU", *_GPU):
+        text = f"mixed_precision: bf16 and use_cpu: {_shown(use_cpu)}, no GPU"
         yield use_cpu_missing.finding(context.at(document.line("use_cpu") or at, text))
 
 
-def _ipex(document: Document, context: Context) -> Iterator[Finding]:
-    if document.get("ipex_config", "ipex") is not True:
-        return
-    if "ipex_config" not in load().accelerate.keys_of(context.accelerate):
-        return
-    use = ipex_use(context.versions, framework="accelerate")
-    if use.state in ("ignored", "unfit", "absent"):
-        line = document.line("ipex_config", "ipex")
-        yield key_ignored.finding(context.at(line, f"ipex_config.ipex: true, but {use.reason}"))
-
-
 def _whole(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
-        value = int(value)
-    return value if isinstance(value, int) and value >= 1 else None
+    """A whole number of at least 1; None for anything else."""
+    text = str(value).strip()
+    whole = not isinstance(value, bool) and re.fullmatch(r"[0-9]{1,9}", text)
+    return int(text) or None if whole else None
 
 
 def _shown(value: object) -> str:

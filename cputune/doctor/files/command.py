@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune import cpulist
-from cputune.cores import usable_cores
-from cputune.doctor.checks import launch, libraries, precision, surroundings, threads, versions
-from cputune.doctor.checks.launch import LOOPBACK
+from cputune.doctor.checks import launch as launch_checks
+from cputune.doctor.checks import libraries, precision, surroundings, threads, versions
 from cputune.doctor.files.accelerate import (
     one_process,
     oversubscribed,
@@ -17,266 +15,29 @@ from cputune.doctor.files.accelerate import (
     use_cpu_missing,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, number_of, value_of
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
-from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.probing.installed import dead_preloads
 from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
-
-
-@fault("file-threads-unset", Severity.WARNING)
-def threads_unset() -> None:
-    """OMP_NUM_THREADS is not set for several ranks
-
-    Symptom: training under torchrun is many times slower than in one process.
-
-    Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
-    ranks. mpirun sets nothing, and every rank starts threads for the whole machine.
-
-    Remedy: Export it: the cores of the machine divided by its ranks.
-
-    Source: pytorch/pytorch#22260, dmlc/dgl#2812
-    """
-
-
-@fault("file-ranks-auto", Severity.WARNING)
-def ranks_left_open() -> None:
-    """The number of ranks is left to the machine
-
-    Symptom: out of memory, or dozens of ranks in a pod with a limit of eight CPUs.
-
-    Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.
-
-    Remedy: Write a number: one rank for each socket or NUMA node to begin with.
-
-    Source: kubeflow/trainer#2407
-    """
-
-
-@fault("file-backend", Severity.ERROR)
-def wrong_backend() -> None:
-    """This backend cannot work in this launch
-
-    Symptom: "Default process group has not been initialized", a hang at "did not
-    find MPI-launcher specific variables", or "backend ccl is not available".
-
-    Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
-    launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.
-
-    Remedy: Name a backend only where there are several ranks, and ccl only under mpirun.
-
-    Source: intel/torch-ccl#48, intel/llm-on-ray#242
-    """
-
-
-@fault("file-ipex-launch", Severity.ERROR)
-def ipex_launch() -> None:
-    """The launcher of IPEX cannot run
-
-    Symptom: "No module named intel_extension_for_pytorch", or an end at import.
-
-    Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.
-
-    Remedy: Launch with mpirun or torchrun; `cputune emit` writes the same binding.
-
-    Source: intel/intel-extension-for-pytorch#867
-    """
+from cputune.training_command import TrainingCommand, number_of
 
 
 def judge_launch(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    """Every fault of one training command."""
-    yield from judge_flags(launch, context)
-    yield from _use_cpu(launch, context)
-    yield from _precision(launch, context)
-    yield from _threads(launch, context)
-    yield from _backend(launch, context)
-    yield from _accelerate_launch(launch, context)
-    if launch.launcher == "ipexrun":
-        yield from _ipexrun(launch, context)
-    if launch.launcher == "mpirun":
-        yield from judge_mpirun(launch, context)
-    yield from judge_around(launch, context)
+    """Every fault of one training command.
 
-
-def _says_cpu(launch: TrainingCommand, context: Context) -> bool:
-    variables = context.variables(launch)
-    set_so = variables.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
-    flags = any(launch.switched_on(name) for name in ("--use_cpu", "--no_cuda"))
-    # In each rank of an mpirun too: its options end before the script.
-    words = launch.words[: len(launch.words) - len(launch.arguments)]
-    names = [word.rpartition("/")[2] for word in words]
-    inner = next((at for at, name in enumerate(names) if name in _ACCELERATE), len(words))
-    options = value_of(words[inner:], ("--cpu", "--use_cpu", "--config_file")) is not None
-    return set_so or flags or options
-
-
-_ACCELERATE = ("accelerate", "accelerate.commands.launch")
-
-
-def _use_cpu(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    if context.has_gpu or _says_cpu(launch, context):
+    Of one behind a variable that is not known its arguments alone are judged: the variable may
+    hold any launcher.
+    """
+    yield from _flags(launch, context)
+    if any(word.startswith("$") for word in launch.before):
         return
-    alone = load().accelerate.does("ranks-train-alone", context.accelerate)
-    trainer = any(launch.argument(name) is not None for name in TRAINER)
-    if launch.several and launch.launcher != "accelerate" and alone:
-        reader = context.read_by("accelerate", context.accelerate)
-        text = f"several ranks without --use_cpu or ACCELERATE_USE_CPU: with {reader} each "
-        yield use_cpu_missing.finding(
-            context.at(launch.line, text + "trains alone (where the script uses accelerate)"),
-            severity=Severity.ERROR if trainer else Severity.WARNING,
-            remedy="Add --use_cpu, or export ACCELERATE_USE_CPU=true before the launch.",
-            command="export ACCELERATE_USE_CPU=true",
-        )
-    elif launch.switched_on("--bf16"):
-        text = "--bf16 without --use_cpu means bf16 on a GPU, and is refused"
-        yield use_cpu_missing.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
-
-
-def _precision(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    if context.has_gpu:
-        return
-    option = launch.option("--mixed_precision") if launch.launcher == "accelerate" else None
-    if option == "fp16":
-        text = "--mixed_precision fp16 trains in fp32 on a CPU"
-        yield precision_useless.finding(context.at(launch.line, text))
-    if context.bf16 is False and (launch.switched_on("--bf16") or option == "bf16"):
-        text = "bf16, and this CPU has no instructions for it"
-        yield precision_useless.finding(context.at(launch.line, text))
-
-
-def _threads(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    name = {"torchrun": "--nproc_per_node"}.get(launch.launcher)
-    if name and launch.option(name) in ("auto", "cpu", "gpu"):
-        text = f"{name} {launch.option(name)}; {context.cores} cores may be used"
-        yield ranks_left_open.finding(
-            context.at(launch.line, text if context.here else f"{name} auto")
-        )
-    asked = context.variables(launch).get("OMP_NUM_THREADS")
-    if launch.launcher == "accelerate":
-        asked = launch.option("--num_cpu_threads_per_process") or asked
-    if launch.several and not asked and launch.launcher in ("torchrun", "mpirun"):
-        does = "torchrun sets it to 1" if launch.launcher == "torchrun" else "each rank takes all"
-        ranks, cores = launch.ranks, _cores(launch, context)
-        known = context.here and ranks is not None and ranks <= cores
-        threads = max(1, cores // (ranks or 1) - _workers(launch, context))
-        # Where one thread is all that fits, torchrun does what would be advised.
-        if not (known and threads == 1 and launch.launcher == "torchrun"):
-            yield threads_unset.finding(
-                context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
-                severity=Severity.ADVICE if known and threads == 1 else None,
-                command=f"export OMP_NUM_THREADS={threads}" if known else None,
-            )
-    threads_asked = number_of(asked)
-    if context.here and launch.ranks is not None and threads_asked is not None:
-        yield from _oversubscribed(launch, context, launch.ranks, threads_asked)
-
-
-def _oversubscribed(
-    launch: TrainingCommand, context: Context, ranks: int, threads: int
-) -> Iterator[Finding]:
-    extra, cores = _workers(launch, context), _cores(launch, context)
-    wanted = ranks * (threads + extra)
-    if wanted <= cores:
-        return
-    with_workers = f" + {extra} oneCCL workers" if extra else ""
-    text = f"{ranks} ranks × ({threads} threads{with_workers}) = {wanted}"
-    cpus = bound_cpus(launch, context.facts) or context.facts.topology.allowed
-    yield oversubscribed.finding(
-        context.at(launch.line, f"{text}, on {cores} cores"),
-        severity=Severity.ADVICE if wanted <= len(cpus) else Severity.WARNING,
-    )
-
-
-def _workers(launch: TrainingCommand, context: Context) -> int:
-    """OneCCL workers of each rank."""
-    if context.versions.oneccl is None:
-        return 0
-    return number_of(context.variables(launch).get("CCL_WORKER_COUNT")) or 0
-
-
-def _cores(launch: TrainingCommand, context: Context) -> int:
-    """Cores that the launch may use: those that taskset or numactl names, as far as allowed."""
-    cpus = bound_cpus(launch, context.facts)
-    cores = usable_cores(context.facts)
-    if cpus is None:
-        return len(cores)
-    return len([core for core in cores if not set(cpus).isdisjoint(core.cpus)]) or len(cores)
-
-
-_NOT_BUILT = {
-    "mpi": "torch's wheels are built without MPI; mpirun starts ranks that speak gloo as well",
-    "nccl": "it is for NVIDIA GPUs, and none is here",
-}
-
-
-def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    backend = launch.argument("--ddp_backend")
-    if backend is None:
-        return
-    if is_alone(launch):
-        text = f"--ddp_backend {backend} in a run of one process is a ValueError"
-        yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
-    elif backend in _NOT_BUILT and not context.has_gpu:
-        torch = context.facts.package("torch")
-        built_here = torch is not None and torch.installer not in ("pip", "uv", "conda")
-        text = f"--ddp_backend {backend}: {_NOT_BUILT[backend]}"
-        yield wrong_backend.finding(
-            context.at(launch.line, text),
-            severity=Severity.WARNING if built_here and backend == "mpi" else None,
-            remedy="Take --ddp_backend gloo.",
-        )
-    if backend != "ccl" or context.versions.oneccl is None:
-        return
-    if launch.launcher == "torchrun":
-        text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
-        yield wrong_backend.finding(context.at(launch.line, text), severity=Severity.WARNING)
-    variables = context.variables(launch)
-    if why := why_too_few_ccl_workers(variables.get("CCL_WORKER_COUNT")):
-        yield wrong_backend.finding(
-            context.at(launch.line, f"--ddp_backend ccl: {why}, and refuses"),
-            command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
-        )
-
-
-def is_alone(launch: TrainingCommand) -> bool:
-    """Whether it is a run of one process, in which a backend is a ValueError."""
-    numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return launch.launcher == "python" and not (launch.part or numbered)
-
-
-def _accelerate_launch(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
-        return
-    if launch.several and launch.option("--mpirun_hostfile") is None and not context.has_gpu:
-        ranks = launch.option("--num_processes")
-        text = f"accelerate launch --num_processes {ranks} without --mpirun_hostfile"
-        yield one_process.finding(
-            context.at(launch.line, text),
-            remedy="Add --mpirun_hostfile FILE (one line 'localhost' will do) and --cpu, or "
-            "launch with mpirun or torchrun.",
-        )
-    version = context.versions.accelerate
-    for option in load().accelerate.options if version is not None else ():
-        if launch.option(option.name) is not None and not option.covers(version):
-            text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            yield flag_refused.finding(context.at(launch.line, text))
-
-
-def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    if context.versions.ipex is None:
-        why: str | None = "intel_extension_for_pytorch is not installed"
-    else:
-        why = ipex_torch(context.versions)
-    if why is not None:
-        yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
-
-
-TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
-"""Flags by which a script is known that parses TrainingArguments."""
+    for judge in (_use_cpu, _precision, _threads, _backend, _accelerate, _ipexrun, _mpirun):
+        yield from judge(launch, context)
+    for judge in (_launcher, _address, _variables) if context.here else ():
+        yield from judge(launch, context)
 
 
 @fault("file-flag-refused", Severity.ERROR)
@@ -311,15 +72,22 @@ def flag_ignored() -> None:
     """
 
 
-def judge_flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
+"""Flags by which a script is known that parses TrainingArguments."""
+
+
+def _flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word, parser in faulty_words(launch, context):
+        notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
+        said = f"{word.spelling} is {word.state.value} by {word.reader}"
+        said = ": ".join(filter(None, (said, "; ".join(notes))))
         if word.state is Fate.IGNORED:
-            yield flag_ignored.finding(context.at(launch.line, said_of(word)))
+            yield flag_ignored.finding(context.at(launch.line, said))
             continue
         unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
         yield flag_refused.finding(
-            context.at(launch.line, said_of(word) + unsure),
+            context.at(launch.line, said + unsure),
             severity=Severity.WARNING if unsure else None,
             source=word.source,
         )
@@ -329,39 +97,201 @@ def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Wo
     """The flags that are refused or ignored, each with who reads it: trainer, or unknown."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
-        if not flag.startswith("--") or word.state is Fate.ACCEPTED:
+        given = launch.argument(flag) if flag.startswith("--") else None
+        if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
             continue
-        given = launch.argument(flag)
-        if given is None or (choice and given != choice):
-            continue
-        parser = parser_of(flag, launch, context)
-        if parser == "its own":
-            continue
+        parser = _parser_of(flag, launch, context)
         off = not choice and not launch.switched_on(flag)
-        if off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:])):
-            continue
-        yield word, parser
+        harmless = off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:]))
+        if parser != "its own" and not harmless:
+            yield word, parser
 
 
-def parser_of(flag: str, launch: TrainingCommand, context: Context) -> str:
+def _parser_of(flag: str, launch: TrainingCommand, context: Context) -> str:
     """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
     if context.parser is not None:
         return context.parser
     text = context.text_of(launch.script)
     if text is not None:
-        if re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text):
-            return "its own"
-        return "trainer" if re.search("TrainingArguments|HfArgumentParser", text) else "its own"
+        own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text)
+        parses = re.search("TrainingArguments|HfArgumentParser", text)
+        return "trainer" if parses and not own else "its own"
     example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
     named = any(launch.argument(name) is not None for name in TRAINER)
     return "trainer" if example or named else "unknown"
 
 
-def said_of(word: Word) -> str:
-    """``--no_cuda is refused by transformers 5.23.0: write --use_cpu``."""
-    instead = f"write {word.instead}" if word.instead else None
-    notes = "; ".join(note for note in (word.why, instead) if note)
-    return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
+def _use_cpu(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower()
+    options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
+    flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
+    told = set_so in _YES or flags or (inside.launcher == "accelerate" and options)
+    if context.has_gpu or told:
+        return
+    alone = load().accelerate.does("ranks-train-alone", context.accelerate)
+    trainer = any(launch.argument(name) is not None for name in TRAINER)
+    if launch.several and launch.launcher != "accelerate" and alone:
+        reader = context.read_by("accelerate", context.accelerate)
+        text = f"several ranks without --use_cpu or ACCELERATE_USE_CPU: with {reader} each "
+        yield use_cpu_missing.finding(
+            context.at(launch.line, text + "trains alone (where the script uses accelerate)"),
+            severity=Severity.ERROR if trainer else Severity.WARNING,
+            remedy="Add --use_cpu, or export ACCELERATE_USE_CPU=true before the launch.",
+            command="export ACCELERATE_USE_CPU=true",
+        )
+    elif launch.switched_on("--bf16"):
+        text = "--bf16 without --use_cpu means bf16 on a GPU, and is refused"
+        yield use_cpu_missing.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
+
+
+_YES = ("1", "true", "yes", "y", "on", "t")
+
+
+def _precision(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    option = launch.option("--mixed_precision") if launch.launcher == "accelerate" else None
+    text = None
+    if option == "fp16":
+        text = "--mixed_precision fp16 trains in fp32 on a CPU"
+    elif context.bf16 is False and (launch.switched_on("--bf16") or option == "bf16"):
+        text = "bf16, and this CPU has no instructions for it"
+    if text and not context.has_gpu:
+        yield precision_useless.finding(context.at(launch.line, text))
+
+
+@fault("file-threads-unset", Severity.WARNING)
+def threads_unset() -> None:
+    """OMP_NUM_THREADS is not set for several ranks
+
+    Symptom: training under torchrun is many times slower than in one process.
+
+    Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
+    ranks. mpirun sets nothing, and every rank starts threads for the whole machine.
+
+    Remedy: Export it: the cores of the machine divided by its ranks.
+
+    Source: pytorch/pytorch#22260, dmlc/dgl#2812
+    """
+
+
+@fault("file-ranks-auto", Severity.WARNING)
+def ranks_left_open() -> None:
+    """The number of ranks is left to the machine
+
+    Symptom: out of memory, or dozens of ranks in a pod with a limit of eight CPUs.
+
+    Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.
+
+    Remedy: Write a number: one rank for each socket or NUMA node to begin with.
+
+    Source: kubeflow/trainer#2407
+    """
+
+
+def _threads(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    if launch.launcher == "torchrun" and launch.total in ("auto", "cpu", "gpu"):
+        cores = f"; {context.cores} cores may be used" * context.here
+        text = f"--nproc_per_node {launch.total}{cores}"
+        yield ranks_left_open.finding(context.at(launch.line, text))
+    variables = context.variables(launch)
+    asked = variables.get("OMP_NUM_THREADS")
+    if launch.launcher == "accelerate":
+        asked = launch.option("--num_cpu_threads_per_process") or asked
+    bound = any(word in ("taskset", "numactl") for word in launch.before)
+    workers = number_of(variables.get("CCL_WORKER_COUNT")) if context.versions.oneccl else None
+    ranks, extra = launch.ranks, workers or 0
+    known = ranks if context.here and not bound else None
+    if launch.several and not asked and launch.launcher in ("torchrun", "mpirun"):
+        does = "torchrun sets it to 1" if launch.launcher == "torchrun" else "each rank takes all"
+        fitting = max(1, context.cores // known - extra) if known and known <= context.cores else 0
+        # Where one thread is all that fits, torchrun does what would be advised.
+        if not (fitting == 1 and launch.launcher == "torchrun"):
+            yield threads_unset.finding(
+                context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
+                severity=Severity.ADVICE if fitting == 1 else None,
+                command=f"export OMP_NUM_THREADS={fitting}" if fitting else None,
+            )
+    each = number_of(asked)
+    if known and each is not None and known * (each + extra) > context.cores:
+        with_workers = f" + {extra} oneCCL workers" if extra else ""
+        wanted = f"{known} ranks × ({each} threads{with_workers}) = {known * (each + extra)}"
+        within = known * (each + extra) <= len(context.facts.topology.allowed)
+        yield oversubscribed.finding(
+            context.at(launch.line, f"{wanted}, on {context.cores} cores"),
+            severity=Severity.ADVICE if within else Severity.WARNING,
+        )
+
+
+@fault("file-backend", Severity.ERROR)
+def wrong_backend() -> None:
+    """This backend cannot work in this launch
+
+    Symptom: "Default process group has not been initialized", a hang at "did not
+    find MPI-launcher specific variables", or "backend ccl is not available".
+
+    Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
+    launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.
+
+    Remedy: Name a backend only where there are several ranks, and ccl only under mpirun.
+
+    Source: intel/torch-ccl#48, intel/llm-on-ray#242
+    """
+
+
+def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    backend = launch.argument("--ddp_backend")
+    numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if backend and launch.launcher == "python" and not (launch.part or numbered):
+        text = f"--ddp_backend {backend} in a run of one process is a ValueError"
+        yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+    if backend != "ccl" or context.versions.oneccl is None:
+        return
+    if launch.launcher == "torchrun":
+        text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
+        yield wrong_backend.finding(context.at(launch.line, text), severity=Severity.WARNING)
+    if why := why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT")):
+        yield wrong_backend.finding(
+            context.at(launch.line, f"--ddp_backend ccl: {why}, and refuses"),
+            command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
+        )
+
+
+def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
+        return
+    if launch.several and launch.option("--mpirun_hostfile") is None and not context.has_gpu:
+        text = f"accelerate launch --num_processes {launch.total} without --mpirun_hostfile"
+        yield one_process.finding(
+            context.at(launch.line, text),
+            remedy="Add --mpirun_hostfile FILE (one line 'localhost' will do) and --cpu, or "
+            "launch with mpirun or torchrun.",
+        )
+    version = context.versions.accelerate
+    for option in load().accelerate.options if version is not None else ():
+        if launch.option(option.name) is not None and not option.covers(version):
+            text = f"accelerate launch {option.name} is refused by accelerate {version}"
+            yield flag_refused.finding(context.at(launch.line, text))
+
+
+@fault("file-ipex-launch", Severity.ERROR)
+def ipex_launch() -> None:
+    """The launcher of IPEX cannot run
+
+    Symptom: "No module named intel_extension_for_pytorch", or an end at import.
+
+    Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.
+
+    Remedy: Launch with mpirun or torchrun; `cputune emit` writes the same binding.
+
+    Source: intel/intel-extension-for-pytorch#867
+    """
+
+
+def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    absent = "intel_extension_for_pytorch is not installed"
+    why = absent if context.versions.ipex is None else ipex_torch(context.versions)
+    if launch.launcher == "ipexrun" and why is not None:
+        yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
 
 
 _NOT_HYDRA = (
@@ -418,21 +348,6 @@ def one_core_each() -> None:
     """
 
 
-@fault("file-pin-mask", Severity.WARNING)
-def pin_masks() -> None:
-    """Intel MPI does not read these masks
-
-    Symptom: "IPL2 Error" on stderr, or ranks on all CPUs.
-
-    Cause: the masks of I_MPI_PIN_DOMAIN=[…] must begin with 0x. Wrong ones are dropped, the
-    exit code stays 0, and the ranks run with the default pinning.
-
-    Remedy: Write each mask with 0x.
-
-    Source: geopm/geopm#614
-    """
-
-
 @fault("file-bound-twice", Severity.WARNING)
 def bound_behind() -> None:
     """Ranks are bound twice
@@ -448,28 +363,32 @@ def bound_behind() -> None:
     """
 
 
-def judge_mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    """Every fault of an mpirun line."""
+def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    if launch.launcher != "mpirun":
+        return
     dialect = _dialect(context)
-    options = tuple(word.partition("=")[0] for word in launch.options if word.startswith("-"))
-    if not launch.open_choice:
-        yield from _dialect_words(launch, context, dialect, options)
-    openmpi = dialect.startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
-    if openmpi and launch.total in ("1", "2") and not _binds(launch):
+    options = [word.partition("=")[0] for word in launch.options if word.startswith("-")]
+    refused = [option for option in options if option in REFUSED.get(dialect, ())]
+    hydra = [option for option in options if option in _NOT_OPENMPI]
+    open_mpi = [option for option in options if option in _NOT_HYDRA]
+    if refused:
+        said = ", ".join(dict.fromkeys(refused))
+        text = f"{said}: refused by {_NAMES[dialect]}, which is the mpirun here"
+        yield mpi_dialect.finding(context.at(launch.line, text))
+    elif dialect not in REFUSED and hydra and open_mpi:
+        text = f"{hydra[0]} is Intel MPI's and MPICH's, {open_mpi[0]} Open MPI's; none takes both"
+        yield mpi_dialect.finding(context.at(launch.line, text))
+    binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
+    binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
+    openmpi = dialect.startswith("openmpi") or "-x" in options or "--mca" in options
+    if openmpi and launch.total in ("1", "2") and not binds:
         text = f"mpirun -n {launch.total} without --bind-to"
         yield one_core_each.finding(context.at(launch.line, text))
-    domain = launch.environment.get("I_MPI_PIN_DOMAIN", "")
-    masks = domain[1:-1].split(",") if domain.startswith("[") else []
-    bare = [mask for mask in masks if re.fullmatch(r"[0-9a-fA-F]+", mask.strip())]
-    if bare:
-        text = f"I_MPI_PIN_DOMAIN={domain}: {bare[0]} has no 0x"
-        yield pin_masks.finding(context.at(launch.line, text))
-    behind = [word.rpartition("/")[2] for word in launch.words]
-    binder = next((name for name in behind[1:] if name in ("numactl", "taskset")), None)
-    if binder and behind[0] in ("mpirun", "mpiexec", "mpiexec.hydra"):
-        text = f"{binder} behind mpirun binds every rank to the same CPUs"
-        if domain or _binds(launch):
-            text += ", and mpirun binds them too"
+    behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
+    binder = next((name for name in behind if name in ("numactl", "taskset")), None)
+    if binder:
+        also = ", and mpirun binds them too" if binds else ""
+        text = f"{binder} behind mpirun binds every rank to the same CPUs{also}"
         yield bound_behind.finding(context.at(launch.line, text))
 
 
@@ -477,29 +396,6 @@ def _dialect(context: Context) -> str:
     """That of the mpirun that is here; "" where none is, or it does not tell."""
     found = (item.dialect for item in context.facts.launchers if item.name in ("mpirun", "mpiexec"))
     return next(filter(None, found), "") if context.here else ""
-
-
-def _dialect_words(
-    launch: TrainingCommand, context: Context, dialect: str, options: tuple[str, ...]
-) -> Iterator[Finding]:
-    if dialect in REFUSED:
-        wrong = [option for option in options if option in REFUSED[dialect]]
-        if wrong:
-            said = ", ".join(dict.fromkeys(wrong))
-            text = f"{said}: refused by {_NAMES[dialect]}, which is the mpirun here"
-            yield mpi_dialect.finding(context.at(launch.line, text))
-        return
-    hydra = [option for option in options if option in _NOT_OPENMPI]
-    open_mpi = [option for option in options if option in _NOT_HYDRA]
-    if hydra and open_mpi:
-        text = f"{hydra[0]} is Intel MPI's and MPICH's, {open_mpi[0]} Open MPI's; none takes both"
-        yield mpi_dialect.finding(context.at(launch.line, text))
-
-
-def _binds(launch: TrainingCommand) -> bool:
-    if launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None:
-        return True
-    return ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
 
 
 @fault("file-launcher-missing", Severity.ERROR)
@@ -517,6 +413,15 @@ def launcher_missing() -> None:
     """
 
 
+def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    """Programs are looked for on the live machine only: a recording knows a few of them."""
+    programs = [word for word in launch.before if word in ("numactl", "taskset", "srun")]
+    for program in (*programs, launch.program) if context.host.live else ():
+        if "$" not in program and context.host.which(program) is None:
+            text = f"{program} is not there" if "/" in program else f"{program} is not on PATH"
+            yield launcher_missing.finding(context.at(launch.line, text))
+
+
 @fault("file-sourced-missing", Severity.WARNING)
 def sourced_missing() -> None:
     """A file that this script sources is not there
@@ -529,22 +434,6 @@ def sourced_missing() -> None:
     Remedy: Take the line out, or name the file where it lies.
 
     Source: intel/torch-ccl#43
-    """
-
-
-@fault("file-cpus-outside", Severity.ERROR)
-def cpus_outside() -> None:
-    """The launch is bound to CPUs that are not there
-
-    Symptom: "taskset: failed to set affinity", "libnuma: … out of range", or fewer CPUs
-    than were asked for.
-
-    Cause: the list was made for another machine. The kernel drops CPUs that are not there, and
-    refuses a list of which none is left.
-
-    Remedy: Name CPUs and nodes of this machine; cputune doctor draws them.
-
-    Source: https://man7.org/linux/man-pages/man1/taskset.1.html
     """
 
 
@@ -564,6 +453,41 @@ def address_missing() -> None:
     """
 
 
+def _address(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    variables = context.variables(launch)
+    # RANK and WORLD_SIZE say that a process is one of several.
+    by_hand = "RANK" in variables and number_of(variables.get("WORLD_SIZE")) not in (None, 1)
+    address, machines = variables.get("MASTER_ADDR"), launch.machines
+    if launch.launcher == "mpirun" or launch.part:
+        machines = max(machines, context.batch_nodes)
+    if launch.launcher == "torchrun":  # it sets MASTER_ADDR itself, from these
+        asked = launch.option("--rdzv_endpoint", "--master_addr")
+        asked = asked or variables.get("PET_RDZV_ENDPOINT") or variables.get("PET_MASTER_ADDR")
+        address = asked or "127.0.0.1"
+    elif launch.launcher == "accelerate":
+        if launch.option("--config_file") is not None:
+            return
+        address = launch.option("--main_process_ip") or "127.0.0.1"
+    elif launch.launcher == "python" and not (by_hand or launch.part):
+        return
+    if not address and (by_hand or (launch.launcher == "mpirun" and launch.several)):
+        first = "127.0.0.1" if machines == 1 and launch.host_file is None else None
+        first = launch.hosts[0] if launch.hosts and machines > 1 else first
+        yield address_missing.finding(
+            context.at(launch.line, "several ranks and no MASTER_ADDR"),
+            command=f"export MASTER_ADDR={first} MASTER_PORT=29500" if first else None,
+        )
+    elif address and machines > 1 and address.startswith(launch_checks.LOOPBACK):
+        text = f"{machines} machines are to meet at {address}, which is each machine itself"
+        yield address_missing.finding(
+            context.at(launch.line, text),
+            severity=Severity.ERROR,
+            title="Ranks on several machines are told to meet on loopback",
+            remedy="Name the first machine as the others reach it.",
+            command=f"export MASTER_ADDR={launch.hosts[0]}" if launch.hosts else None,
+        )
+
+
 _POD_CHECKS = (
     threads.threads_malformed,
     threads.threads_mkl,
@@ -579,123 +503,25 @@ _POD_CHECKS = (
 _VARIABLE_CHECKS = (
     *_POD_CHECKS,
     threads.bound_twice,
-    launch.ccl_affinity,
+    launch_checks.ccl_affinity,
     libraries.setting_without_library,
     precision.isa_capped,
     precision.fp16_ignored,
-    launch.interface_missing,
+    launch_checks.interface_missing,
 )
 """And those that variables decide on this one."""
-
-
-def judge_around(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    """Every fault of what stands around one training command on this machine."""
-    if not context.here:
-        return
-    yield from _launcher(launch, context)
-    yield from _address(launch, context)
-    yield from _binding(launch, context)
-    yield from _variables(launch, context)
-
-
-def bound_cpus(launch: TrainingCommand, facts: HostFacts) -> tuple[int, ...] | None:
-    """The CPUs that taskset or numactl in front of the launch names; None where neither does."""
-    words = launch.before
-    names = [word.rpartition("/")[2] for word in words]
-    listed = None
-    if "taskset" in names:
-        listed = value_of(words[names.index("taskset") :], ("-c", "--cpu_list", "-pc", "-ac"))
-    elif "numactl" in names:
-        after = words[names.index("numactl") :]
-        listed = value_of(after, ("-C", "--physcpubind"))
-        nodes = _numbers(value_of(after, ("-N", "--cpunodebind")))
-        if nodes is not None:
-            here = [node.cpus or () for node in facts.topology.numa_nodes if node.id in nodes]
-            return tuple(sorted(cpu for cpus in here for cpu in cpus))
-    return _numbers(listed)
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else cpulist.parse(text)
-    except ValueError:
-        return None
-
-
-def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    """Programs are looked for on the live machine only: a recording knows a few of them."""
-    programs = [word for word in launch.before if word in ("numactl", "taskset", "srun")]
-    for program in (*programs, launch.program) if context.host.live else ():
-        if "$" not in program and context.host.which(program) is None:
-            text = f"{program} is not on PATH" if "/" not in program else f"{program} is not there"
-            yield launcher_missing.finding(context.at(launch.line, text))
-
-
-def _address(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    variables = context.variables(launch)
-    address, by_hand = variables.get("MASTER_ADDR"), _numbered_by_hand(variables)
-    hosts = launch.hosts or _host_file(launch, context)
-    machines = launch.machines
-    if launch.launcher == "mpirun" or launch.part:
-        machines = max(machines, len(hosts or ()), context.batch_nodes)
-    if launch.launcher == "torchrun":
-        # It sets MASTER_ADDR itself, from these.
-        asked = launch.option("--rdzv_endpoint", "--master_addr")
-        asked = asked or variables.get("PET_RDZV_ENDPOINT") or variables.get("PET_MASTER_ADDR")
-        address = asked or "127.0.0.1"
-    elif launch.launcher == "accelerate":
-        if launch.option("--config_file") is not None:
-            return
-        address = launch.option("--main_process_ip") or "127.0.0.1"
-    elif launch.launcher == "python" and not (by_hand or launch.part):
-        return
-    if not address and (by_hand or (launch.launcher == "mpirun" and launch.several)):
-        known = launch.host_file is None or hosts is not None
-        first = (hosts or ("",))[0] if machines > 1 else "127.0.0.1"
-        yield address_missing.finding(
-            context.at(launch.line, "several ranks and no MASTER_ADDR"),
-            command=f"export MASTER_ADDR={first} MASTER_PORT=29500" if known and first else None,
-        )
-    elif address and machines > 1 and address.startswith(LOOPBACK):
-        text = f"{machines} machines are to meet at {address}, which is each machine itself"
-        yield address_missing.finding(
-            context.at(launch.line, text),
-            severity=Severity.ERROR,
-            title="Ranks on several machines are told to meet on loopback",
-            remedy="Name the first machine as the others reach it.",
-            command=f"export MASTER_ADDR={hosts[0]}" if hosts else None,
-        )
-
-
-def _numbered_by_hand(variables: dict[str, str]) -> bool:
-    """Whether RANK and WORLD_SIZE say that this process is one of several."""
-    return "RANK" in variables and number_of(variables.get("WORLD_SIZE")) not in (None, 1)
-
-
-def _host_file(launch: TrainingCommand, context: Context) -> tuple[str, ...] | None:
-    """The machines of the host file, where it can be read."""
-    text = context.text_of(launch.host_file) if launch.host_file else None
-    if text is None:
-        return None
-    rows = (re.split(r"[\s:]", line.partition("#")[0].strip())[0] for line in text.splitlines())
-    return tuple(dict.fromkeys(row for row in rows if row))
-
-
-def _binding(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    topology, cpus = context.facts.topology, bound_cpus(launch, context.facts)
-    there = set(context.facts.limits.cpuset or topology.online)
-    if cpus is None or not there or set(cpus) <= there:
-        return
-    outside = cpulist.render(set(cpus) - there)
-    text = f"CPUs {outside} are named, and there are {cpulist.render(there)}"
-    yield cpus_outside.finding(context.at(launch.line, text))
 
 
 def _variables(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """What the machine's checks find with the file's variables, and do not find without."""
     variables = context.variables(launch)
-    preload = _expanded(variables.get("LD_PRELOAD", ""), variables, context)
-    set_here = {**variables, "LD_PRELOAD": preload}
+    outside = context.host.environment()
+    preload = re.sub(
+        r"\$\{?([A-Za-z_]\w*)\}?",
+        lambda found: variables.get(found[1]) or outside.get(found[1]) or found[0],
+        variables.get("LD_PRELOAD", ""),
+    )
+    set_here = {**variables, "LD_PRELOAD": "" if "$?" in preload else preload}
     for finding in _judged(set_here, context, _VARIABLE_CHECKS, context.host):
         yield replace(finding, evidence=context.at(launch.line, finding.evidence))
 
@@ -712,27 +538,12 @@ def judge_pod_variables(
 def _judged(
     variables: dict[str, str], context: Context, checks: tuple[Check, ...], host: Host
 ) -> Iterator[Finding]:
-    preload = variables.get("LD_PRELOAD", "")
     kept = {n: text for n, text in variables.items() if "$" not in text or n == "LD_PRELOAD"}
-    inside = replace(
-        context.facts,
-        environment=kept,
-        preload_missing=dead_preloads(preload, host, context.facts),
-    )
+    missing = dead_preloads(variables.get("LD_PRELOAD", ""), host, context.facts)
+    inside = replace(context.facts, environment=kept, preload_missing=missing)
     for check in checks:
         known = check(context.facts)
         yield from (finding for finding in check(inside) if finding not in known)
-
-
-def _expanded(preload: str, variables: dict[str, str], context: Context) -> str:
-    """LD_PRELOAD as a shell of ours would hand it over; "" where only running would show it."""
-    outside = context.host.environment()
-    text = re.sub(
-        r"\$\{?([A-Za-z_]\w*)\}?",
-        lambda found: variables.get(found[1]) or outside.get(found[1]) or found[0],
-        preload,
-    )
-    return "" if "$?" in text else text
 
 
 CHECKS = checks_of(__name__)

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 from packaging.version import Version
 
 from cputune.cores import usable_cores
-from cputune.doctor.files.shell import TrainingCommand
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.knobs.precision import native_precisions
 from cputune.stack import Versions, load, versions_of
+from cputune.training_command import TrainingCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,14 @@
-"""Judging PyTorchJob and TrainJob documents of Kubeflow."""
+"""Judging PyTorchJob and TrainJob documents of Kubeflow: what stops or slows a training on CPUs.
+
+What ``kubectl apply`` refuses in plain words (names, versions, counts) is left to it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cputune.doctor.files.accelerate import oversubscribed
 from cputune.doctor.files.command import (
@@ -15,13 +18,13 @@ from cputune.doctor.files.command import (
     threads_unset,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, number_of, read_launches, shell_line
+from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.files.yaml_lines import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
+from cputune.training_command import number_of
 
 KINDS = ("PyTorchJob", "TrainJob")
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @fault("file-k8s-field", Severity.ERROR)
@@ -31,8 +34,8 @@ def job_field() -> None:
     Symptom: admission fails, or the pods wait for a master that never comes.
 
     Cause: nprocPerNode of a PyTorchJob is a string ("2"), numProcPerNode of a TrainJob a
-    number. Values of env are strings. The container is called pytorch, the name begins with
-    a letter, there is one Master, and a job of workers alone has no MASTER_ADDR.
+    number. Values of env are strings. The container is called pytorch, and a job of workers
+    alone has no MASTER_ADDR.
 
     Remedy: Correct the field as the evidence says.
 
@@ -84,79 +87,39 @@ def job_elastic() -> None:
     """
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
 _RANKS: dict[str, Path] = {
     "PyTorchJob": ("spec", "nprocPerNode"),
     "TrainJob": ("spec", "trainer", "numProcPerNode"),
 }
-Row: TypeAlias = "tuple[Path, Callable[[Any], object], str]"
-"""Of a field: where it stands, whether its value is right, and what is said where it is not."""
-
-
-def _is_name(name: object) -> bool:
-    return name is None or (isinstance(name, str) and _NAME.fullmatch(name) is not None)
-
-
-def _is_count(count: object) -> bool:
-    return count is None or (isinstance(count, int) and count is not True and count >= 1)
-
-
-_NAMED: Row = (
-    ("metadata", "name"), _is_name,
-    "the name {0!r} is not of the form a-z, 0-9 and -, beginning with a letter",
-)  # fmt: skip
-_FIELDS: dict[str, tuple[Row, ...]] = {
-    "PyTorchJob": (
-        _NAMED,
-        (("apiVersion",), lambda version: version in (None, "kubeflow.org/v1"),
-         "apiVersion is {0!r}; a PyTorchJob is of kubeflow.org/v1"),
-        (_RANKS["PyTorchJob"], lambda ranks: not _whole(ranks),
-         'nprocPerNode: {0} is a number; write nprocPerNode: "{0}"'),
-        ((*_REPLICAS, "Master", "replicas"), lambda count: count in (None, 1),
-         "Master has {0} replicas; it is one"),
-        ((*_REPLICAS, "Worker", "replicas"), _is_count,
-         "Worker has {0!r} replicas; it is at least one, or not there"),
-    ),
-    "TrainJob": (
-        _NAMED,
-        (("apiVersion",), lambda version: version in (None, "trainer.kubeflow.org/v1alpha1"),
-         "apiVersion is {0!r}; a TrainJob is of trainer.kubeflow.org/v1alpha1"),
-        (_RANKS["TrainJob"], lambda ranks: not str(ranks).isdigit() or _whole(ranks),
-         'numProcPerNode: "{0}" is a string; write numProcPerNode: {0}'),
-        (("spec", "trainer", "numNodes"), _is_count,
-         "numNodes is {0!r}; it is a whole number of at least 1"),
-        (("spec", "runtimeRef", "kind"),
-         lambda kind: kind in (None, "ClusterTrainingRuntime", "TrainingRuntime"),
-         "runtimeRef.kind is {0!r}; it is ClusterTrainingRuntime or TrainingRuntime"),
-        (("spec", "runtimeRef", "name"), lambda name: name is not None,
-         "runtimeRef.name is missing, e.g. torch-distributed"),
-    ),
-}  # fmt: skip
-"""What the operators' webhooks refuse: kubeflow/training-operator 1.9
-``pkg/webhooks/pytorch/pytorchjob_webhook.go``, kubeflow/trainer 2 ``pkg/webhooks``."""
-
 Fault: TypeAlias = "tuple[Check, Path, str]"
 
 
 def job_faults(document: Document) -> Iterator[Fault]:
     """What the operator refuses of a job, or does wrongly with it: fault, place and words."""
     kind = str(document.get("kind"))
-    for path, good, words in _FIELDS[kind]:
-        if not good(document.get(*path)):
-            yield job_field, path, words.format(document.get(*path))
-    ranks = document.get(*_RANKS[kind])
+    place = _RANKS[kind]
+    ranks = document.get(*place)
     if _ranks(document) is None:
         shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
-        text = f"{_RANKS[kind][-1]} {shown}: one rank for each CPU of the host"
-        yield ranks_left_open, _RANKS[kind], text
+        yield ranks_left_open, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+    elif kind == "PyTorchJob" and not isinstance(ranks, str):
+        text = f'nprocPerNode: {ranks} is a number; write nprocPerNode: "{ranks}"'
+        yield job_field, place, text
+    elif kind == "TrainJob" and isinstance(ranks, str):
+        text = f'numProcPerNode: "{ranks}" is a string; write numProcPerNode: {ranks}'
+        yield job_field, place, text
     if kind == "PyTorchJob":
         yield from _replica_faults(document)
-    for at, resources in containers_of(document):
-        yield from _variable_faults(document, at, reserved=kind == "TrainJob")
+    for at, resources in _containers(document):
+        for number, entry in enumerate(document.items(*at, "env")):
+            name, value = (Document(value=entry).get(key) for key in ("name", "value"))
+            if value is not None and not isinstance(value, str):
+                text = f'env {name}: {value!r} is no string; write "{value}"'
+                yield job_field, (*at, "env", number, "value"), text
+            if kind == "TrainJob" and str(name).startswith("PET_"):
+                text = f"{name}: names that begin with PET_ belong to the trainer"
+                yield job_field, (*at, "env", number), text
         yield from _resource_faults(document, resources)
 
 
@@ -164,22 +127,19 @@ def _replica_faults(document: Document) -> Iterator[Fault]:
     specs = document.mapping(*_REPLICAS)
     if "Master" not in specs and not document.mapping("spec", "elasticPolicy"):
         yield job_field, _REPLICAS, "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
-    least = document.get("spec", "elasticPolicy", "minReplicas")
-    workers = document.get(*_REPLICAS, "Worker", "replicas")
-    if _whole(least) and _whole(workers) and least < workers:
-        text = f"minReplicas: {least}, and {workers} workers are asked for"
-        yield job_elastic, ("spec", "elasticPolicy", "minReplicas"), text
+    least: Path = ("spec", "elasticPolicy", "minReplicas")
+    fewest, workers = document.get(*least), document.get(*_REPLICAS, "Worker", "replicas")
+    if isinstance(fewest, int) and isinstance(workers, int) and fewest < workers:
+        yield job_elastic, least, f"minReplicas: {fewest}, and {workers} workers are asked for"
     for role in specs:
-        if role not in ("Master", "Worker"):
-            yield job_field, (*_REPLICAS, role), f"{role!r} is no replica of a PyTorchJob"
-        pod: Path = (*_REPLICAS, role, "template", "spec")
-        names = [c.get("name") for c in document.items(*pod, "containers") if isinstance(c, dict)]
+        containers: Path = (*_REPLICAS, role, "template", "spec", "containers")
+        names = [Document(value=one).get("name") for one in document.items(*containers)]
         if "pytorch" not in names:
             text = f"no container is called pytorch (found: {', '.join(map(str, names)) or 'none'})"
-            yield job_field, (*pod, "containers"), text
+            yield job_field, containers, text
 
 
-def containers_of(document: Document) -> Iterator[tuple[Path, Path]]:
+def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
     """Where the containers that train stand, and where their resources."""
     if document.get("kind") == "TrainJob":
         yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
@@ -187,27 +147,9 @@ def containers_of(document: Document) -> Iterator[tuple[Path, Path]]:
     for role in document.mapping(*_REPLICAS):
         listed: Path = (*_REPLICAS, role, "template", "spec", "containers")
         containers = document.items(*listed)
-        for number, container in enumerate(containers):
-            if isinstance(container, dict) and (
-                container.get("name") == "pytorch" or len(containers) == 1
-            ):
+        for number in range(len(containers)):
+            if len(containers) == 1 or document.get(*listed, number, "name") == "pytorch":
                 yield (*listed, number), (*listed, number, "resources")
-
-
-def _variable_faults(document: Document, at: Path, *, reserved: bool) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for number, entry in enumerate(document.items(*at, "env")):
-        name = str(entry.get("name")) if isinstance(entry, dict) else "(no name)"
-        value = entry.get("value") if isinstance(entry, dict) else None
-        place: Path = (*at, "env", number)
-        if name in seen:
-            yield job_field, place, f"env {name} is set twice"
-        if value is not None and not isinstance(value, str):
-            text = f'env {name}: {value!r} is no string; write "{value}"'
-            yield job_field, (*place, "value"), text
-        if reserved and name.startswith("PET_"):
-            yield job_field, place, f"{name}: names that begin with PET_ belong to the trainer"
-        seen.add(name)
 
 
 def _resource_faults(document: Document, at: Path) -> Iterator[Fault]:
@@ -220,7 +162,7 @@ def _resource_faults(document: Document, at: Path) -> Iterator[Fault]:
         elif str(limit) != str(request):
             text = f"{what}: requests {request}, limits {limit}"
             yield pod_resources, (*at, "limits", what), text
-    cpus = cpus_of(limits.get("cpu"))
+    cpus = _cpus_of(limits.get("cpu"))
     if cpus is not None and cpus != int(cpus):
         text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
         yield pod_resources, (*at, "limits", "cpu"), text
@@ -231,11 +173,12 @@ def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
     there = replace(context, here=False)
     for fault_found, path, text in job_faults(document):
         yield fault_found.finding(there.at(document.line(*path), text))
-    for at, resources in containers_of(document):
+    for at, resources in _containers(document):
+        entries = (Document(value=entry) for entry in document.items(*at, "env"))
         variables = {
-            str(entry.get("name")): str(entry["value"])
-            for entry in document.items(*at, "env")
-            if isinstance(entry, dict) and entry.get("value") is not None
+            str(entry.get("name")): str(entry.get("value"))
+            for entry in entries
+            if entry.get("value") is not None
         }
         yield from judge_pod_variables(variables, document.line(*at, "env"), there)
         yield from _threads(document, there, at, resources, variables)
@@ -257,13 +200,13 @@ def _threads(
     resources: Path,
     variables: dict[str, str],
 ) -> Iterator[Finding]:
-    line, ranks = document.line(*at, "env"), _ranks(document)
-    threads = number_of(variables.get("OMP_NUM_THREADS"))
-    if ranks is not None and ranks > 1 and not variables.get("OMP_NUM_THREADS"):
+    line, ranks = document.line(*at, "env"), _ranks(document) or 0
+    asked = variables.get("OMP_NUM_THREADS")
+    if ranks > 1 and not asked:
         text = f"{ranks} ranks in a pod and no OMP_NUM_THREADS: torchrun sets it to 1"
         yield threads_unset.finding(context.at(line, text))
-    cpus = cpus_of(document.get(*resources, "limits", "cpu"))
-    if ranks is not None and cpus is not None and threads and ranks * threads > cpus:
+    cpus, threads = _cpus_of(document.get(*resources, "limits", "cpu")), number_of(asked) or 0
+    if cpus is not None and ranks * threads > cpus:
         text = f"{ranks} ranks × {threads} threads = {ranks * threads}, limits.cpu is {cpus:g}"
         yield oversubscribed.finding(context.at(line, text))
 
@@ -272,56 +215,35 @@ def _command(
     document: Document, context: Context, at: Path, variables: dict[str, str]
 ) -> Iterator[Finding]:
     """What the container starts, judged as a training command."""
-    for launch in launches_of(document, at, context.name):
-        environment = {**variables, "OMP_NUM_THREADS": "", **launch.environment}
-        # Threads and addresses are the operator's and the pod's business, judged above.
-        environment = {"MASTER_ADDR": "operator", **environment}
-        environment["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"] or "1"
-        yield from judge_launch(replace(launch, environment=environment), context)
-
-
-def launches_of(document: Document, at: Path, name: str) -> tuple[TrainingCommand, ...]:
-    """The training commands of one container of a job; none where they cannot be read."""
-    words = [str(w) for key in ("command", "args") for w in document.items(*at, key)]
-    if not words:
-        return ()
-    line = document.line(*at, "command") or document.line(*at, "args")
+    words = [str(word) for key in ("command", "args") for word in document.items(*at, key)]
     try:
-        launches = read_launches(shell_line(words), name)
+        launches = read_launches(shell_line(words), context.name)
     except UsageError:
-        return ()
-    several = _several(document)
-    return tuple(replace(one, line=line or one.line, part=several) for one in launches)
-
-
-def _several(document: Document) -> bool:
-    """Whether the job has more than one rank, as far as it says."""
-    workers = document.get("spec", "pytorchReplicaSpecs", "Worker", "replicas")
+        return
+    line = document.line(*at, "command") or document.line(*at, "args")
+    workers = document.get(*_REPLICAS, "Worker", "replicas")
     nodes = document.get("spec", "trainer", "numNodes")
-    many = isinstance(nodes, int) and nodes > 1
-    return _ranks(document) != 1 or many or (isinstance(workers, int) and workers > 0)
+    several = _ranks(document) != 1 or bool(workers) or nodes not in (None, 1)
+    for launch in launches:
+        # Threads are the pod's business, judged above.
+        told = {**variables, **launch.environment}
+        environment = {**told, "OMP_NUM_THREADS": told.get("OMP_NUM_THREADS") or "1"}
+        here = replace(launch, environment=environment, line=line or 0, part=several)
+        yield from judge_launch(here, context)
 
 
 def _shares_memory(document: Document, container: Path) -> bool:
     """Whether memory is mounted at /dev/shm."""
-    memory = {
-        volume.get("name")
-        for volume in document.items(*container[:-2], "volumes")
-        if isinstance(volume, dict) and Document(value=volume).get("emptyDir", "medium") == "Memory"
-    }
-    mounts = document.items(*container, "volumeMounts")
-    return any(
-        isinstance(mount, dict)
-        and mount.get("mountPath") == "/dev/shm"
-        and mount.get("name") in memory
-        for mount in mounts
-    )
+    volumes = [Document(value=one) for one in document.items(*container[:-2], "volumes")]
+    memory = [one.get("name") for one in volumes if one.get("emptyDir", "medium") == "Memory"]
+    mounts = [Document(value=one) for one in document.items(*container, "volumeMounts")]
+    return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
 
 
-def cpus_of(quantity: object) -> float | None:
+def _cpus_of(quantity: object) -> float | None:
     """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; None where it is none."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
-    if match is None or isinstance(quantity, bool):
+    if match is None:
         return None
     return float(match[1]) / (1000 if match[2] else 1)
 

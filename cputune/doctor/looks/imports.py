@@ -1,7 +1,6 @@
 """Import what a script imports, as it would be imported there, and say where each comes from.
 
-Given: the folder that Python would search first, then names of modules. One line of JSON each, with
-``fields`` of TrainingArguments at the end, where transformers can be imported.
+Given: the folder that Python would search first, then names of modules. One line of JSON each.
 """
 
 import importlib
@@ -24,21 +23,16 @@ def look(name: str) -> None:
         told = traceback.extract_tb(error.__traceback__)
         places = [f"{at.filename}:{at.lineno}" for at in told if at.filename != __file__]
         ours = [place for place in places if not place.startswith("<")]
-        failed(name, error, ours[-1] if ours else "")
+        said, where = " ".join(str(error).split())[:300], ours[-1] if ours else ""
+        tell(module=name, error=type(error).__name__, said=said, where=where)
         return
     version = getattr(module, "__version__", None)
     path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     tell(module=name, path=path, version="" if version is None else str(version))
 
 
-def failed(name: str, error: BaseException, where: str = "") -> None:
-    """Print how an import ended."""
-    said = " ".join(str(error).split())[:300]
-    tell(module=name, error=type(error).__name__, said=said, where=where)
-
-
 def main() -> None:
-    """Each module in turn, and what TrainingArguments takes."""
+    """Each module in turn."""
     folder, *names = sys.argv[1:]
     sys.path[0] = folder
     sys.stdout = sys.stderr
@@ -46,13 +40,6 @@ def main() -> None:
     for name in names:
         tell(trying=name)
         look(name)
-    if "transformers" in sys.modules:
-        try:
-            from transformers import TrainingArguments
-
-            tell(fields=" ".join(sorted(TrainingArguments.__dataclass_fields__)))
-        except BaseException as error:
-            failed("transformers.TrainingArguments", error)
 
 
 if __name__ == "__main__":
