@@ -28,6 +28,8 @@ _RANK_OPTIONS = {
 }
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
+STARTERS = ("srun",)
+"""Programs that start what follows them several times."""
 _BEHIND_MPIRUN = ("numactl", "env", "taskset", "bash")
 
 
@@ -184,7 +186,7 @@ def launch_of(words: Sequence[str]) -> TrainingCommand | None:
         environment={**_handed_on(before), **(_handed_on(words[at:end]) if inner else {})},
         program=words[at],
         before=before,
-        part="srun" in names[:at],
+        part=any(name in STARTERS for name in names[:at]),
         inner=inner if inner and inner.launcher != "python" else None,
     )
 

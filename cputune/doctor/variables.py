@@ -134,17 +134,6 @@ def openmp_binders(facts: HostFacts) -> list[str]:
     return [name for name, binds in binding.items() if binds]
 
 
-def gomp_cpus(facts: HostFacts) -> tuple[int, ...] | None:
-    """CPUs of GOMP_CPU_AFFINITY: lists and ranges with strides, ``0 3 1-2 4-15:2``."""
-    cpus: set[int] = set()
-    with suppress(ValueError):
-        for part in re.split(r"[\s,]+", value(facts, "GOMP_CPU_AFFINITY") or ""):
-            span, _, stride = part.partition(":")
-            cpus.update(cpulist.parse(span)[:: int(stride or 1)])
-        return tuple(sorted(cpus)) or None
-    return None
-
-
 def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:
     """CPUs of CCL_WORKER_AFFINITY, ``0,1,28-29``; None for ``auto`` and what is no list."""
     with suppress(ValueError):

@@ -10,7 +10,6 @@ from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
 from cputune.doctor.variables import (
     advised,
-    gomp_cpus,
     is_true,
     job_nodes,
     lacks_torch,
@@ -29,21 +28,6 @@ from cputune.facts import HostFacts
 
 def env(**variables: str) -> HostFacts:
     return replace(CLEAN, environment=variables)
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0 3 1-2", (0, 1, 2, 3)),
-        ("4-15:2", (4, 6, 8, 10, 12, 14)),
-        ("0,5", (0, 5)),
-        ("all", None),
-        ("0-99999", None),
-        ("0-3:0", None),
-    ],
-)
-def test_places_of_libgomp(text: str, cpus: tuple[int, ...] | None) -> None:
-    assert gomp_cpus(env(GOMP_CPU_AFFINITY=text)) == cpus
 
 
 @pytest.mark.parametrize(
