@@ -38,7 +38,10 @@ _SUBCOMMANDS = {
     "doctor": ("doctor.command", "Say what is wrong with this machine for training, and the cure."),
     "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
     "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
-    "compare": ("results.compare", "Compare results: same machine, same work, how much faster?"),
+    "compare": (
+        "results.compare",
+        "Compare two results: same machine and work, how much faster?",
+    ),
     "history": ("results.history", "List the results of earlier studies."),
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),

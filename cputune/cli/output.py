@@ -140,17 +140,6 @@ def refuse_existing(path: Path, *, force: bool) -> None:
         raise UsageError(f"{path} exists already", hint="give --force to replace it")
 
 
-def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
-    """Write a product: to stdout where ``output`` is ``-``, else to a file, whole or not at all."""
-    if output == "-":
-        sys.stdout.write(text)
-        return
-    from cputune.host import write_atomically
-
-    write_atomically(Path(output), text, force=force, mode=mode)
-    tell(f"wrote {output}")
-
-
 def print_json(document: object) -> None:
     """One document on stdout and nothing more."""
     sys.stdout.write(json_text(document))

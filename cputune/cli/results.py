@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli.given import complete_result, facts_or_none, opened
-from cputune.cli.output import console, print_json, put, refuse_existing, tell
+from cputune.cli.output import console, print_json, refuse_existing, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
@@ -18,7 +18,8 @@ from cputune.cli.settings import (
     output_option,
     wants_json,
 )
-from cputune.errors import ResultError, UsageError
+from cputune.errors import ResultError
+from cputune.host import write_atomically
 from cputune.words import slower_by
 
 if TYPE_CHECKING:
@@ -75,20 +76,21 @@ def show(result: str | None, format: str, all: bool) -> None:
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
-@click.argument("results", nargs=-1, required=True, shell_complete=complete_result)
+@click.argument("before", shell_complete=complete_result)
+@click.argument("after", shell_complete=complete_result)
 @_format_option
 @fail_if_slower
 @click.pass_context
 def compare(
-    ctx: click.Context, results: tuple[str, ...], format: str, fail_if_slower: str | None
+    ctx: click.Context, before: str, after: str, format: str, fail_if_slower: str | None
 ) -> None:
-    """Compare results with the first: today's launch with today's, best plan with best.
+    """Compare two results: today's launch with today's, best plan with best.
 
     A result is a file, an id of `cputune history`, or `last`. A ratio is said with its 95 %
     interval, and where that holds 1 no difference can be told. Results of different work are not
     compared; of different machines, arguments, data or versions it is said that they are.
 
-    Ends with 0 where all were compared, 3 where one could not be, and 1 where a best plan on the
+    Ends with 0 where they were compared, 3 where they cannot be, and 1 where the best plan on the
     same machine is slower beyond doubt by more than 5 %, or by what --fail-if-slower says: the
     whole interval lies below.
 
@@ -100,33 +102,21 @@ def compare(
     from cputune.report import compare as page
 
     share = slower_by(fail_if_slower or page.SLOWER)
-    if len(results) < 2:
-        raise UsageError(
-            "there is nothing to compare it with", hint="cputune compare before.json after.json"
-        )
-    (reference, _), *others = [opened(word) for word in results]
-    first, *names = results
-    compared = tuple(
-        page.compare(reference, other, name=name)
-        for name, (other, _) in zip(names, others, strict=True)
-    )
-    refused = [f"{one.name}: {one.refused}" for one in compared if one.refused is not None]
-    if len(refused) == len(compared):
+    (reference, _), (other, _) = opened(before), opened(after)
+    found = page.compare(reference, other, name=after)
+    if found.refused is not None:
         raise ResultError(
-            f"nothing can be compared with {first}: {compared[0].refused}",
+            f"{after} cannot be compared with {before}: {found.refused}",
             hint="tune the same work twice, and compare those results",
-            details="\n".join(refused) if len(refused) > 1 else None,
         )
     if format == "json":
-        print_json(page.document(first, reference, compared))
+        print_json(page.document(before, reference, found))
     else:
-        _print("compare", page.blocks(first, reference, compared), format)
-    asked = [one for one in compared if fail_if_slower or not one.other_machine]
-    lost = page.slower(asked, share)
-    for line in lost:
-        tell(f"slower: {line}")
-    if lost or refused:
-        ctx.exit(1 if lost else ResultError.exit_code)
+        _print("compare", page.blocks(before, reference, found), format)
+    lost = page.slower(found, share) if fail_if_slower or not found.other_machine else None
+    if lost is not None:
+        tell(f"slower: {lost}")
+        ctx.exit(1)
 
 
 @click.command(name="history", cls=ConfiguredCommand)
@@ -178,6 +168,8 @@ def report(result: str | None, output: str, force: bool) -> None:
 
     text = page(found, name)
     mode = 0o600 if found.workload.argv else 0o644  # the page is as private as the result itself
-    put(text, output, force=force, mode=mode)
-    if output != "-":
-        tell(f"it is one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    write_atomically(Path(output), text, force=force, mode=mode)
+    tell(f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")

@@ -8,7 +8,7 @@ that ran side by side, in one study, are free of that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cputune.documents import plain
@@ -198,13 +198,11 @@ def _halves(rate: Throughput, *, confirmed: bool) -> tuple[float, float]:
     return math.hypot(below, runs), math.hypot(above, runs)
 
 
-def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verdict:
-    """The verdict, which stands first: the result that surely lost most, else the fastest."""
-    known = [(one.best, one) for one in compared if one.best is not None]
-    if not known:
+def verdict(first: str, reference: Result, one: Compared) -> Verdict:
+    """The verdict, which stands first: what became of the best plan."""
+    best = one.best
+    if best is None:
         return Verdict(means="No speeds were compared.", do=NOTHING_TO_DO, sure="not at all")
-    slowest = min(known, key=lambda pair: pair[0].high)
-    best, one = slowest if slowest[0].high < 1 else max(known, key=lambda pair: pair[0].low)
     sure = f"{between(best)}, measured at different times"
     if in_a_word(best) == NO_DIFFERENCE:
         means = f"The best plans of {one.name} and {first} are as fast: {NO_DIFFERENCE}."
@@ -215,9 +213,8 @@ def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verd
     if in_a_word(best) == "slower":
         there = f"nothing: {first} is of another machine"
         do = there if one.other_machine else tune_command(one.result)
-    return Verdict(
-        means=f"{one.name} is {times_as_fast(best)} as {first}: {time}.", do=do, sure=sure
-    )
+    means = f"{one.name} is {times_as_fast(best)} as {first}: {time}."
+    return Verdict(means=means, do=do, sure=sure)
 
 
 SCHEMA = "cputune.comparison/1"
@@ -226,57 +223,39 @@ DIFFERENT_TIMES = (
 )
 
 
-def blocks(first: str, reference: Result, compared: Sequence[Compared]) -> Iterator[Block]:
-    """The verdict, what is alike, the table, and in what they differ."""
-    yield verdict(first, reference, compared)
-    yield Lines(tuple(("", _alike(first, one)) for one in compared))
-    yield table(first, reference, compared)
-    yield Lines(tuple(_remarks(compared)))
+def blocks(first: str, reference: Result, one: Compared) -> Iterator[Block]:
+    """The verdict, what is alike, the table, and in what they differ: warnings first."""
+    yield verdict(first, reference, one)
+    yield Lines((("", f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."),))
+    yield table(first, reference, one)
+    warnings = tuple(("warning", text) for text in one.warnings)
+    yield Lines((*warnings, *(("note", text) for text in (*one.notes, DIFFERENT_TIMES))))
 
 
 _MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
 
 
-def _alike(first: str, one: Compared) -> str:
-    if one.refused is not None:
-        return f"{one.name} is not compared: {one.refused}."
-    return f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."
+def slower(one: Compared, share: float) -> str | None:
+    """That the best plan is surely slower by more than this share; None where it is not."""
+    if one.best is None or not surely_slower(one.best, share):
+        return None
+    words = f"{times_as_fast(one.best)} ({between(one.best)})"
+    return f"{one.name}: its best plan is {words}; {TUNE_AGAIN}"
 
 
-def slower(compared: Sequence[Compared], share: float) -> tuple[str, ...]:
-    """The results whose best plan is surely slower by more than this share, each in words."""
-    return tuple(
-        f"{one.name}: its best plan is {times_as_fast(one.best)} "
-        f"({between(one.best)}); {TUNE_AGAIN}"
-        for one in compared
-        if one.best is not None and surely_slower(one.best, share)
-    )
-
-
-def _remarks(compared: Sequence[Compared]) -> Iterator[tuple[str, str]]:
-    """Warnings first; with the name of the result, where there are several."""
-    for label in ("warning", "note"):
-        for one in compared:
-            before = f"{one.name}: " if len(compared) > 1 else ""
-            said = one.warnings if label == "warning" else one.notes
-            yield from ((label, before + text) for text in said)
-    yield "note", DIFFERENT_TIMES
-
-
-def table(first: str, reference: Result, compared: Sequence[Compared]) -> Rows:
+def table(first: str, reference: Result, one: Compared) -> Rows:
     """Today's launches, then the best plans: each with its speed and its ratio to the first."""
     rows = []
-    for what in ("today", "best"):
-        for one in (None, *compared):
-            name, result = (first, reference) if one is None else (one.name, one.result)
-            rate = (result.baseline if what == "today" else result.best).samples_per_second
-            ratio = None if one is None else (one.today if what == "today" else one.best)
-            said = ("1", "the reference") if one is None else ("–", "not compared")
-            if ratio is not None:
-                words = f"{ratio.low:.2f}–{ratio.high:.2f}, {in_a_word(ratio)}"
-                said = (f"{ratio.ratio:.2f}", words)
-            label = what if one is None else ""
-            rows.append((label, name, figure(rate.median), interval(rate), *said))
+    for what, before, after, ratio in (
+        ("today", reference.baseline, one.result.baseline, one.today),
+        ("best", reference.best, one.result.best, one.best),
+    ):
+        said = ("–", "not compared")
+        if ratio is not None:
+            words = f"{ratio.low:.2f}–{ratio.high:.2f}, {in_a_word(ratio)}"
+            said = (f"{ratio.ratio:.2f}", words)
+        rows.append((what, first, *_speed(before), "1", "the reference"))
+        rows.append(("", one.name, *_speed(after), *said))
     return Rows(
         headings=("", "result", "samples/s", "95 % interval", "ratio", ""),
         right=frozenset({"samples/s", "ratio"}),
@@ -284,16 +263,19 @@ def table(first: str, reference: Result, compared: Sequence[Compared]) -> Rows:
     )
 
 
-def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, object]:
+def _speed(side: Measured) -> tuple[str, str]:
+    return figure(side.samples_per_second.median), interval(side.samples_per_second)
+
+
+def document(first: str, reference: Result, one: Compared) -> dict[str, object]:
     """The ``cputune.comparison/1`` document; the first of its results is the reference."""
-    every = (Compared(name=first, result=reference), *compared)
-    said = verdict(first, reference, compared)
+    said = verdict(first, reference, one)
     return {
         "schema": SCHEMA,
         "verdict": said.means,
         "do": said.do,
         "sure": said.sure,
-        "results": [_member(one) for one in every],
+        "results": [_member(Compared(name=first, result=reference)), _member(one)],
     }
 
 
