@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -106,9 +106,9 @@ def record_of(kind: type[Record], document: object) -> Record:
     return record
 
 
-def _made_of(kind: Callable[[object], Record], value: object) -> Record:
+def _made_of(kind: type, value: object) -> object:
     """A value of a type that documents have none for, such as a version, made of its text."""
-    return kind(value)
+    return value if isinstance(value, kind) else kind(value)
 
 
 def plain(record: object) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
+from cputune.equivalence import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +92,9 @@ def test_a_word_that_is_no_utf8_can_be_written_down() -> None:
 def test_what_json_has_no_number_for_becomes_null() -> None:
     record = Inner(speed=math.nan)
     assert plain(record) == {"speed": None, "cpus": []}
+
+
+def test_what_may_be_anything_stays_as_it_is() -> None:
+    """The settings of an optimizer: no result of a real study could be read."""
+    settings = {"class": "AdamW", "lr": 5e-5, "betas": [0.9, 0.999]}
+    assert record_of(Training, {"optimizer": settings}).optimizer == settings
