@@ -18,7 +18,16 @@ from importlib import resources
 
 from packaging.version import Version
 
-from cputune.stack.tables import DISTRIBUTIONS, Library, Minor, Versions, load, minor, satisfies
+from cputune.stack.tables import (
+    COMPILED,
+    DISTRIBUTIONS,
+    Library,
+    Minor,
+    Versions,
+    load,
+    minor,
+    satisfies,
+)
 
 Rule = Callable[[Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
@@ -115,7 +124,7 @@ def oneccl_torch(v: Versions) -> str | None:
     """The bindings are linked against one torch release; newer than the tables, one minor."""
     if v.oneccl is None or v.torch is None:
         return None
-    row = load().bindings_row(v.oneccl)
+    row = load().row("oneccl", v.oneccl)
     built_for = row.torch if row is not None else f"=={_x(v.oneccl)}.*"
     if satisfies(v.torch, built_for):
         return None
@@ -148,7 +157,7 @@ def trained(v: Versions) -> str | None:
 
 def numpy_torch(v: Versions) -> str | None:
     """Before 2.3, torch was compiled against numpy 1 and cannot talk to numpy 2."""
-    row = load().torch_row(v.torch)
+    row = load().row("torch", v.torch)
     if v.numpy is None or row is None or satisfies(v.numpy, row.numpy):
         return None
     return f"torch {v.torch} needs numpy {row.numpy}, found {v.numpy}"
@@ -164,16 +173,11 @@ def python_wheels(v: Versions) -> str | None:
     if v.python is None:
         return None
     tag = f"cp{v.python.major}{v.python.minor}"
-    torch, bindings = load().torch_row(v.torch), load().bindings_row(v.oneccl)
-    ipex = next((row for row in load().ipex if row.version == v.ipex), None)
-    for name, tags in (
-        ("torch", torch.tags if torch else None),
-        ("ipex", ipex.tags if ipex else None),
-        ("oneccl", bindings.tags if bindings else None),
-    ):
-        if tags is not None and tag not in tags:
+    for name in COMPILED:
+        row = load().row(name, v.get(name))
+        if row is not None and row.tags is not None and tag not in row.tags:
             package = f"{DISTRIBUTIONS[name]} {v.get(name)}"
-            return f"{package} has no wheel for Python {_x(v.python)}, only {', '.join(tags)}"
+            return f"{package} has no wheel for Python {_x(v.python)}, only {', '.join(row.tags)}"
     return declared(v, "transformers", "python") or declared(v, "accelerate", "python")
 
 
@@ -194,7 +198,7 @@ RULES: tuple[Rule, ...] = (
 @cache
 def pythons() -> tuple[str, ...]:
     """Releases of Python that some torch of the tables was built for, the oldest first."""
-    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags}
+    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
     return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 

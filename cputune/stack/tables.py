@@ -26,41 +26,26 @@ REMEMBERED = 4096
 
 Minor = tuple[int, int]
 Library = Literal["transformers", "accelerate"]
+Compiled = Literal["torch", "ipex", "oneccl"]
+COMPILED: tuple[Compiled, ...] = ("torch", "ipex", "oneccl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torch:
-    """One minor release of torch: its last patch, and the CPython tags of its wheels."""
+class Release:
+    """One release of a compiled package: of torch the last patch of a minor, of IPEX or its oneCCL
+    bindings just this one.
 
-    last: Version
-    tags: tuple[str, ...]
+    ``tags`` are the CPython tags of its wheels, None where they are unknown; ``torch`` is what the
+    bindings were built for, and ``module`` what they bring; ``numpy`` is what torch needs.
+    """
+
+    version: Version
+    tags: tuple[str, ...] | None = None
+    torch: str = ""
     numpy: str = ""
-
-    @property
-    def minor(self) -> Minor:
-        """(major, minor) of all its patches."""
-        return minor(self.last)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ipex:
-    """One release of intel_extension_for_pytorch; ``tags`` is None where they are unknown."""
-
-    version: Version
-    tags: tuple[str, ...] | None = None
-    on_pypi: bool = False
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bindings:
-    """One release of oneccl_bind_pt: the torch it was built for, and the module it brings."""
-
-    version: Version
-    torch: str
     module: str = "oneccl_bindings_for_pytorch"
-    tags: tuple[str, ...] | None = None
-    source: str
+    on_pypi: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +161,10 @@ class Stack:
     harmless: frozenset[str]
     several: frozenset[str]
     numpy: tuple[Version, ...]
-    torch: tuple[Torch, ...]
+    torch: tuple[Release, ...]
     torch_behaviours: tuple[Feature, ...]
-    ipex: tuple[Ipex, ...]
-    oneccl: tuple[Bindings, ...]
+    ipex: tuple[Release, ...]
+    oneccl: tuple[Release, ...]
     transformers: LibraryTable
     accelerate: LibraryTable
 
@@ -194,7 +179,7 @@ class Stack:
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
         """The versions of each package that were looked at, by our short names."""
         return {
-            "torch": tuple(row.last for row in self.torch),
+            "torch": tuple(row.version for row in self.torch),
             "ipex": tuple(row.version for row in self.ipex),
             "oneccl": tuple(row.version for row in self.oneccl),
             "transformers": self.transformers.read,
@@ -202,29 +187,28 @@ class Stack:
             "numpy": self.numpy,
         }
 
-    def torch_row(self, version: Version | None) -> Torch | None:
-        """The row of this torch's minor release."""
-        rows = (row for row in self.torch if version and row.minor == minor(version))
-        return next(rows, None)
+    def row(self, name: Compiled, version: Version | None) -> Release | None:
+        """The row of this release; of torch that of its minor."""
+        if version is None:
+            return None
+        if name == "torch":
+            return next((row for row in self.torch if minor(row.version) == minor(version)), None)
+        rows, base = self.ipex if name == "ipex" else self.oneccl, Version(version.base_version)
+        return next((row for row in rows if row.version == base), None)
 
     def torch_does(self, name: str, version: Version) -> bool:
         """Whether this torch behaves so."""
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
-    def ipex_for(self, torch: Version | None) -> tuple[Ipex, ...]:
+    def ipex_for(self, torch: Version | None) -> tuple[Release, ...]:
         """The IPEX releases for this torch, the newest first; none from torch 2.9 on."""
         rows = reversed(self.ipex)
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
-    def bindings_for(self, torch: Version | None) -> tuple[Bindings, ...]:
+    def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
         """The oneCCL bindings built for exactly this torch release."""
         rows = reversed(self.oneccl)
         return tuple(row for row in rows if torch and satisfies(torch, row.torch))
-
-    def bindings_row(self, version: Version | None) -> Bindings | None:
-        """The row of these bindings."""
-        base = Version(version.base_version) if version else None
-        return next((row for row in self.oneccl if row.version == base), None)
 
 
 def minor(version: Version) -> Minor:

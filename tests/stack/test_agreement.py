@@ -62,9 +62,9 @@ def facts_of(versions: Versions) -> HostFacts:
 @every_stack
 def test_about_ipex(one_of: int) -> None:
     pairs = [
-        Versions(torch=torch.last, ipex=ipex.version)
+        Versions(torch=torch.version, ipex=ipex.version)
         for torch in STACK.torch
-        for ipex in STACK.ipex_for(torch.last)
+        for ipex in STACK.ipex_for(torch.version)
     ]
     met: Counter[tuple[bool, bool, frozenset[str]]] = Counter()
     for versions in fitting(one_of, *pairs):
@@ -88,7 +88,7 @@ def test_about_ipex(one_of: int) -> None:
 
 @every_stack
 def test_about_oneccl(one_of: int) -> None:
-    torches = {row.last for row in STACK.torch}
+    torches = {row.version for row in STACK.torch}
     for bindings in STACK.oneccl:
         exact = bindings.torch.removeprefix("==")
         torches |= {type(bindings.version)(exact)} if "*" not in exact else set()
@@ -112,7 +112,7 @@ def test_about_oneccl(one_of: int) -> None:
     assert set(met) == {(True, True), (True, False), (False, True), (False, False)}
 
 
-@pytest.mark.parametrize("torch", [row.last for row in STACK.torch])
+@pytest.mark.parametrize("torch", [row.version for row in STACK.torch])
 def test_bindings_that_do_not_fit_are_refused_by_both(torch: object) -> None:
     for bindings in STACK.oneccl:
         facts = facts_of(

@@ -137,7 +137,7 @@ def test_a_python_without_ipex_leaves_one_way():
     assert way.says == "today's stack"
 
 
-@pytest.mark.parametrize("torch", [str(row.last) for row in STACK.torch])
+@pytest.mark.parametrize("torch", [str(row.version) for row in STACK.torch])
 @pytest.mark.parametrize("python", ["3.8", "3.10", "3.12"])
 def test_every_way_leads_to_a_stack_that_fits(torch, python):
     asked = versions(
