@@ -15,6 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
+from cputune.doctor.hosts.differences import (
+    SeenHost,
+    architecture,
+    libraries,
+    python,
+    training_stack,
+)
 from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts
@@ -28,12 +35,6 @@ from cputune.remote.reach import PODS, Reach, Ssh, find_reach
 from cputune.script import script_file
 from cputune.steps import HostLost, Infeasible
 from cputune.workload import Workload
-
-SAME_VERSIONS = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
-"""Packages that the ranks of one job must have in the same version on all hosts."""
-
-LEAST_MEMORY_SHARE = 0.5
-"""A host whose free memory is less than this share of the first one's is reported."""
 
 MOST_IMPORTS = 200
 
@@ -210,55 +211,28 @@ def _differences(hosts: Sequence[Probed], paths: Sequence[str]) -> Iterator[tupl
     for one in hosts:
         if one.python != training_python():
             yield (
-                f"there is no {training_python()} on {one.node.name}",
+                f"there is no {training_python()} on {one.name}",
                 "install the same environment at the same path there, or share its folder",
             )
         for path in paths:
             if one.content.get(path) is None:
                 yield (
-                    f"there is no {path} on {one.node.name}",
+                    f"there is no {path} on {one.name}",
                     "the script, its data, and the folder that it is started in, are at the same "
                     "path on all hosts: copy them, or share the folder",
                 )
-    for other in hosts[1:]:
-        name = other.node.name
-        for path in paths:
-            if other.content[path] != first.content[path]:
+            elif one.content[path] != first.content[path]:
                 yield (
-                    f"{path} on {name} is another one than on {first.node.name}",
-                    f"copy it there: rsync -a {path} {name}:{path}",
+                    f"{path} on {one.name} is another one than on {first.name}",
+                    f"copy it there: rsync -a {path} {one.name}:{path}",
                 )
-        pairs = [
-            ("processor", first.facts.cpu.architecture, other.facts.cpu.architecture),
-            ("Python", _python(first), _python(other)),
-            *((what, _version(first, what), _version(other, what)) for what in SAME_VERSIONS),
-        ]
-        for what, ours, theirs in pairs:
-            if ours != theirs:
-                cure = f"on {name}: pip install {what}=={ours}"
-                if ours is None or what in ("processor", "Python"):
-                    cure = "tune on hosts that are alike; `cputune doctor --hosts` lists the rest"
-                yield (
-                    f"{what} is {ours or 'not there'} on {first.node.name}, and "
-                    f"{theirs or 'not there'} on {name}",
-                    cure,
-                )
-        ours_free, free = first.facts.memory.available_bytes, other.facts.memory.available_bytes
-        if ours_free and free is not None and free < LEAST_MEMORY_SHARE * ours_free:
-            yield (
-                f"{name} has {free / 2**30:.1f} GiB of free memory, and {first.node.name} "
-                f"{ours_free / 2**30:.1f} GiB: no plan fits both",
-                "end what holds it there, or leave that host out",
-            )
-
-
-def _python(host: Probed) -> str | None:
-    return ".".join((host.facts.python or "").split(".")[:2]) or None
-
-
-def _version(host: Probed, name: str) -> str | None:
-    package = host.facts.package(name)
-    return None if package is None else package.version
+    seen = [
+        SeenHost(node=one.node, seconds=one.seconds, facts=one.facts, python=one.python)
+        for one in hosts
+    ]
+    for alike in (architecture, python, training_stack, libraries):
+        for found in alike(seen):
+            yield f"{found.title}: {found.evidence}", found.remedy
 
 
 def interfaces_between(hosts: Sequence[Probed], reach: Reach) -> tuple[str, ...]:
