@@ -12,7 +12,7 @@ from pathlib import Path
 from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.accelerate import one_process
-from cputune.doctor.files.command import faulty_words
+from cputune.doctor.files.command import faulty_words, reader_of
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
@@ -144,7 +144,8 @@ def with_todays_flags(
             for word, parser in faulty_words(now, context)
             if word.state is uses.Fate.REFUSED and parser == "trainer"
         ]
-        if plan.world_size == 1 and now.argument("--ddp_backend") and context.parser == "trainer":
+        named = plan.world_size == 1 and now.argument("--ddp_backend") is not None
+        if named and reader_of("--ddp_backend", now, context) == "trainer":
             refused.append(OF_ONE_RANK)
         for word in refused:
             words, change = uses.exchanged(words, word)

@@ -363,7 +363,7 @@ def exchanged(arguments: Sequence[str], word: Word) -> tuple[tuple[str, ...], st
     flag, _, choice = word.spelling.partition(" ")
     instead, _, note = (word.instead or "nothing").partition(", ")
     new = [] if instead == "nothing" else instead.split()
-    left, kept, was = list(arguments), [], word.spelling
+    left, kept, was, now = list(arguments), list[str](), word.spelling, list[str]()
     while left:
         name, equals, value = left.pop(0).partition("=")
         if flag != "--" + name[2:].replace("-", "_"):
@@ -373,7 +373,8 @@ def exchanged(arguments: Sequence[str], word: Word) -> tuple[tuple[str, ...], st
             value = left.pop(0)
         was = f"{name} {value}".rstrip()
         if new and new[0] not in (one.partition("=")[0] for one in (*kept, *left)):
-            kept += [*new, *([value] if value and not choice else [])]
+            now = [*new, *([value] if value and not choice else [])]
+            kept += now
     why = ", ".join(filter(None, (f"refused by {word.reader}", word.why, note)))
     source = f" ({word.source})" if word.source else ""
-    return tuple(kept), f"{was} → {' '.join(new) or 'nothing'}: {why}{source}"
+    return tuple(kept), f"{was} → {' '.join(now) or 'nothing'}: {why}{source}"

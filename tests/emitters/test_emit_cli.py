@@ -18,6 +18,7 @@ from in_process import Run
 import cputune
 from cputune.doctor.checkfile import check_file
 from cputune.emitters import FORMATS
+from cputune.emitters.command import with_todays_flags
 from cputune.emitters.job import with_versions
 from cputune.layout import baseline_plan, guide_plan
 from cputune.workload import Workload
@@ -112,6 +113,18 @@ def test_what_the_doctor_condemns_is_exchanged_with_a_note(emit: Run, format: st
     assert [one for one in found if one.severity.value == "error"] == []
     for change in ("--no_cuda → --use_cpu", "--use_ipex → nothing", "ccl → --ddp_backend gloo"):
         assert change in answer.err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_rank_names_no_backend(ranks: int) -> None:
+    facts = with_versions(cputune.probe(), TODAY)
+    plan = replace(baseline_plan(facts), processes_per_node=ranks, cpus=((0,),) * ranks)
+    job = Workload.script(["run_qa.py", "--xpu_backend", "ccl", "--do_train"])
+    words, said = with_todays_flags(job, plan, facts, None)
+    backend = () if ranks == 1 else ("--ddp_backend", "gloo")
+    assert sorted(words.argv) == sorted(("run_qa.py", "--do_train", *backend))
+    assert said[0].startswith("--xpu_backend ccl → --ddp_backend ccl")
+    assert ("--ddp_backend gloo → nothing" in said[-1]) is (ranks == 1)
 
 
 def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:

@@ -100,14 +100,14 @@ def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Wo
         given = launch.argument(flag) if flag.startswith("--") else None
         if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
             continue
-        parser = _parser_of(flag, launch, context)
+        parser = reader_of(flag, launch, context)
         off = not choice and not launch.switched_on(flag)
         harmless = off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:]))
         if parser != "its own" and not harmless:
             yield word, parser
 
 
-def _parser_of(flag: str, launch: TrainingCommand, context: Context) -> str:
+def reader_of(flag: str, launch: TrainingCommand, context: Context) -> str:
     """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
     if context.parser is not None:
         return context.parser

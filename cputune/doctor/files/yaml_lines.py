@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,27 +68,18 @@ class _Loader(yaml.SafeLoader):
 def read_documents(text: str, name: str) -> tuple[Document, ...]:
     """Every document of a YAML (or JSON) file. Raises UsageError where it is none."""
     try:
-        return tuple(_documents(text))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
-        raise UsageError(
-            f"{where}: not YAML: {error.problem or error.context}",
-            hint="mind the indentation, and quote values that hold : or #",
-        ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{name}: not YAML: {str(error).splitlines()[0]}", hint="is it a text file?"
-        ) from error
-
-
-def _documents(text: str) -> Iterator[Document]:
-    loader = _Loader(text)
-    try:
+        loader = _Loader(text)
+        found: list[Document] = []
         while loader.check_node():
-            yield _document(loader, loader.get_node())
-    finally:
-        loader.dispose()
+            found.append(_document(loader, loader.get_node()))
+        return tuple(found)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise UsageError(
+            f"{name}:{mark.line + 1}: not YAML: {said}" if mark else f"{name}: not YAML: {said}",
+            hint="mind the indentation, and quote values that hold : or #; is it a text file?",
+        ) from error
 
 
 def _document(loader: yaml.SafeLoader, root: yaml.Node | None) -> Document:
@@ -100,22 +90,17 @@ def _document(loader: yaml.SafeLoader, root: yaml.Node | None) -> Document:
         if len(lines) > VALUES_AT_MOST or len(path) > DEPTH_AT_MOST:
             raise ValueError("it holds too many values, or refers to itself")
         lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return {key: plain(value, (*path, key)) for key, value in _pairs(node, path, lines)}
         if isinstance(node, yaml.SequenceNode):
             return [plain(value, (*path, number)) for number, value in enumerate(node.value)]
-        return loader.construct_object(node)
+        if not isinstance(node, yaml.MappingNode):
+            return loader.construct_object(node)
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            place = (*path, name)
+            lines[place] = key.start_mark.line + 1
+            found[name] = plain(value, place)
+        return found
 
-    if root is None:
-        return Document(value=None)
-    return Document(value=plain(root, ()), lines=lines)
-
-
-def _pairs(
-    node: yaml.MappingNode, path: Path, lines: dict[Path, int]
-) -> Iterator[tuple[str, yaml.Node]]:
-    for key, value in node.value:
-        text = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-        here = (*path, text)
-        lines[here] = key.start_mark.line + 1
-        yield text, value
+    value = None if root is None else plain(root, ())
+    return Document(value=value, lines=lines)
