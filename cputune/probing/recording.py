@@ -144,7 +144,7 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
         options = (
             ",".join(re.findall(r"/var/lib/(?:docker|containerd|containers)/", options)) or "rw"
         )
-    elif left[4] != "/dev/shm":
+    else:
         return ""
     return f"{' '.join(left[:6])} - {kind} none {options}\n"
 
