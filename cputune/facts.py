@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cputune.host import Package as Package
 from cputune.host import Process, Surroundings
+from cputune.host.metadata import normal_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,8 +358,8 @@ class HostFacts:
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""
-        wanted = _normal(name)
-        return next((p for p in self.packages if _normal(p.name) == wanted), None)
+        wanted = normal_name(name)
+        return next((p for p in self.packages if normal_name(p.name) == wanted), None)
 
     def library(self, name: str) -> Library | None:
         """The first shared library of this name that was found."""
@@ -367,7 +368,3 @@ class HostFacts:
     def why_unknown(self, fact: str) -> str | None:
         """Why this fact is None, or None where it is known."""
         return next((u.reason for u in self.unknown if u.fact == fact), None)
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
