@@ -87,7 +87,7 @@ class Recipe:
     model: Mapping[str, Any]
     hub_id: str | None = None
     parameters: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
-    sample_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 0
+    sample_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     sequence_length: Tokens
     global_batch_size: Samples
     learning_rate: Annotated[float, Meta(gt=0, le=1e6)]

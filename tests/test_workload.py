@@ -29,6 +29,12 @@ def test_a_workload_reads_back_equal(name: str) -> None:
     assert record_of(Workload, job.to_json()) == job
 
 
+def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(SOUND)
+    job = Workload.from_recipe(str(tmp_path / "own.toml"))
+    assert record_of(Workload, job.to_json()) == job
+
+
 @pytest.mark.parametrize(
     ("sound", "damaged", "said"),
     [
