@@ -14,10 +14,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,7 @@ from transformers import AutoConfig, Trainer, TrainingArguments, default_data_co
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 if TYPE_CHECKING:
-    from transformers import (
-        BaseImageProcessor,
-        BatchEncoding,
-        PretrainedConfig,
-        PreTrainedModel,
-    )
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Document = dict[str, Any]
 """A recipe, or a part of it, as JSON tells it; or the columns of some rows of a data set."""
@@ -49,8 +45,6 @@ MODELS = {
     "image-classification": transformers.AutoModelForImageClassification,
 }
 IGNORED = -100  # the label that the loss passes over
-FILLERS = (("attention_mask", 0), ("pair_attention_mask", 0), ("labels", IGNORED))
-"""What stands in the place of a token where a sample has none."""
 MASKED_SHARE = 0.15  # as in BERT's pre-training
 TEXTS = ("text", "sentence", "content", "article", "document", "dialogue", "anchor")
 TARGETS = ("highlights", "summary", "positive")
@@ -68,9 +62,10 @@ class RecipeArguments:
 
 
 class SentencePairs(torch.nn.Module):  # type: ignore[misc]
-    """Each sentence against all partners of the batch, by the mean of its token embeddings.
+    """Mean-pooled embeddings of two texts; each pair is told apart from the others of its batch.
 
-    The loss that sentence-transformers calls MultipleNegativesRankingLoss.
+    The loss is the one with which sentence-transformers trains pairs
+    (MultipleNegativesRankingLoss): cross-entropy of the cosine similarities, times 20.
     """
 
     SCALE = 20.0
@@ -113,12 +108,13 @@ class SyntheticSamples(Dataset):  # type: ignore[misc]
         if not 0 <= index < self.samples:
             raise IndexError(index)
         dice = torch.Generator().manual_seed(index)
-        if self.recipe["task"] == "image-classification":
-            return random_image(self.config, dice)
-        return random_tokens(self.recipe, self.config, dice)
+        make = random_image if self.recipe["task"] == "image-classification" else random_tokens
+        return make(self.recipe, self.config, dice)
 
 
-def random_image(config: PretrainedConfig, dice: torch.Generator) -> dict[str, torch.Tensor]:
+def random_image(
+    recipe: Document, config: PretrainedConfig, dice: torch.Generator
+) -> dict[str, torch.Tensor]:
     shape = (config.num_channels, config.image_size, config.image_size)
     pixels = torch.rand(shape, generator=dice)
     return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, (), generator=dice)}
@@ -127,38 +123,27 @@ def random_image(config: PretrainedConfig, dice: torch.Generator) -> dict[str, t
 def random_tokens(
     recipe: Document, config: PretrainedConfig, dice: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    def some(below: int, *shape: int) -> torch.Tensor:
-        return torch.randint(below, shape, generator=dice)
-
+    some = partial(torch.randint, generator=dice)
     task, length, vocabulary = recipe["task"], recipe["sequence_length"], config.vocab_size
     used = drawn_length(recipe, dice)
-    ids = some(vocabulary, length)
-    sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if task == "question-answering":
-        first, last = some(used, 2).sort().values
-        sample |= {"start_positions": first, "end_positions": last}
-    elif task == "sequence-classification":
-        sample["labels"] = some(config.num_labels)
-    elif task == "token-classification":
-        sample["labels"] = some(config.num_labels, length)
-    elif task == "masked-lm":
-        kept = torch.rand(length, generator=dice) < MASKED_SHARE
-        sample["labels"] = torch.where(kept, ids, torch.full_like(ids, IGNORED))
-    elif task == "causal-lm":
-        sample["labels"] = ids.clone()
-    elif task == "seq2seq-lm":
-        sample["labels"] = some(vocabulary, recipe.get("target_length") or length)
-    else:
-        sample |= {
-            "pair_input_ids": some(vocabulary, length),
-            "pair_attention_mask": torch.ones_like(ids),
-        }
     tail = torch.arange(length) >= used
     empty = getattr(config, "pad_token_id", None) or 0
-    for name, filler in (*FILLERS, ("input_ids", empty), ("pair_input_ids", empty)):
-        if name in sample and sample[name].shape == tail.shape:
-            sample[name] = sample[name].masked_fill(tail, filler)
-    return sample
+    ids = some(vocabulary, (length,)).masked_fill(tail, empty)
+    sample = {"input_ids": ids, "attention_mask": (~tail).long()}
+    if task == "question-answering":
+        first, last = some(used, (2,)).sort().values
+        return sample | {"start_positions": first, "end_positions": last}
+    if task == "sequence-classification":
+        return sample | {"labels": some(config.num_labels, ())}
+    if task == "seq2seq-lm":
+        return sample | {"labels": some(vocabulary, (recipe.get("target_length") or length,))}
+    if task == "sentence-embedding":
+        pair = some(vocabulary, (length,)).masked_fill(tail, empty)
+        return sample | {"pair_input_ids": pair, "pair_attention_mask": (~tail).long()}
+    labels = some(config.num_labels, (length,)) if task == "token-classification" else ids
+    if task == "masked-lm":
+        tail = tail | (torch.rand(length, generator=dice) >= MASKED_SHARE)
+    return sample | {"labels": labels.masked_fill(tail, IGNORED)}
 
 
 def drawn_length(recipe: Document, dice: torch.Generator) -> int:
@@ -189,8 +174,17 @@ def build_model(recipe: Document, synthetic: bool) -> tuple[torch.nn.Module, str
     model, name = load_model(recipe, synthetic)
     if recipe["task"] == "sentence-embedding":
         model = SentencePairs(model)
-    if recipe.get("lora"):
-        model, name = with_lora(model, recipe["lora"]), f"{name}, LoRA"
+    if recipe.get("lora"):  # its weights frozen, and low-rank matrices beside them that train
+        from peft import LoraConfig, get_peft_model
+
+        lora = recipe["lora"]
+        config = LoraConfig(
+            r=lora["rank"],
+            lora_alpha=lora["alpha"],
+            lora_dropout=lora.get("dropout") or 0.0,
+            target_modules=list(lora["target_modules"]),
+        )
+        model, name = get_peft_model(model, config), f"{name}, LoRA"
     return model, name
 
 
@@ -210,20 +204,7 @@ def cannot_be_had(error: Exception) -> str:
     return f"cannot be had ({(str(error).strip() or type(error).__name__).splitlines()[0][:120]})"
 
 
-def with_lora(model: torch.nn.Module, lora: Document) -> torch.nn.Module:
-    """The model with its weights frozen, and low-rank matrices beside them that train."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(
-        r=lora["rank"],
-        lora_alpha=lora["alpha"],
-        lora_dropout=lora.get("dropout") or 0.0,
-        target_modules=list(lora["target_modules"]),
-    )
-    return get_peft_model(model, config)
-
-
-def build_data(recipe: dict[str, Any], config: Any, arguments: RecipeArguments) -> tuple[Any, str]:
+def build_data(recipe: Document, config: Any, arguments: RecipeArguments) -> tuple[Any, str]:
     """The real data set, as the model takes it, where it can be had, else random samples."""
     if recipe.get("dataset") and recipe.get("hub_id") and not arguments.synthetic:
         try:
@@ -245,68 +226,52 @@ def load_samples(recipe: Document, max_samples: int | None) -> Dataset:
     name, *configuration = recipe["dataset"].rsplit("/", 1)
     data = load_dataset(name, *configuration, split=split)
     if recipe["task"] == "image-classification":
-        return Images(data, transformers.AutoImageProcessor.from_pretrained(recipe["hub_id"]))
+        processor = transformers.AutoImageProcessor.from_pretrained(recipe["hub_id"])
+        return data.with_transform(partial(image_features, processor=processor))
     tokenizer = transformers.AutoTokenizer.from_pretrained(recipe["hub_id"])
     if recipe["task"] == "causal-lm" and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    make = {
+    features = {
         "question-answering": answer_features,
         "token-classification": word_features,
     }.get(recipe["task"], text_features)
     return data.map(
-        lambda rows: make(rows, tokenizer, recipe),
+        partial(features, tokenizer=tokenizer, recipe=recipe),
         batched=True,
         remove_columns=data.column_names,
     )
 
 
-class Images(Dataset):  # type: ignore[misc]
-    """The images of a data set, made into pixels when they are asked for."""
-
-    def __init__(self, data: Dataset, processor: BaseImageProcessor):
-        self.data, self.processor = data, processor
-        self.label = next(name for name in ("label", "labels") if name in data.column_names)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        row = self.data[index]
-        pixels = self.processor(row["image"].convert("RGB"), return_tensors="pt")["pixel_values"]
-        return {"pixel_values": pixels[0], "labels": row[self.label]}
+def image_features(rows: Document, processor: Any) -> Document:
+    """Images as pixels, made when they are asked for."""
+    images = [image.convert("RGB") for image in rows["image"]]
+    label = next(name for name in ("label", "labels") if name in rows)
+    return {**processor(images, return_tensors="pt"), "labels": rows[label]}
 
 
-def text_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
+def text_features(rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document) -> Document:
     """Texts as tokens of one length, with what their task makes of them."""
-
-    def padded(texts: list[str], length: int) -> BatchEncoding:
-        return tokenizer(texts, truncation=True, padding="max_length", max_length=length)
-
     task, length = recipe["task"], recipe["sequence_length"]
-    tokens = padded(rows[next(name for name in TEXTS if name in rows)], length)
+    padded = partial(tokenizer, truncation=True, padding="max_length")
+    tokens = padded(rows[next(name for name in TEXTS if name in rows)], max_length=length)
     if task == "sequence-classification":
         return {**tokens, "labels": rows["label"]}
     if task in ("masked-lm", "causal-lm"):
+        ids = torch.tensor(tokens["input_ids"])
         share = 1.0 if task == "causal-lm" else MASKED_SHARE
-        chosen = [
-            [token if random.random() < share else IGNORED for token in ids]
-            for ids in tokens["input_ids"]
-        ]
-        return {**tokens, "labels": chosen}
+        passed_over = torch.rand(ids.shape) >= share
+        return {**tokens, "labels": ids.masked_fill(passed_over, IGNORED).tolist()}
     targets = rows[next(name for name in TARGETS if name in rows)]
     if task == "seq2seq-lm":
-        wanted = padded(targets, recipe.get("target_length") or length)["input_ids"]
-        empty = tokenizer.pad_token_id
-        return {**tokens, "labels": [[t if t != empty else IGNORED for t in w] for w in wanted]}
-    pairs = padded(targets, length)
-    return {
-        **tokens,
-        "pair_input_ids": pairs["input_ids"],
-        "pair_attention_mask": pairs["attention_mask"],
-    }
+        wanted = padded(targets, max_length=recipe.get("target_length") or length)
+        ids, mask = torch.tensor(wanted["input_ids"]), torch.tensor(wanted["attention_mask"])
+        return {**tokens, "labels": ids.masked_fill(mask == 0, IGNORED).tolist()}
+    columns = ("input_ids", "attention_mask")
+    pairs = padded(targets, max_length=length)
+    return {c: tokens[c] for c in columns} | {f"pair_{c}": pairs[c] for c in columns}
 
 
-def word_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
+def word_features(rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document) -> Document:
     """Words that have labels, as tokens: the first token of a word bears its label."""
     tokens = tokenizer(
         rows["tokens"],
@@ -315,50 +280,41 @@ def word_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str
         padding="max_length",
         max_length=recipe["sequence_length"],
     )
-    labels = [
-        first_of_word(tokens.word_ids(row), of_words)
-        for row, of_words in enumerate(rows["ner_tags"])
-    ]
+    labels = []
+    for row, of_words in enumerate(rows["ner_tags"]):
+        words = tokens.word_ids(row)
+        labels.append(
+            [
+                IGNORED if word is None or word == before else of_words[word]
+                for before, word in pairwise([None, *words])
+            ]
+        )
     return {**tokens, "labels": labels}
 
 
-def first_of_word(words: list[int | None], labels: list[int]) -> list[int]:
-    """The label of each token's word, at the first token of the word."""
-    found, before = [], None
-    for word in words:
-        found.append(IGNORED if word is None or word == before else labels[word])
-        before = word
-    return found
-
-
-def answer_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
+def answer_features(
+    rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document
+) -> Document:
     """Overlapping windows of a context, each with the tokens between which its answer lies."""
-    stride = recipe.get("doc_stride") or recipe["sequence_length"] // 3
     tokens = tokenizer(
         [question.lstrip() for question in rows["question"]],
         rows["context"],
         truncation="only_second",
         max_length=recipe["sequence_length"],
-        stride=stride,
+        stride=recipe.get("doc_stride") or recipe["sequence_length"] // 3,
         return_overflowing_tokens=True,
-        return_offsets_mapping=True,
         padding="max_length",
     )
-    sources = tokens.pop("overflow_to_sample_mapping")
     starts, ends = [], []
-    for window, offsets in enumerate(tokens.pop("offset_mapping")):
-        answer = rows["answers"][sources[window]]
-        first = last = 0  # the [CLS] token: no answer in this window
+    for window, source in enumerate(tokens.pop("overflow_to_sample_mapping")):
+        answer, places = rows["answers"][source], (None, None)
         if answer["answer_start"]:
-            begin = answer["answer_start"][0]
-            end = begin + len(answer["text"][0])
-            parts = tokens.sequence_ids(window)
-            context = [i for i, part in enumerate(parts) if part == 1]
-            if context and offsets[context[0]][0] <= begin and end <= offsets[context[-1]][1]:
-                first = max(i for i in context if offsets[i][0] <= begin)
-                last = min(i for i in context if offsets[i][1] >= end)
-        starts.append(first)
-        ends.append(last)
+            first = answer["answer_start"][0]
+            last = first + len(answer["text"][0]) - 1
+            places = [tokens.char_to_token(window, at, sequence_index=1) for at in (first, last)]
+        inside = None not in places
+        starts.append(places[0] if inside else 0)  # the [CLS] token: no answer in this window
+        ends.append(places[1] if inside else 0)
     return {**tokens, "start_positions": starts, "end_positions": ends}
 
 
@@ -372,7 +328,7 @@ def main() -> None:
         # and HfArgumentParser, which looks every type up, fails.
         transformers.training_args.ParallelismConfig = str
     parser = transformers.HfArgumentParser((RecipeArguments, TrainingArguments))
-    parser.set_defaults(learning_rate=recipe["learning_rate"])
+    parser.set_defaults(learning_rate=recipe["learning_rate"], remove_unused_columns=False)
     arguments, training_arguments = parser.parse_args_into_dataclasses(flags)
     transformers.set_seed(training_arguments.seed)
 
