@@ -4,8 +4,8 @@
 
 What is compared is what each rank told of its first steps (``cputune.inside.first_steps``): the
 learning rate of each step, the samples that all ranks took together, kind and settings of the
-optimizer, the steps to the end, when it evaluates and saves; and of the first step, with dropout
-off, the loss and the norm of the gradient before it is clipped.
+optimizer, the steps to the end; and of the first step, with dropout off, the loss and the norm of
+the gradient before it is clipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Training:
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
-        cadence: when it evaluates and saves, in words and samples.
         shuffled: whether a plan takes the samples in an order of its own.
         loader: which of the prepared loaders it trains on.
         unused: whether parameters have no gradient.
@@ -73,7 +72,6 @@ class Training:
     optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
-    cadence: Mapping[str, str] = field(default_factory=dict, hash=False)
     shuffled: bool = False
     loader: int = 0
     unused: bool = False
@@ -130,7 +128,6 @@ def training_of(
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
         epoch_steps=lead.get("epoch_steps"),
-        cadence={what: _in_samples(when, batch) for what, when in lead.get("cadence", {}).items()},
         shuffled=lead.get("shuffled", False),
         loader=lead.get("loader", 0),
         unused=any(one.get("unused") for one in first),
@@ -141,13 +138,6 @@ def training_of(
 def _together(digests: Sequence[int | None]) -> str | None:
     known = [one for one in digests if one is not None]
     return f"{sum(known) % (1 << 64):016x}" if len(known) == len(digests) else None
-
-
-def _in_samples(when: str | float, batch: int) -> str:
-    """Steps as samples, so that they mean the same for every batch; a share or a word as it is."""
-    if isinstance(when, str):
-        return when
-    return f"every {int(when * batch)} samples" if when >= 1 else f"every {when:.3g} of all steps"
 
 
 def equivalent(
@@ -250,10 +240,6 @@ def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
     ):
         if None not in (own, other) and own != other:
             yield f"it {what} {other} steps, as typed {own}"
-    for what in sorted({*typed.cadence, *plan.cadence}):
-        own_, other_ = (one.cadence.get(what, "no") for one in (typed, plan))
-        if own_ != other_:
-            yield f"{what}: {other_}, as typed {own_}"
 
 
 def _why_drawn(typed: Training, plan: Training) -> str:

@@ -21,7 +21,6 @@ TYPED = Training(
     content=120.0,
     optimizer={"class": "AdamW", "betas": ["(0.9, 0.999)"]},
     steps=225,
-    cadence={"evaluation": "every 800 samples", "saving": "epoch"},
     data=600,
 )
 TWO = replace(TYPED, ranks=2, gradient=0.25 * (1 + 3e-7))
@@ -51,7 +50,6 @@ def test_what_is_the_same_is_said_in_a_line() -> None:
         ({"apart": True}, "each rank trains with a gradient of its own: they are not averaged"),
         ({"optimizer": {"class": "SGD"}}, "the optimizer's class is SGD, as typed AdamW"),
         ({"steps": 450}, "it trains for 450 steps, as typed 225"),
-        ({"cadence": {"saving": "epoch"}}, "evaluation: no, as typed every 800 samples"),
         ({"gradient": float("nan")}, "the gradient of the first step has the norm nan"),
     ],
 )

@@ -36,12 +36,6 @@ MOST_WORDS = 8000
 PADS = "pad_to_max_length"
 """What scripts of transformers call it that every sample is as long as the longest there may be."""
 
-CADENCE = {
-    **dict.fromkeys(("eval_steps", "evaluation_steps", "validation_steps"), "evaluation"),
-    **dict.fromkeys(("checkpointing_steps", "save_steps", "saving_steps"), "saving"),
-}
-"""What loops of scripts' own call it that they evaluate and save every so many steps."""
-
 LENGTH = {
     **dict.fromkeys(("max_train_steps", "max_steps"), "steps_to_end"),
     **dict.fromkeys(("num_train_epochs", "num_epochs", "epochs"), "epochs"),
@@ -186,9 +180,6 @@ def _note_length(namespace: object, meter: Meter) -> None:
         value = getattr(namespace, name, None)
         if isinstance(value, (int, float)) and value > 0:
             meter.facts[key] = value  # type: ignore[literal-required]
-    for name, what in CADENCE.items():
-        if value := getattr(namespace, name, None):
-            meter.cadence[what] = float(value) if str(value).isdigit() else str(value)
 
 
 def _refuse_lightning(module: ModuleType, meter: Meter) -> None:

@@ -147,7 +147,6 @@ class Loop:
             steps = steps or (math.ceil(each * epochs) if epochs else None)
         if steps is not None:
             first["steps"] = steps
-        first["cadence"] = meter.cadence
 
     def about_to_step(self) -> None:
         """Called before an optimizer steps: what cannot be measured by now ends here."""

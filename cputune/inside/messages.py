@@ -136,10 +136,9 @@ class Trained(TypedDict, total=False):
     """What a rank trains in a step (see ``first_steps``); fields from ``gradient`` on: first step.
 
     ``rates``: learning rates by group. ``samples``: a digest; None where samples have no numbers.
-    ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data. ``cadence``:
-    when it evaluates and saves, as a word, in steps, or as a share of all steps. ``shuffled``: the
-    plan takes the samples in an order of its own. ``dropout``: whether layers would have dropped
-    anything.
+    ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data.
+    ``shuffled``: the plan takes the samples in an order of its own. ``dropout``: whether layers
+    would have dropped anything.
     """
 
     rates: list[float]
@@ -154,7 +153,6 @@ class Trained(TypedDict, total=False):
     shuffled: bool
     steps: int
     epoch_steps: int
-    cadence: dict[str, str | float]
 
 
 class StepMessage(TypedDict):

@@ -34,7 +34,6 @@ class Meter:
 
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
-        cadence: when its arguments let it evaluate and save, as a word or in steps.
         scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
@@ -48,7 +47,6 @@ class Meter:
         self.seen: set[str] = set()
         self.facts: RankState = {}
         self.flags: set[str] = set()
-        self.cadence: dict[str, str | float] = {}
         self.scratch = os.environ.get(SCRATCH_VARIABLE, "/tmp")
         self.output = os.path.join(self.scratch, "output")
         self.steps = 0

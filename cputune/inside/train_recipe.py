@@ -307,7 +307,8 @@ def answer_features(
     )
     starts, ends = [], []
     for window, source in enumerate(tokens.pop("overflow_to_sample_mapping")):
-        answer, places = rows["answers"][source], (None, None)
+        answer = rows["answers"][source]
+        places: list[int | None] = [None]
         if answer["answer_start"]:
             first = answer["answer_start"][0]
             last = first + len(answer["text"][0]) - 1

@@ -7,9 +7,10 @@ A trial writes nothing, reports to nobody and does not end by itself: that is se
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cputune.inside.carry import Original, Patch, around
 from cputune.inside.meter import Meter, samples_of
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
+
+_OFF = (
+    "do_eval", "do_predict", "eval_on_start", "load_best_model_at_end", "logging_first_step",
+    "push_to_hub", "auto_find_batch_size",
+)  # fmt: skip
+_STRATEGIES = ("eval_strategy", "evaluation_strategy", "save_strategy", "logging_strategy")
+QUIET: Mapping[str, object] = {
+    **dict.fromkeys(_OFF, False),
+    **dict.fromkeys(_STRATEGIES, "no"),
+    "resume_from_checkpoint": None,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "max_steps": ENDLESS,
+}
+"""No evaluation, saving, logging, hub and end of training, by the arguments of every version."""
 
 _SILENT_METHODS = (
     "save_model", "_save_checkpoint", "save_state", "save_metrics", "push_to_hub",
@@ -43,7 +59,6 @@ def _patch_arguments(module: ModuleType, meter: Meter) -> None:
             self._cputune_asked = TypedArguments(
                 steps=self.max_steps,
                 epochs=self.num_train_epochs,
-                cadence=_cadence(self),
                 parsed=meter.flags >= {f.name for f in fields(self) if f.init},
             )
             _quiet(self, meter.output)
@@ -61,7 +76,6 @@ class TypedArguments:
 
     steps: int = 0
     epochs: float = 0
-    cadence: dict[str, str | float] = field(default_factory=dict)
     parsed: bool = False
 
 
@@ -70,44 +84,25 @@ def asked_by(args: object) -> TypedArguments:
     return getattr(args, "_cputune_asked", None) or TypedArguments()
 
 
-def _cadence(args: TrainingArguments) -> dict[str, str | float]:
-    """When a script evaluates and saves, before a trial switches both off."""
-    found: dict[str, str | float] = {}
-    for what, own in (("evaluation", "eval"), ("saving", "save")):
-        strategy = getattr(args, f"{own}_strategy", getattr(args, "evaluation_strategy", "no"))
-        word = str(getattr(strategy, "value", strategy))
-        steps = getattr(args, f"{own}_steps", None) or args.logging_steps
-        found[what] = float(steps) if word == "steps" else word
-    return found
-
-
 def _quiet(args: TrainingArguments, output: str) -> None:
-    """Switch off evaluation, saving, logging and the hub, and let training not end by itself."""
-    _set(args, eval_strategy="no", do_eval=False, do_predict=False, eval_on_start=False)
-    if hasattr(args, "evaluation_strategy"):
-        # The older name; from 4.41 to 4.45 beside the new one, as a warning.
-        args.evaluation_strategy = None if hasattr(args, "eval_strategy") else "no"
-    _set(args, save_strategy="no", load_best_model_at_end=False, resume_from_checkpoint=None)
-    _set(args, logging_strategy="no", logging_first_step=False, report_to="none", disable_tqdm=True)
-    _set(args, push_to_hub=False, auto_find_batch_size=False, max_steps=ENDLESS)
-    if str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)) in (
-        "reduce_lr_on_plateau",
-        "greedy",
-    ):
-        args.lr_scheduler_type = "constant"  # these two settings require an evaluation
-    _set(args, output_dir=output, logging_dir=output)
-
-
-def _set(args: object, **values: object) -> None:
-    """Set those fields that this version of transformers has."""
-    for name, value in values.items():
+    """Set what this version has of ``QUIET``, and lead what is written elsewhere."""
+    for name, value in {**QUIET, "output_dir": output, "logging_dir": output}.items():
         if hasattr(args, name):
             setattr(args, name, value)
+    if hasattr(args, "evaluation_strategy") and hasattr(args, "eval_strategy"):
+        args.evaluation_strategy = None  # from 4.41 to 4.45 the older name is a warning
+    scheduler = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if scheduler in ("reduce_lr_on_plateau", "greedy"):
+        args.lr_scheduler_type = "constant"  # these two settings require an evaluation
 
 
 def _patch_trainer(module: ModuleType, meter: Meter) -> None:
     cls = module.Trainer
-    callback = _callback_class(module.TrainerCallback, meter)
+    base: Any = module.TrainerCallback
+
+    class StepClock(base):  # type: ignore[misc]
+        def on_step_end(self, *args: object, optimizer: object = None, **kwargs: object) -> None:
+            meter.step(mean_loss=False, optimizer=optimizer)
 
     @around(cls, "__init__")
     def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
@@ -116,14 +111,13 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
     @around(cls, "train")
     def train(
-        original: Original,
-        self: Trainer,
-        resume_from_checkpoint: object = None,
-        *args: object,
-        **kwargs: object,
-    ) -> object:
-        _drop_early_stopping(self)
-        self.add_callback(callback)
+        original: Original, self: Trainer, resume: object = None, *args: object, **kwargs: object
+    ) -> None:
+        kwargs.pop("resume_from_checkpoint", None)
+        for callback in list(self.callback_handler.callbacks):
+            if type(callback).__name__ == "EarlyStoppingCallback":
+                self.remove_callback(callback)  # it requires an evaluation (on_train_begin)
+        self.add_callback(StepClock)
         _watch_training_step(self, meter)
         _see(self, meter)
         meter.begin("trainer")
@@ -155,15 +149,6 @@ def _see(trainer: Trainer, meter: Meter) -> None:
     if asked.steps <= 0:
         facts["epochs"] = asked.epochs
     meter.first.facts["steps"] = steps or ENDLESS
-    meter.cadence = meter.first.facts["cadence"] = asked.cadence
-
-
-def _callback_class(base: type, meter: Meter) -> type:
-    class StepClock(base):  # type: ignore[misc]
-        def on_step_end(self, *args: object, optimizer: object = None, **kwargs: object) -> None:
-            meter.step(mean_loss=False, optimizer=optimizer)
-
-    return StepClock
 
 
 def _watch_training_step(trainer: Trainer, meter: Meter) -> None:
@@ -185,18 +170,9 @@ def _asked_steps(trainer: Trainer) -> int | None:
     asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
     if asked.steps > 0 or samples is None:
         return asked.steps if asked.steps > 0 else None
-    return max(1, math.ceil(float(samples / _samples_per_step(trainer.args) * asked.epochs)))
-
-
-def _samples_per_step(args: TrainingArguments) -> int:
-    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
-
-
-def _drop_early_stopping(trainer: Trainer) -> None:
-    """Remove early stopping: EarlyStoppingCallback requires an evaluation (``on_train_begin``)."""
-    for callback in list(trainer.callback_handler.callbacks):
-        if type(callback).__name__ == "EarlyStoppingCallback":
-            trainer.remove_callback(callback)
+    args = trainer.args
+    each = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return max(1, math.ceil(float(samples / each * asked.epochs)))
 
 
 class _NoMetrics(dict[str, float]):
