@@ -1,8 +1,6 @@
-"""What a rank shows of itself: its command line, variables, optimizer, the workers of oneCCL."""
+"""What a rank shows of itself: variables, optimizer, the workers of oneCCL."""
 
-import hashlib
 import os
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,25 +9,6 @@ import pytest
 from cputune.inside import SHOW_VARIABLE, state
 from cputune.inside.meter import length_in
 from cputune.inside.state import ccl_workers
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def test_words_are_shown_as_digests_with_the_content_of_small_files(tmp_path, monkeypatch):
-    recipe, large = tmp_path / "recipe.json", tmp_path / "large"
-    recipe.write_text("{}")
-    large.write_bytes(b"0" * (state.LARGEST_FILE_BYTES + 1))
-    monkeypatch.setattr(sys, "argv", ["train.py", str(recipe), str(large), "hf_secret\udcff"])
-    shown = state.read()
-    assert shown["executable"] == sys.executable
-    assert shown["words"] == [
-        (digest(b"train.py"), None),
-        (digest(str(recipe).encode()), digest(b"{}")),
-        (digest(str(large).encode()), None),
-        (digest(b"hf_secret?"), None),
-    ]
 
 
 def test_variables_that_are_asked_for_are_shown_and_no_others(monkeypatch):
