@@ -35,7 +35,7 @@ def image_packages() -> None:
 def looks_like_dockerfile(name: str, text: str) -> bool:
     """By its name, or because it begins with FROM (or ARG)."""
     named = re.search(r"(docker|container)file(?!.*ignore$)", PurePosixPath(name).name.lower())
-    begins = re.match(r"(\s*(#.*)?\n|ARG .*\n)*FROM\s+\S+", text, re.IGNORECASE)
+    begins = re.match(r"([ \t]*(#.*)?\n|ARG .*\n)*FROM\s+\S+", text, re.IGNORECASE)
     return bool(named or begins)
 
 

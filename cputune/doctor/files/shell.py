@@ -36,7 +36,7 @@ _HIDDEN = re.compile(
 """What only running shows; of several inside each other the innermost."""
 _DEEPEST = 20
 _HERE_DOCUMENT = re.compile(
-    r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1([^\n]*)\n(?:[^\n]*\n){0,1000}?[ \t]*\2[ \t\r]*$",
+    r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1([^\n]*)\n(?:[^\n]*\n){0,200}?[ \t]*\2[ \t\r]*$",
     re.MULTILINE,
 )
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)", re.DOTALL)
