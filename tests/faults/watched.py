@@ -173,7 +173,7 @@ def on_record(study: Path) -> list[int]:
             if "no such table" in str(error):
                 return []
             raise
-    return sorted(json.loads(text)["number"] for (text,) in rows)
+    return sorted(json.loads(text)["trial"]["number"] for (text,) in rows)
 
 
 def traceback_in(said: str) -> bool:
