@@ -46,7 +46,6 @@ import math
 import os
 import runpy
 import sys
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import ModuleType, SimpleNamespace
@@ -631,8 +630,8 @@ def _run(argv: Sequence[str]) -> None:
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     sys.argv = list(argv)
-    if not os.path.isfile(script) or zipfile.is_zipfile(script) or script.endswith(".pyc"):
-        runpy.run_path(script, run_name="__main__")  # searches a folder or an archive itself
+    if not os.path.isfile(script):
+        runpy.run_path(script, run_name="__main__")  # searches a folder itself
         return
     if not safe_path:  # where the script really lies, links resolved
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))

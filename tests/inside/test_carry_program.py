@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import py_compile
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -83,18 +81,9 @@ def test_an_empty_plan_changes_nothing(place: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive", "bytecode"])
-def test_it_runs_whatever_python_runs(tmp_path: Path, kind: str) -> None:
-    source = tmp_path / "__main__.py"
-    source.write_text("import sys\nprint(__name__, sys.argv[1:])")
-    script = tmp_path
-    if kind == "archive":
-        script = tmp_path / "train.bin"
-        with zipfile.ZipFile(script, "w") as archive:
-            archive.write(source, "__main__.py")
-    elif kind == "bytecode":
-        script = Path(py_compile.compile(str(source), str(tmp_path / "train.pyc")) or "")
-    done = carried(tmp_path, {}, str(script), "-x")
+def test_it_runs_a_folder_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").write_text("import sys\nprint(__name__, sys.argv[1:])")
+    done = carried(tmp_path, {}, str(tmp_path), "-x")
     assert done.stdout == "__main__ ['-x']\n", done.stderr
 
 
