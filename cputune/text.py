@@ -16,9 +16,7 @@ def visible(text: str) -> str:
     )
 
 
-_ASCII = dict(
-    zip("×–…→✓✗±·■□◧│━╌", ("x", "-", "...", "->", "+", "x", "+-", ".", *"#o%|=-"), strict=True)
-)
+_ASCII = dict(zip("×–…→✓✗±", ("x", "-", "...", "->", "+", "x", "+-"), strict=True))
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:
