@@ -7,7 +7,7 @@ rows; ``--update-golden`` writes it anew.
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,6 @@ ONE_SOCKET = {"topology": topology(sockets=1)}
 TWO_BY_OPENMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
 IOMP = {"LD_PRELOAD": f"{TCMALLOC}:/opt/libiomp5.so"}
 ONE_CORE = {"packages": IPEX_ERA, "topology": topology(sockets=1, cores=1, smt=1)}
-FAST_CORE = Core(cpus=(0, 2), socket=0, numa_node=0, max_khz=2000)
 FULL_SPEED = Frequency(cpus=(0, 1, 2, 3), governor="performance")
 SAVING = Frequency(
     cpus=(4, 5, 6, 7),
@@ -73,25 +72,33 @@ TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
-STRAY = "/a b/bin/mpirun --version ended with 127"
-NO_NICE = {"settings": {"container": "docker"}, "sys_nice": False}
+NO_NICE = {"container": "docker", "sys_nice": False}
 
 
-def env(**variables: str | None) -> Changes:
-    return {"environment": variables}
+PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "surroundings", "topology")
+PART_OF = {field.name: part for part in PARTS for field in fields(getattr(CLEAN, part))}
 
 
-def limits(**fields: Any) -> Changes:
-    return {"limits": fields}
+def on(**changes: Any) -> Changes:
+    """What is otherwise, by name: a variable, a field of a part of the machine, or a whole part."""
+    by_part: Changes = {}
+    for name, value in changes.items():
+        part = "environment" if name[0].isupper() else PART_OF.get(name)
+        if part is None:
+            by_part[name] = value
+        else:
+            by_part.setdefault(part, {})[name] = value
+    return by_part
 
 
-def load(**fields: Any) -> Changes:
-    return {"load": fields}
+def at(code: str, **changes: Any) -> tuple[str, Changes]:
+    """A row of a table: the check, and what is otherwise than on a clean machine."""
+    return code, on(**changes)
 
 
 def node(**fields: Any) -> Changes:
     """The second NUMA node is changed."""
-    return {"topology": {"numa_nodes": (NODES[0], replace(NODES[1], **fields))}}
+    return on(numa_nodes=(NODES[0], replace(NODES[1], **fields)))
 
 
 def process(cpu_share: float) -> BusyProcess:
@@ -103,583 +110,467 @@ def by(installer: str, name: str) -> Package:
 
 
 def throttled(periods: int, stopped: int) -> Changes:
-    return limits(cpu_quota=8.0, periods=periods, throttled_periods=stopped)
+    return on(cpu_quota=8.0, periods=periods, throttled_periods=stopped)
 
 
-def kernel(release: str) -> Changes:
-    return {"settings": {"kernel": release}}
-
-
-def hybrid(*, on: bool) -> dict[str, Any]:
-    fast = tuple(Core(cpus=(i, i + 6), socket=0, numa_node=0, max_khz=5_200_000) for i in range(6))
-    slow = tuple(Core(cpus=(12 + i,), socket=0, numa_node=0, max_khz=3_900_000) for i in range(8))
-    online = tuple(range(20))
-    return {
-        "cores": fast + slow,
-        "online": online,
-        "present": online,
-        "allowed": online,
-        "numa_nodes": (NumaNode(id=0, cpus=online, memory_bytes=32 * GIB),),
-        "hybrid": on,
-    }
-
-
-def strays(*found: Stray) -> dict[str, Any]:
-    return {"surroundings": Surroundings(strays=found)}
-
-
-def places(*found: Place) -> Changes:
-    return {"surroundings": Surroundings(places=found)}
-
-
-def place(
-    variable: str,
-    path: str,
-    *,
-    exists: bool = True,
-    writable: bool = True,
-    free_bytes: int = 64 * GIB,
-) -> Place:
-    return Place(
-        variable=variable, path=path, exists=exists, writable=writable, free_bytes=free_bytes
-    )
+def place(variable: str, path: str, **more: Any) -> Place:
+    usual = {"exists": True, "writable": True, "free_bytes": 64 * GIB}
+    return Place(variable=variable, path=path, **{**usual, **more})
 
 
 FOUR_PAIRS = tuple(Core(cpus=(c, c + 1 + c // 4), socket=0, numa_node=0) for c in (0, 2, 4, 5))
-BESIDE_AND_APART: Changes = {
-    "topology": {"cores": FOUR_PAIRS, **dict.fromkeys(("online", "allowed", "present"), range(8))}
-}
+EIGHT = dict.fromkeys(("online", "allowed", "present"), range(8))
 
 FAULTS: tuple[tuple[str, Changes], ...] = (
-    ("rank-left-over", env(**{**HYDRA, **MASTER, "PMI_RANK": "1"}, RANK="0")),
-    ("master-addr", env(**HYDRA)),
-    ("master-addr", env(RANK="0", WORLD_SIZE="2", SLURM_NNODES="2")),
-    ("master-loopback", env(**{**TWO_PODS, "MASTER_ADDR": "127.0.0.1"})),
-    (
-        "gloo-loopback",
-        {"network": {"hostname_addresses": ("10.0.0.7", "127.0.1.1")}, **env(**TWO_PODS)},
+    at("rank-left-over", **{**HYDRA, **MASTER, "PMI_RANK": "1"}, RANK="0"),
+    at("master-addr", **HYDRA),
+    at("master-addr", RANK="0", WORLD_SIZE="2", SLURM_NNODES="2"),
+    at("master-loopback", **{**TWO_PODS, "MASTER_ADDR": "127.0.0.1"}),
+    at("gloo-loopback", hostname_addresses=("10.0.0.7", "127.0.1.1"), **TWO_PODS),
+    at(
+        "gloo-loopback", hostname_addresses=("127.0.1.1",), interfaces=("lo", "ib0"), PET_NNODES="2"
     ),
-    (
-        "gloo-loopback",
-        {
-            "network": {"hostname_addresses": ("127.0.1.1",), "interfaces": ("lo", "ib0")},
-            **env(PET_NNODES="2"),
-        },
-    ),
-    ("interface-missing", env(GLOO_SOCKET_IFNAME="ens3")),
-    ("interface-missing", {"network": {"interfaces": ("lo", "ens 1")}, **env(FI_TCP_IFACE="eth9")}),
-    ("ranks-alone", env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None)),
-    ("ranks-alone", env(ACCELERATE_USE_CPU=None)),
-    ("mpi-mixed", env(I_MPI_ROOT="/opt/intel/oneapi/mpi/latest")),
-    (
+    at("interface-missing", GLOO_SOCKET_IFNAME="ens3"),
+    at("interface-missing", interfaces=("lo", "ens 1"), FI_TCP_IFACE="eth9"),
+    at("ranks-alone", **TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None),
+    at("ranks-alone", ACCELERATE_USE_CPU=None),
+    at("mpi-mixed", I_MPI_ROOT="/opt/intel/oneapi/mpi/latest"),
+    at(
         "mpi-mixed",
-        {"launchers": (*CLEAN.launchers, replace(OPENMPI, name="mpiexec", path="/opt/mpiexec"))},
+        launchers=(*CLEAN.launchers, replace(OPENMPI, name="mpiexec", path="/opt/mpiexec")),
     ),
-    ("accelerate-one-process", {"launchers": ()}),
-    (
+    at("accelerate-one-process", launchers=()),
+    at(
         "ccl-affinity",
-        {
-            "packages": IPEX_ERA,
-            "topology": topology(allowed=tuple(range(28))),
-            **env(CCL_WORKER_AFFINITY="0,1,28,29", OMP_NUM_THREADS="26"),
-        },
+        packages=IPEX_ERA,
+        topology=topology(allowed=tuple(range(28))),
+        CCL_WORKER_AFFINITY="0,1,28,29",
+        OMP_NUM_THREADS="26",
     ),
-    ("ccl-affinity", env(CCL_WORKER_AFFINITY="112")),
-    ("ccl-workers", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4")}),
-    ("ccl-workers", {**ONE_CORE, **env(CCL_WORKER_COUNT="2")}),
-    ("ccl-workers", {**ONE_CORE, **env(CCL_WORKER_COUNT="2", CCL_WORKER_AFFINITY="0,0")}),
-    ("ccl-workers", env(CCL_WORKER_COUNT="4")),
-    (
-        "ccl-workers",
-        {"packages": IPEX_ERA, **env(**TORCHRUN, CCL_WORKER_COUNT="4", OMP_NUM_THREADS="28")},
-    ),
-    (
+    at("ccl-affinity", CCL_WORKER_AFFINITY="112"),
+    at("ccl-workers", packages=IPEX_ERA, CCL_WORKER_COUNT="4"),
+    at("ccl-workers", **ONE_CORE, CCL_WORKER_COUNT="2"),
+    at("ccl-workers", **ONE_CORE, CCL_WORKER_COUNT="2", CCL_WORKER_AFFINITY="0,0"),
+    at("ccl-workers", CCL_WORKER_COUNT="4"),
+    at("ccl-workers", packages=IPEX_ERA, **TORCHRUN, CCL_WORKER_COUNT="4", OMP_NUM_THREADS="28"),
+    at(
         "ccl-without-mpi",
-        {
-            "packages": IPEX_ERA,
-            **env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="27", CCL_WORKER_COUNT="1"),
-        },
+        packages=IPEX_ERA,
+        **TORCHRUN,
+        **MASTER,
+        OMP_NUM_THREADS="27",
+        CCL_WORKER_COUNT="1",
     ),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, "launchers": ()}),
-    (
+    at("ccl-without-mpi", packages=IPEX_ERA, launchers=()),
+    at(
         "ccl-without-mpi",
-        {"packages": {**IPEX_ERA, "oneccl_bind_pt": None, "torch_ccl": "1.11"}, "launchers": ()},
+        packages={**IPEX_ERA, "oneccl_bind_pt": None, "torch_ccl": "1.11"},
+        launchers=(),
     ),
-    ("gloo-slow", {"packages": IPEX_ERA}),
-    ("launch-left-over", env(LOCAL_RANK="0", WORLD_SIZE="2")),
-    (
+    at("gloo-slow", packages=IPEX_ERA),
+    at("launch-left-over", LOCAL_RANK="0", WORLD_SIZE="2"),
+    at(
         "module-shadowed",
-        strays(Stray(name="torch", path="/repo/torch.py", how="the working folder")),
+        strays=(Stray(name="torch", path="/repo/torch.py", how="the working folder"),),
     ),
-    (
+    at(
         "environment-foreign",
-        {"surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),))},
+        surroundings=Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),)),
     ),
-    ("variable-refused", env(ACCELERATE_USE_DEEPSPEED="true")),
-    (
-        "master-port-taken",
-        {"surroundings": Surroundings(ports_taken=("MASTER_PORT",)), **env(**MASTER)},
-    ),
-    ("folder-unusable", places(place("HF_HOME", "/ro", writable=False))),
-    ("folder-full", places(place("TMPDIR", "/t", free_bytes=4 * MIB))),
-    ("folder-full", places(place("HF_HOME", "/full", free_bytes=GIB // 2))),
-    ("cache-not-read", env(TRANSFORMERS_CACHE="/models")),
-    ("debug-left-on", env(TORCH_DISTRIBUTED_DEBUG="DETAIL")),
-    ("ranks-auto", {"limits": {"cpu_quota": 8.0}, **env(PET_NPROC_PER_NODE="auto")}),
-    ("ranks-auto", env(PET_NPROC_PER_NODE="auto")),
-    ("quota-threads", {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS=None)}),
-    ("quota-throttled", {"limits": {"cpu_quota": 8.0, "periods": 1000, "throttled_periods": 950}}),
-    ("ranks-oversubscribed", env(**TORCHRUN, OMP_NUM_THREADS="112")),
-    (
-        "ranks-oversubscribed",
-        {"limits": {"cpu_quota": 8.0}, **env(**TORCHRUN, OMP_NUM_THREADS="8")},
-    ),
-    (
-        "ranks-oversubscribed",
-        {"limits": {"cpu_quota": 1.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")},
-    ),
-    (
-        "one-core",
-        {
-            "topology": topology(allowed=(3, 59)),
-            "limits": {"cpuset": (3, 59)},
-            **env(OMP_NUM_THREADS="1"),
-        },
-    ),
-    ("memory-limit", {"limits": {"memory_bytes": 4 * GIB}}),
-    ("memory-limit", {"memory": {"total_bytes": 2 * GIB}}),
-    ("primitive-cache", {"limits": {"memory_bytes": 4 * GIB}}),
-    ("shm-small", {"limits": {"shm_bytes": 64 << 20}}),
-    ("shm-full", {"limits": {"shm_free_bytes": 12 << 20}}),
-    ("processes-few", {"limits": {"pids": 256, "pids_used": 40}}),
-    ("processes-few", {"limits": {"processes": 128}, "sys_resource": False}),
-    ("memlock-small", {"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="verbs")}),
-    ("open-files", {"limits": {"open_files": 256, "open_files_hard": 256}}),
-    ("open-files", {"limits": {"open_files": 256, "open_files_hard": 4096}}),
-    ("threads-affinity", {"topology": topology(allowed=(0, 1, 2, 3))}),
-    ("threads-affinity", env(MKL_NUM_THREADS="200")),
-    ("threads-one", env(OMP_NUM_THREADS="1")),
-    ("threads-one", env(OMP_NUM_THREADS=None)),
-    ("threads-one", env(**TORCHRUN, OMP_NUM_THREADS=None)),
-    ("threads-malformed", env(OMP_NUM_THREADS="$(nproc)")),
-    ("threads-malformed", env(OMP_NUM_THREADS="8", MKL_NUM_THREADS="all")),
-    ("threads-mkl", env(MKL_NUM_THREADS="4")),
-    ("threads-limit", env(OMP_THREAD_LIMIT="8")),
-    ("threads-limit", env(OMP_THREAD_LIMIT="8", OMP_NUM_THREADS=None)),
-    ("threads-siblings", env(OMP_NUM_THREADS="112")),
-    ("threads-siblings", env(**{**TORCHRUN, "LOCAL_WORLD_SIZE": "29"}, OMP_NUM_THREADS="2")),
-    (
+    at("variable-refused", ACCELERATE_USE_DEEPSPEED="true"),
+    at("master-port-taken", surroundings=Surroundings(ports_taken=("MASTER_PORT",)), **MASTER),
+    at("folder-unusable", places=(place("HF_HOME", "/ro", writable=False),)),
+    at("folder-full", places=(place("TMPDIR", "/t", free_bytes=4 * MIB),)),
+    at("folder-full", places=(place("HF_HOME", "/full", free_bytes=GIB // 2),)),
+    at("cache-not-read", TRANSFORMERS_CACHE="/models"),
+    at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+    at("ranks-auto", cpu_quota=8.0, PET_NPROC_PER_NODE="auto"),
+    at("ranks-auto", PET_NPROC_PER_NODE="auto"),
+    at("quota-threads", cpu_quota=8.5, OMP_NUM_THREADS=None),
+    at("quota-throttled", cpu_quota=8.0, periods=1000, throttled_periods=950),
+    at("ranks-oversubscribed", **TORCHRUN, OMP_NUM_THREADS="112"),
+    at("ranks-oversubscribed", cpu_quota=8.0, **TORCHRUN, OMP_NUM_THREADS="8"),
+    at("ranks-oversubscribed", cpu_quota=1.0, LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1"),
+    at("one-core", topology=topology(allowed=(3, 59)), cpuset=(3, 59), OMP_NUM_THREADS="1"),
+    at("memory-limit", memory_bytes=4 * GIB),
+    at("memory-limit", total_bytes=2 * GIB),
+    at("primitive-cache", memory_bytes=4 * GIB),
+    at("shm-small", shm_bytes=64 << 20),
+    at("shm-full", shm_free_bytes=12 << 20),
+    at("processes-few", pids=256, pids_used=40),
+    at("processes-few", processes=128, sys_resource=False),
+    at("memlock-small", memlock_bytes=8 << 20, FI_PROVIDER="verbs"),
+    at("open-files", open_files=256, open_files_hard=256),
+    at("open-files", open_files=256, open_files_hard=4096),
+    at("threads-affinity", topology=topology(allowed=(0, 1, 2, 3))),
+    at("threads-affinity", MKL_NUM_THREADS="200"),
+    at("threads-one", OMP_NUM_THREADS="1"),
+    at("threads-one", OMP_NUM_THREADS=None),
+    at("threads-one", **TORCHRUN, OMP_NUM_THREADS=None),
+    at("threads-malformed", OMP_NUM_THREADS="$(nproc)"),
+    at("threads-malformed", OMP_NUM_THREADS="8", MKL_NUM_THREADS="all"),
+    at("threads-mkl", MKL_NUM_THREADS="4"),
+    at("threads-limit", OMP_THREAD_LIMIT="8"),
+    at("threads-limit", OMP_THREAD_LIMIT="8", OMP_NUM_THREADS=None),
+    at("threads-siblings", OMP_NUM_THREADS="112"),
+    at("threads-siblings", **{**TORCHRUN, "LOCAL_WORLD_SIZE": "29"}, OMP_NUM_THREADS="2"),
+    at(
         "affinity-shrinks",
-        env(KMP_AFFINITY="granularity=fine,compact,1,0", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+        KMP_AFFINITY="granularity=fine,compact,1,0",
+        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
     ),
-    ("affinity-shrinks", env(OMP_PROC_BIND="close")),
-    (
-        "affinity-gomp",
-        {"topology": topology(allowed=(0, 1, 2, 3)), **env(GOMP_CPU_AFFINITY="0-7:2")},
-    ),
-    (
+    at("affinity-shrinks", OMP_PROC_BIND="close"),
+    at("affinity-gomp", topology=topology(allowed=(0, 1, 2, 3)), GOMP_CPU_AFFINITY="0-7:2"),
+    at(
         "numa-not-zero",
-        {
-            "topology": topology(allowed=tuple(range(28, 56))),
-            "limits": {"cpuset": tuple(range(28, 56))},
-        },
+        topology=topology(allowed=tuple(range(28, 56))),
+        cpuset=tuple(range(28, 56)),
     ),
-    ("mempolicy", {"settings": {"container": "docker"}, "sys_nice": False}),
-    ("shell-bound", {"topology": topology(allowed=(0, 1)), **env(OMP_NUM_THREADS="2")}),
-    ("openmpi-one-core", {"launchers": (OPENMPI,)}),
-    (
+    at("mempolicy", container="docker", sys_nice=False),
+    at("shell-bound", topology=topology(allowed=(0, 1)), OMP_NUM_THREADS="2"),
+    at("openmpi-one-core", launchers=(OPENMPI,)),
+    at(
         "openmpi-one-core",
-        {
-            "topology": topology(allowed=(3, 59)),
-            **env(
-                OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_SIZE="2"
-            ),
-        },
+        topology=topology(allowed=(3, 59)),
+        OMPI_COMM_WORLD_RANK="0",
+        OMPI_COMM_WORLD_SIZE="2",
+        OMPI_COMM_WORLD_LOCAL_SIZE="2",
     ),
-    (
+    at(
         "bound-twice",
-        env(
-            I_MPI_PIN_DOMAIN="[0x3,0xc]",
-            KMP_AFFINITY="compact",
-            LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
-        ),
+        I_MPI_PIN_DOMAIN="[0x3,0xc]",
+        KMP_AFFINITY="compact",
+        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
     ),
-    ("bound-twice", {"topology": topology(allowed=(0, 1)), **env(I_MPI_PIN="1")}),
-    ("bound-twice", env(GOMP_CPU_AFFINITY="0-3", OMP_PLACES="cores", OMP_PROC_BIND="close")),
-    ("pin-mask", env(I_MPI_PIN_DOMAIN="[ffff,ffff0000]")),
-    ("pin-mask", env(I_MPI_PIN_DOMAIN=f"[{1 << 200:#x}]")),
-    ("fp16-ignored", env(ACCELERATE_MIXED_PRECISION="fp16")),
-    ("fp16-ignored", {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION="fp16")}),
-    ("isa-capped", env(ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")),
-    ("isa-capped", env(ATEN_CPU_CAPABILITY="avx2")),
-    ("isa-capped", env(MKL_ENABLE_INSTRUCTIONS="AVX2")),
-    ("amx-doubtful", {"settings": {"kernel": "5.15.0-91-generic"}}),
-    ("amx-doubtful", {"cpu": {"isa": ("amx_bf16",)}}),
-    ("isa-old", {"cpu": {"isa": ("avx", "sse4_2")}, **env(ACCELERATE_MIXED_PRECISION="no")}),
-    ("isa-old", {"cpu": {"isa": ()}}),
-    ("bf16-slow", {"cpu": {"isa": CASCADE_LAKE_ISA}}),
-    ("bf16-slow", {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)}),
-    ("bf16-native", env(ACCELERATE_MIXED_PRECISION=None)),
-    ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": "AuthenticAMD"}}),
-    ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": "ARM", "architecture": "aarch64"}}),
-    (
+    at("bound-twice", topology=topology(allowed=(0, 1)), I_MPI_PIN="1"),
+    at("bound-twice", GOMP_CPU_AFFINITY="0-3", OMP_PLACES="cores", OMP_PROC_BIND="close"),
+    at("pin-mask", I_MPI_PIN_DOMAIN="[ffff,ffff0000]"),
+    at("pin-mask", I_MPI_PIN_DOMAIN=f"[{1 << 200:#x}]"),
+    at("fp16-ignored", ACCELERATE_MIXED_PRECISION="fp16"),
+    at("fp16-ignored", isa=CASCADE_LAKE_ISA, ACCELERATE_MIXED_PRECISION="fp16"),
+    at("isa-capped", ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16"),
+    at("isa-capped", ATEN_CPU_CAPABILITY="avx2"),
+    at("isa-capped", MKL_ENABLE_INSTRUCTIONS="AVX2"),
+    at("amx-doubtful", kernel="5.15.0-91-generic"),
+    at("amx-doubtful", isa=("amx_bf16",)),
+    at("isa-old", isa=("avx", "sse4_2"), ACCELERATE_MIXED_PRECISION="no"),
+    at("isa-old", isa=()),
+    at("bf16-slow", isa=CASCADE_LAKE_ISA),
+    at("bf16-slow", isa=CASCADE_LAKE_ISA, ACCELERATE_MIXED_PRECISION=None),
+    at("bf16-native", ACCELERATE_MIXED_PRECISION=None),
+    at("intel-only", packages=IPEX_ERA, vendor="AuthenticAMD"),
+    at("intel-only", packages=IPEX_ERA, vendor="ARM", architecture="aarch64"),
+    at(
         "preload-dead",
-        {
-            "preload_missing": ("/usr/lib/libtcmalloc.so",),
-            **env(LD_PRELOAD="/usr/lib/libtcmalloc.so"),
-        },
+        preload_missing=("/usr/lib/libtcmalloc.so",),
+        LD_PRELOAD="/usr/lib/libtcmalloc.so",
     ),
-    (
+    at("preload-dead", preload_missing=("/gone.so",), libraries=(), LD_PRELOAD="/gone.so"),
+    at(
         "preload-dead",
-        {"preload_missing": ("/gone.so",), "libraries": (), **env(LD_PRELOAD="/gone.so")},
+        preload_missing=("/gone/libtcmalloc.so", "/gone/libx.so"),
+        LD_PRELOAD="/gone/libtcmalloc.so:/gone/libx.so:/there.so",
     ),
-    (
-        "preload-dead",
-        {
-            "preload_missing": ("/gone/libtcmalloc.so", "/gone/libx.so"),
-            **env(LD_PRELOAD="/gone/libtcmalloc.so:/gone/libx.so:/there.so"),
-        },
-    ),
-    ("openmp-two", env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so:/usr/lib/libgomp.so.1")),
-    ("openmp-two", env(KMP_DUPLICATE_LIB_OK="TRUE")),
-    ("setting-without-library", env(KMP_BLOCKTIME="1")),
-    ("setting-without-library", env(MALLOC_CONF="background_thread:true")),
-    ("conda-pip-mixed", {"packages": {"numpy": CONDA_NUMPY}}),
-    ("allocator-default", env(LD_PRELOAD=None)),
-    ("allocator-missing", {"libraries": (), **env(LD_PRELOAD=None)}),
-    (
+    at("openmp-two", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so:/usr/lib/libgomp.so.1"),
+    at("openmp-two", KMP_DUPLICATE_LIB_OK="TRUE"),
+    at("setting-without-library", KMP_BLOCKTIME="1"),
+    at("setting-without-library", MALLOC_CONF="background_thread:true"),
+    at("conda-pip-mixed", packages={"numpy": CONDA_NUMPY}),
+    at("allocator-default", LD_PRELOAD=None),
+    at("allocator-missing", libraries=(), LD_PRELOAD=None),
+    at(
         "facts-missing",
-        {
-            "topology": {"cores": (), "online": (), "allowed": (), "present": None},
-            "unknown": (Unknown(fact="topology.online", reason="/sys is not mounted"),),
-        },
+        cores=(),
+        online=(),
+        allowed=(),
+        present=None,
+        unknown=(Unknown(fact="topology.online", reason="/sys is not mounted"),),
     ),
-    ("facts-missing", {"topology": {"cores_known": False}}),
-    ("facts-missing", {"unknown": (Unknown(fact="cpu.isa", reason="no flags"),)}),
+    at("facts-missing", cores_known=False),
+    at("facts-missing", unknown=(Unknown(fact="cpu.isa", reason="no flags"),)),
     # what ran has ended
-    ("machine-busy", {"load": {"average_1min": 40.0, "cpu_pressure_percent": 35.0}}),
-    ("machine-busy", {"load": {"busy": (TRAIN,)}}),
-    ("cpu-steal", {"load": {"steal_share": 0.12}}),
-    ("memory-low", {"memory": {"available_bytes": GIB}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": 6 * GIB}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": 0}, "load": {"memory_pressure_percent": 9.0}}),
-    ("governor", {"settings": {"frequencies": (FULL_SPEED, SAVING)}}),
-    ("governor", {"settings": {"frequencies": (Frequency(cpus=(0, 1), governor="ondemand"),)}}),
-    ("turbo-off", {"settings": {"turbo": False}}),
-    ("turbo-off", {"settings": {"turbo": False}, "cpu": {"vendor": "AuthenticAMD"}}),
-    ("huge-pages", {"settings": {"transparent_huge_pages": "never"}}),
-    ("numa-balancing", {"settings": {"numa_balancing": True}}),
-    ("siblings-together", {"topology": topology(together=True)}),
+    at("machine-busy", average_1min=40.0, cpu_pressure_percent=35.0),
+    at("machine-busy", busy=(TRAIN,)),
+    at("cpu-steal", steal_share=0.12),
+    at("memory-low", available_bytes=GIB),
+    at("swap-in-use", swap_free_bytes=6 * GIB),
+    at("swap-in-use", swap_free_bytes=0, memory_pressure_percent=9.0),
+    at("governor", frequencies=(FULL_SPEED, SAVING)),
+    at("governor", frequencies=(Frequency(cpus=(0, 1), governor="ondemand"),)),
+    at("turbo-off", turbo=False),
+    at("turbo-off", turbo=False, vendor="AuthenticAMD"),
+    at("huge-pages", transparent_huge_pages="never"),
+    at("numa-balancing", numa_balancing=True),
+    at("siblings-together", topology=topology(together=True)),
     # one thread of a fast core, not both
-    (
-        "sockets-of-one-core",
-        {"topology": topology(sockets=24, cores=1, smt=1), **env(OMP_NUM_THREADS="24")},
-    ),
-    ("numa-in-socket", {"topology": topology(nodes_per_socket=2)}),
-    ("numa-cpuless", {"topology": {"numa_nodes": (*SPLIT.numa_nodes, HBM)}}),
-    ("numa-full", {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], FULL)}}),
-    ("cpus-offline", {"topology": {"present": tuple(range(130))}}),
+    at("sockets-of-one-core", topology=topology(sockets=24, cores=1, smt=1), OMP_NUM_THREADS="24"),
+    at("numa-in-socket", topology=topology(nodes_per_socket=2)),
+    at("numa-cpuless", numa_nodes=(*SPLIT.numa_nodes, HBM)),
+    at("numa-full", numa_nodes=(SPLIT.numa_nodes[0], FULL)),
+    at("cpus-offline", present=tuple(range(130))),
 )
 
 NEARLY: tuple[tuple[str, Changes], ...] = (
-    ("rank-left-over", env(**HYDRA, **MASTER, RANK="0")),
-    ("master-addr", env(**HYDRA, **MASTER)),
-    ("master-addr", env(RANK="0", WORLD_SIZE="2")),
-    ("master-addr", env(**TORCHRUN, RANK="0")),
-    ("master-loopback", env(**{**TWO_PODS, "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1"})),
-    ("master-loopback", env(PET_NNODES="2", MASTER_ADDR="10.0.0.7")),
-    ("gloo-loopback", {"network": {"hostname_addresses": ("127.0.1.1",)}}),
-    (
+    at("rank-left-over", **HYDRA, **MASTER, RANK="0"),
+    at("master-addr", **HYDRA, **MASTER),
+    at("master-addr", RANK="0", WORLD_SIZE="2"),
+    at("master-addr", **TORCHRUN, RANK="0"),
+    at("master-loopback", **{**TWO_PODS, "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1"}),
+    at("master-loopback", PET_NNODES="2", MASTER_ADDR="10.0.0.7"),
+    at("gloo-loopback", hostname_addresses=("127.0.1.1",)),
+    at(
         "gloo-loopback",
-        {
-            "network": {"hostname_addresses": ("127.0.1.1",)},
-            **env(PET_NNODES="2", GLOO_SOCKET_IFNAME="eth0"),
-        },
+        hostname_addresses=("127.0.1.1",),
+        PET_NNODES="2",
+        GLOO_SOCKET_IFNAME="eth0",
     ),
-    ("interface-missing", env(GLOO_SOCKET_IFNAME="eth0")),
-    ("interface-missing", {"network": Network(interfaces=None), **env(GLOO_SOCKET_IFNAME="eth9")}),
-    (
+    at("interface-missing", GLOO_SOCKET_IFNAME="eth0"),
+    at("interface-missing", network=Network(interfaces=None), GLOO_SOCKET_IFNAME="eth9"),
+    at(
         "ranks-alone",
-        {
-            "packages": {"accelerate": "1.12.0"},
-            **env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None),
-        },
+        packages={"accelerate": "1.12.0"},
+        **TORCHRUN,
+        **MASTER,
+        OMP_NUM_THREADS="28",
+        ACCELERATE_USE_CPU=None,
     ),
-    (
-        "ranks-alone",
-        {"accelerators": None, "packages": {"torch": "2.13.0"}, **env(ACCELERATE_USE_CPU=None)},
-    ),
-    ("mpi-mixed", {"launchers": (INTEL_MPI,), **env(I_MPI_ROOT="/opt")}),
-    ("mpi-mixed", {"launchers": (INTEL_MPI, replace(INTEL_MPI, name="mpiexec"))}),
-    (
-        "accelerate-one-process",
-        {"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
-    ),
-    ("accelerate-one-process", {"launchers": (replace(INTEL_MPI, dialect=None),)}),
-    ("ccl-affinity", env(CCL_WORKER_AFFINITY="0,1,28,29")),
-    ("ccl-affinity", {"topology": {"allowed": ()}, **env(CCL_WORKER_AFFINITY="0")}),
-    ("ccl-workers", env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")),
-    ("ccl-workers", env(CCL_WORKER_COUNT="0", OMP_NUM_THREADS="112")),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, **env(**HYDRA, **MASTER, CCL_WORKER_COUNT="1")}),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="1")}),
-    (
+    at("ranks-alone", accelerators=None, packages={"torch": "2.13.0"}, ACCELERATE_USE_CPU=None),
+    at("mpi-mixed", launchers=(INTEL_MPI,), I_MPI_ROOT="/opt"),
+    at("mpi-mixed", launchers=(INTEL_MPI, replace(INTEL_MPI, name="mpiexec"))),
+    at("accelerate-one-process", launchers=(), topology=topology(sockets=1), OMP_NUM_THREADS="28"),
+    at("accelerate-one-process", launchers=(replace(INTEL_MPI, dialect=None),)),
+    at("ccl-affinity", CCL_WORKER_AFFINITY="0,1,28,29"),
+    at("ccl-affinity", allowed=(), CCL_WORKER_AFFINITY="0"),
+    at("ccl-workers", CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52"),
+    at("ccl-workers", CCL_WORKER_COUNT="0", OMP_NUM_THREADS="112"),
+    at("ccl-without-mpi", packages=IPEX_ERA, **HYDRA, **MASTER, CCL_WORKER_COUNT="1"),
+    at("ccl-without-mpi", packages=IPEX_ERA, CCL_WORKER_COUNT="1"),
+    at(
         "ccl-without-mpi",
-        {
-            "packages": IPEX_ERA,
-            **env(**TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="torchrun"),
-        },
+        packages=IPEX_ERA,
+        **TORCHRUN,
+        CCL_WORKER_COUNT="1",
+        CCL_PROCESS_LAUNCHER="torchrun",
     ),
-    ("gloo-slow", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")}),
-    ("gloo-slow", {"packages": {**IPEX_ERA, "oneccl_bind_pt": "2.7.0"}}),
-    ("gloo-slow", {"packages": {**IPEX_ERA, "accelerate": "1.13.0"}}),
-    ("gloo-slow", {"packages": IPEX_ERA, "launchers": ()}),
-    ("launch-left-over", env(WORLD_SIZE="2")),
-    ("launch-left-over", env(RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7")),
-    ("launch-left-over", env(RANK="0", SLURM_PROCID="0")),
-    ("launch-left-over", env(**TORCHRUN, RANK="0")),
-    (
+    at("gloo-slow", packages=IPEX_ERA, CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52"),
+    at("gloo-slow", packages={**IPEX_ERA, "oneccl_bind_pt": "2.7.0"}),
+    at("gloo-slow", packages={**IPEX_ERA, "accelerate": "1.13.0"}),
+    at("gloo-slow", packages=IPEX_ERA, launchers=()),
+    at("launch-left-over", WORLD_SIZE="2"),
+    at("launch-left-over", RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7"),
+    at("launch-left-over", RANK="0", SLURM_PROCID="0"),
+    at("launch-left-over", **TORCHRUN, RANK="0"),
+    at(
         "environment-foreign",
-        {"surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/venv"),))},
+        surroundings=Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/venv"),)),
     ),
-    (
-        "variable-refused",
-        {"packages": {"deepspeed": "0.19.3"}, **env(ACCELERATE_USE_DEEPSPEED="true")},
-    ),
-    ("variable-refused", env(ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True")),
-    ("variable-refused", env(ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M")),
-    ("master-port-taken", env(**MASTER)),
-    ("folder-unusable", places(place("HF_HOME", "/rw", exists=False))),
-    ("folder-full", places(place("TMPDIR", "/t", free_bytes=GIB // 2))),
-    ("cache-not-read", env(TRANSFORMERS_CACHE="/models", HF_HUB_CACHE="/models")),
-    ("debug-left-on", env(TORCH_DISTRIBUTED_DEBUG="INFO")),
-    ("ranks-auto", env(PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="28")),
-    ("ranks-auto", {}),
-    ("quota-threads", {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS="8")}),
-    ("quota-throttled", {"limits": {"periods": 1000, "throttled_periods": 950}}),
-    ("ranks-oversubscribed", env(**TORCHRUN, OMP_NUM_THREADS="28")),
-    (
-        "one-core",
-        {
-            "topology": topology(allowed=(3, 4)),
-            "limits": {"cpuset": (3, 4)},
-            **env(OMP_NUM_THREADS="2"),
-        },
-    ),
-    ("one-core", {"topology": topology(allowed=(3,)), **env(PMI_RANK="0")}),
-    ("one-core", {"topology": topology(allowed=(3,)), **env(LOCAL_WORLD_SIZE="2")}),
-    ("memory-limit", {"limits": {"memory_bytes": 16 * GIB}}),
-    (
-        "primitive-cache",
-        {"limits": {"memory_bytes": 7 * GIB}, **env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="64")},
-    ),
-    ("primitive-cache", {**limits(memory_bytes=4 * GIB), **env(LRU_CACHE_CAPACITY="64")}),
-    ("shm-small", {"limits": {"shm_bytes": GIB}}),
-    ("shm-full", {"limits": {"shm_free_bytes": 200 * GIB}}),
-    ("processes-few", {"limits": {"pids": 4096, "pids_used": 40}}),
-    ("processes-few", {"limits": {"processes": 128}, "sys_resource": True}),
-    ("memlock-small", {"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="tcp")}),
-    ("threads-affinity", {"topology": topology(allowed=(0, 1, 2, 3)), **env(OMP_NUM_THREADS="4")}),
-    ("threads-one", {"topology": topology(sockets=1, cores=1, smt=1), **env(OMP_NUM_THREADS="1")}),
-    ("threads-one", {"topology": topology(sockets=1, cores=1), **env(OMP_NUM_THREADS=None)}),
-    ("threads-malformed", env(OMP_NUM_THREADS="56,1")),
-    ("threads-mkl", env(MKL_NUM_THREADS="56")),
-    ("threads-mkl", env(MKL_NUM_THREADS="28", OMP_NUM_THREADS=None)),
-    ("threads-limit", env(OMP_THREAD_LIMIT="112")),
-    ("threads-limit", env(OMP_THREAD_LIMIT="0", OMP_NUM_THREADS="2")),
-    ("threads-siblings", env(OMP_NUM_THREADS="56")),
-    ("affinity-shrinks", env(KMP_AFFINITY="none", OMP_PROC_BIND="false")),
-    ("numa-not-zero", {"topology": topology(allowed=tuple(range(28, 56)))}),
-    ("numa-not-zero", {"limits": {"cpuset": (0, 2, 3)}}),
-    ("mempolicy", {"settings": {"container": "docker"}, "sys_nice": True}),
-    ("mempolicy", {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], MEMORYLESS)}, **NO_NICE}),
-    (
-        "shell-bound",
-        {
-            "topology": topology(allowed=(0, 1)),
-            "limits": {"cpuset": (0, 1)},
-            **env(OMP_NUM_THREADS="2"),
-        },
-    ),
-    (
+    at("variable-refused", packages={"deepspeed": "0.19.3"}, ACCELERATE_USE_DEEPSPEED="true"),
+    at("variable-refused", ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True"),
+    at("variable-refused", ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M"),
+    at("master-port-taken", **MASTER),
+    at("folder-unusable", places=(place("HF_HOME", "/rw", exists=False),)),
+    at("folder-full", places=(place("TMPDIR", "/t", free_bytes=GIB // 2),)),
+    at("cache-not-read", TRANSFORMERS_CACHE="/models", HF_HUB_CACHE="/models"),
+    at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="INFO"),
+    at("ranks-auto", PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="28"),
+    at("ranks-auto"),
+    at("quota-threads", cpu_quota=8.5, OMP_NUM_THREADS="8"),
+    at("quota-throttled", periods=1000, throttled_periods=950),
+    at("ranks-oversubscribed", **TORCHRUN, OMP_NUM_THREADS="28"),
+    at("one-core", topology=topology(allowed=(3, 4)), cpuset=(3, 4), OMP_NUM_THREADS="2"),
+    at("one-core", topology=topology(allowed=(3,)), PMI_RANK="0"),
+    at("one-core", topology=topology(allowed=(3,)), LOCAL_WORLD_SIZE="2"),
+    at("memory-limit", memory_bytes=16 * GIB),
+    at("primitive-cache", memory_bytes=7 * GIB, ONEDNN_PRIMITIVE_CACHE_CAPACITY="64"),
+    at("primitive-cache", memory_bytes=4 * GIB, LRU_CACHE_CAPACITY="64"),
+    at("shm-small", shm_bytes=GIB),
+    at("shm-full", shm_free_bytes=200 * GIB),
+    at("processes-few", pids=4096, pids_used=40),
+    at("processes-few", processes=128, sys_resource=True),
+    at("memlock-small", memlock_bytes=8 << 20, FI_PROVIDER="tcp"),
+    at("threads-affinity", topology=topology(allowed=(0, 1, 2, 3)), OMP_NUM_THREADS="4"),
+    at("threads-one", topology=topology(sockets=1, cores=1, smt=1), OMP_NUM_THREADS="1"),
+    at("threads-one", topology=topology(sockets=1, cores=1), OMP_NUM_THREADS=None),
+    at("threads-malformed", OMP_NUM_THREADS="56,1"),
+    at("threads-mkl", MKL_NUM_THREADS="56"),
+    at("threads-mkl", MKL_NUM_THREADS="28", OMP_NUM_THREADS=None),
+    at("threads-limit", OMP_THREAD_LIMIT="112"),
+    at("threads-limit", OMP_THREAD_LIMIT="0", OMP_NUM_THREADS="2"),
+    at("threads-siblings", OMP_NUM_THREADS="56"),
+    at("affinity-shrinks", KMP_AFFINITY="none", OMP_PROC_BIND="false"),
+    at("numa-not-zero", topology=topology(allowed=tuple(range(28, 56)))),
+    at("numa-not-zero", cpuset=(0, 2, 3)),
+    at("mempolicy", container="docker", sys_nice=True),
+    at("mempolicy", numa_nodes=(SPLIT.numa_nodes[0], MEMORYLESS), **NO_NICE),
+    at("shell-bound", topology=topology(allowed=(0, 1)), cpuset=(0, 1), OMP_NUM_THREADS="2"),
+    at("openmpi-one-core", launchers=(OPENMPI,), OMPI_MCA_hwloc_base_binding_policy="none"),
+    at(
         "openmpi-one-core",
-        {"launchers": (OPENMPI,), **env(OMPI_MCA_hwloc_base_binding_policy="none")},
+        topology=topology(allowed=(3, 4)),
+        **TWO_BY_OPENMPI,
+        launchers=(OPENMPI,),
     ),
-    (
-        "openmpi-one-core",
-        {"topology": topology(allowed=(3, 4)), **env(**TWO_BY_OPENMPI), "launchers": (OPENMPI,)},
-    ),
-    (
-        "openmpi-one-core",
-        {"launchers": (OPENMPI,), **env(PRTE_MCA_hwloc_default_binding_policy="none")},
-    ),
-    (
+    at("openmpi-one-core", launchers=(OPENMPI,), PRTE_MCA_hwloc_default_binding_policy="none"),
+    at(
         "bound-twice",
-        env(
-            I_MPI_PIN="0",
-            I_MPI_PIN_DOMAIN="[0x3,0xc]",
-            KMP_AFFINITY="compact",
-            LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
-        ),
+        I_MPI_PIN="0",
+        I_MPI_PIN_DOMAIN="[0x3,0xc]",
+        KMP_AFFINITY="compact",
+        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
     ),
-    ("bound-twice", env(I_MPI_PIN="1")),
-    ("bound-twice", env(KMP_AFFINITY="verbose,none", I_MPI_PIN="1", **IOMP)),
-    ("bound-twice", env(OMP_PROC_BIND="close", I_MPI_PIN="1")),
-    ("pin-mask", env(I_MPI_PIN_DOMAIN="[0xffff,0xffff0000]")),
-    ("pin-mask", env(I_MPI_PIN_DOMAIN="socket")),
-    (
+    at("bound-twice", I_MPI_PIN="1"),
+    at("bound-twice", KMP_AFFINITY="verbose,none", I_MPI_PIN="1", **IOMP),
+    at("bound-twice", OMP_PROC_BIND="close", I_MPI_PIN="1"),
+    at("pin-mask", I_MPI_PIN_DOMAIN="[0xffff,0xffff0000]"),
+    at("pin-mask", I_MPI_PIN_DOMAIN="socket"),
+    at(
         "fp16-ignored",
-        {
-            "accelerators": ("nvidia",),
-            "packages": {"torch": "2.13.0+cu130"},
-            **env(ACCELERATE_MIXED_PRECISION="fp16"),
-        },
+        accelerators=("nvidia",),
+        packages={"torch": "2.13.0+cu130"},
+        ACCELERATE_MIXED_PRECISION="fp16",
     ),
-    ("fp16-ignored", env(ACCELERATE_MIXED_PRECISION="bf16")),
-    ("isa-capped", env(ONEDNN_MAX_CPU_ISA="AVX512_CORE_AMX")),
-    (
-        "amx-doubtful",
-        {"settings": {"kernel": "5.14.0-427.el9.x86_64"}, "cpu": {"hypervisor": True}},
-    ),
-    ("amx-doubtful", {"cpu": {"isa": CASCADE_LAKE_ISA}, **kernel("5.4.0")}),
-    ("isa-old", {"cpu": {"isa": ("asimd", "bf16"), "architecture": "aarch64", "vendor": "ARM"}}),
-    ("bf16-slow", {"cpu": {"isa": (*CASCADE_LAKE_ISA, "avx512_bf16")}}),
-    ("bf16-native", {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)}),
-    ("bf16-native", {"packages": {"torch": None}, **env(ACCELERATE_MIXED_PRECISION=None)}),
-    ("intel-only", {"packages": IPEX_ERA}),
-    ("intel-only", {"cpu": {"vendor": "AuthenticAMD"}}),
-    ("openmp-two", env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
-    ("openmp-two", env(LD_PRELOAD="/lib/libgomp.so.1")),
-    ("setting-without-library", env(KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
-    ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2")),
-    ("conda-pip-mixed", {"packages": {"torch": None, "numpy": by("conda", "numpy")}}),
-    (
+    at("fp16-ignored", ACCELERATE_MIXED_PRECISION="bf16"),
+    at("isa-capped", ONEDNN_MAX_CPU_ISA="AVX512_CORE_AMX"),
+    at("amx-doubtful", kernel="5.14.0-427.el9.x86_64", hypervisor=True),
+    at("amx-doubtful", isa=CASCADE_LAKE_ISA, kernel="5.4.0"),
+    at("isa-old", isa=("asimd", "bf16"), architecture="aarch64", vendor="ARM"),
+    at("bf16-slow", isa=(*CASCADE_LAKE_ISA, "avx512_bf16")),
+    at("bf16-native", isa=CASCADE_LAKE_ISA, ACCELERATE_MIXED_PRECISION=None),
+    at("bf16-native", packages={"torch": None}, ACCELERATE_MIXED_PRECISION=None),
+    at("intel-only", packages=IPEX_ERA),
+    at("intel-only", vendor="AuthenticAMD"),
+    at("openmp-two", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    at("openmp-two", LD_PRELOAD="/lib/libgomp.so.1"),
+    at("setting-without-library", KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    at("setting-without-library", MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2"),
+    at("conda-pip-mixed", packages={"torch": None, "numpy": by("conda", "numpy")}),
+    at(
         "allocator-default",
-        {
-            "libraries": (Library(name="libgomp", path="/usr/lib/libgomp.so.1"),),
-            **env(LD_PRELOAD=None),
-        },
+        libraries=(Library(name="libgomp", path="/usr/lib/libgomp.so.1"),),
+        LD_PRELOAD=None,
     ),
-    ("allocator-default", {"preload_missing": ("/x.so",), **env(LD_PRELOAD="/x.so")}),
-    ("allocator-missing", {"libraries": (), **env(LD_PRELOAD="/opt/libjemalloc.so.2")}),
-    ("facts-missing", {}),
-    ("machine-busy", {"load": {"average_1min": 40.0, "running_threads": 1}}),
-    ("machine-busy", {"load": {"busy": (replace(TRAIN, cpu_share=0.4),)}}),
-    ("memory-low", {"memory": {"available_bytes": 100 * GIB}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": 8 * GIB - (100 << 20)}}),
-    ("governor", {"settings": {"frequencies": (FULL_SPEED, ACTIVE_AT_FULL_SPEED)}}),
-    ("turbo-off", {"settings": {"turbo": None}}),
-    ("huge-pages", {"settings": {"transparent_huge_pages": "always"}}),
-    ("numa-balancing", {**ONE_SOCKET, "settings": {"numa_balancing": True}}),
-    ("siblings-together", {"topology": topology(sockets=1, cores=3)}),
-    ("siblings-together", BESIDE_AND_APART),
-    ("sockets-of-one-core", {"topology": topology(sockets=4, cores=1, sockets_known=False)}),
-    ("sockets-of-one-core", {"topology": topology(sockets=4, cores=2)}),
-    ("numa-in-socket", {"topology": topology(nodes_per_socket=2, sockets_known=False)}),
-    (
-        "numa-cpuless",
-        {"topology": {"numa_nodes": (*NODES, NumaNode(id=2, cpus=(), memory_bytes=None))}},
-    ),
-    ("numa-full", {"topology": {"numa_nodes": tuple(replace(n, free_bytes=GIB) for n in NODES)}}),
-    ("cpus-offline", {"topology": {"present": tuple(range(224))}, "settings": {"smt": "off"}}),
+    at("allocator-default", preload_missing=("/x.so",), LD_PRELOAD="/x.so"),
+    at("allocator-missing", libraries=(), LD_PRELOAD="/opt/libjemalloc.so.2"),
+    at("facts-missing"),
+    at("machine-busy", average_1min=40.0, running_threads=1),
+    at("machine-busy", busy=(replace(TRAIN, cpu_share=0.4),)),
+    at("memory-low", available_bytes=100 * GIB),
+    at("swap-in-use", swap_free_bytes=8 * GIB - (100 << 20)),
+    at("governor", frequencies=(FULL_SPEED, ACTIVE_AT_FULL_SPEED)),
+    at("turbo-off", turbo=None),
+    at("huge-pages", transparent_huge_pages="always"),
+    at("numa-balancing", **ONE_SOCKET, numa_balancing=True),
+    at("siblings-together", topology=topology(sockets=1, cores=3)),
+    at("siblings-together", cores=FOUR_PAIRS, **EIGHT),
+    at("sockets-of-one-core", topology=topology(sockets=4, cores=1, sockets_known=False)),
+    at("sockets-of-one-core", topology=topology(sockets=4, cores=2)),
+    at("numa-in-socket", topology=topology(nodes_per_socket=2, sockets_known=False)),
+    at("numa-cpuless", numa_nodes=(*NODES, NumaNode(id=2, cpus=(), memory_bytes=None))),
+    at("numa-full", numa_nodes=tuple(replace(n, free_bytes=GIB) for n in NODES)),
+    at("cpus-offline", present=tuple(range(224)), smt="off"),
 )
 
 BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     # a check, what is just well, what is just ill
-    ("quota-threads", limits(cpu_quota=56.0), limits(cpu_quota=55.9)),
+    ("quota-threads", on(cpu_quota=56.0), on(cpu_quota=55.9)),
     ("quota-throttled", throttled(99, 99), throttled(100, 99)),
     ("quota-throttled", throttled(100, 10), throttled(100, 11)),
     (
         "ranks-oversubscribed",
-        env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="56"),
-        env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="57"),
+        on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="56"),
+        on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="57"),
     ),
+    # one rank is threads-affinity's
     (
-        "ranks-oversubscribed",  # one rank is threads-affinity's
-        env(LOCAL_WORLD_SIZE="1", OMP_NUM_THREADS="200"),
-        env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="100"),
+        "ranks-oversubscribed",
+        on(LOCAL_WORLD_SIZE="1", OMP_NUM_THREADS="200"),
+        on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="100"),
     ),
     (
         "one-core",
-        {"topology": topology(sockets=1, cores=1)},
-        {"topology": topology(sockets=1, cores=2, smt=1, allowed=(1,))},
+        on(topology=topology(sockets=1, cores=1)),
+        on(topology=topology(sockets=1, cores=2, smt=1, allowed=(1,))),
     ),
-    ("primitive-cache", limits(memory_bytes=8 * GIB + 1), limits(memory_bytes=8 * GIB)),
-    ("shm-small", limits(shm_bytes=256 * MIB), limits(shm_bytes=256 * MIB - 1)),
-    ("shm-full", limits(shm_free_bytes=256 * MIB), limits(shm_free_bytes=256 * MIB - 1)),
+    ("primitive-cache", on(memory_bytes=8 * GIB + 1), on(memory_bytes=8 * GIB)),
+    ("shm-small", on(shm_bytes=256 * MIB), on(shm_bytes=256 * MIB - 1)),
+    ("shm-full", on(shm_free_bytes=256 * MIB), on(shm_free_bytes=256 * MIB - 1)),
+    # what is small is shm-small's
     (
-        "shm-full",  # what is small is shm-small's
-        limits(shm_bytes=256 * MIB - 1, shm_free_bytes=0),
-        limits(shm_bytes=256 * MIB, shm_free_bytes=0),
+        "shm-full",
+        on(shm_bytes=256 * MIB - 1, shm_free_bytes=0),
+        on(shm_bytes=256 * MIB, shm_free_bytes=0),
     ),
-    ("open-files", limits(open_files=1024), limits(open_files=1023)),
-    ("processes-few", limits(pids=368), limits(pids=367)),
-    (
-        "processes-few",
-        {**limits(processes=368), "sys_resource": False},
-        {**limits(processes=367), "sys_resource": False},
-    ),
+    ("open-files", on(open_files=1024), on(open_files=1023)),
+    ("processes-few", on(pids=368), on(pids=367)),
+    ("processes-few", on(processes=368, sys_resource=False), on(processes=367, sys_resource=False)),
     (
         "memlock-small",
-        {**limits(memlock_bytes=GIB), **env(FI_PROVIDER="verbs")},
-        {**limits(memlock_bytes=GIB - 1), **env(FI_PROVIDER="verbs")},
+        on(memlock_bytes=GIB, FI_PROVIDER="verbs"),
+        on(memlock_bytes=GIB - 1, FI_PROVIDER="verbs"),
     ),
     (
         "ccl-workers",
-        env(CCL_WORKER_COUNT="55", OMP_NUM_THREADS=None),
-        env(CCL_WORKER_COUNT="56", OMP_NUM_THREADS=None),
+        on(CCL_WORKER_COUNT="55", OMP_NUM_THREADS=None),
+        on(CCL_WORKER_COUNT="56", OMP_NUM_THREADS=None),
     ),
+    # each of two ranks has its core
     (
-        "openmpi-one-core",  # each of two ranks has its core
-        {
-            "topology": topology(sockets=1, cores=2, smt=1, allowed=(1,)),
-            **env(**TWO_BY_OPENMPI, OMPI_COMM_WORLD_LOCAL_SIZE="2"),
-        },
-        {
-            "topology": topology(sockets=1, cores=4, smt=1, allowed=(1,)),
-            **env(**TWO_BY_OPENMPI, OMPI_COMM_WORLD_LOCAL_SIZE="2"),
-        },
+        "openmpi-one-core",
+        on(
+            topology=topology(sockets=1, cores=2, smt=1, allowed=(1,)),
+            **TWO_BY_OPENMPI,
+            OMPI_COMM_WORLD_LOCAL_SIZE="2",
+        ),
+        on(
+            topology=topology(sockets=1, cores=4, smt=1, allowed=(1,)),
+            **TWO_BY_OPENMPI,
+            OMPI_COMM_WORLD_LOCAL_SIZE="2",
+        ),
     ),
-    ("amx-doubtful", kernel("5.16.0"), kernel("5.15.0")),
-    ("master-addr", env(PMI_RANK="0", PMI_SIZE="1"), env(PMI_RANK="0", PMI_SIZE="2")),
+    ("amx-doubtful", on(kernel="5.16.0"), on(kernel="5.15.0")),
+    ("master-addr", on(PMI_RANK="0", PMI_SIZE="1"), on(PMI_RANK="0", PMI_SIZE="2")),
     (
         "sockets-of-one-core",
-        {"topology": topology(sockets=3, cores=1)},
-        {"topology": topology(sockets=4, cores=1)},
+        on(topology=topology(sockets=3, cores=1)),
+        on(topology=topology(sockets=4, cores=1)),
     ),
     ("numa-full", node(free_bytes=2 * GIB), node(free_bytes=2 * GIB - 1)),
-    ("machine-busy", load(average_1min=28.0), load(average_1min=28.1)),
+    ("machine-busy", on(average_1min=28.0), on(average_1min=28.1)),
     (
         "machine-busy",
-        load(average_1min=40.0, running_threads=1),
-        load(average_1min=40.0, running_threads=2),
+        on(average_1min=40.0, running_threads=1),
+        on(average_1min=40.0, running_threads=2),
     ),
-    ("machine-busy", load(cpu_pressure_percent=10.0), load(cpu_pressure_percent=10.1)),
-    ("machine-busy", load(busy=(process(27.9),)), load(busy=(process(28.0),))),
-    ("cpu-steal", load(steal_share=0.02), load(steal_share=0.021)),
+    ("machine-busy", on(cpu_pressure_percent=10.0), on(cpu_pressure_percent=10.1)),
+    ("machine-busy", on(busy=(process(27.9),)), on(busy=(process(28.0),))),
+    ("cpu-steal", on(steal_share=0.02), on(steal_share=0.021)),
+    # a twentieth of much memory
     (
-        "memory-low",  # a twentieth of much memory
-        {"memory": {"total_bytes": 200 * GIB, "available_bytes": 10 * GIB}},
-        {"memory": {"total_bytes": 200 * GIB, "available_bytes": 10 * GIB - 1}},
+        "memory-low",
+        on(total_bytes=200 * GIB, available_bytes=10 * GIB),
+        on(total_bytes=200 * GIB, available_bytes=10 * GIB - 1),
     ),
+    # two GiB of less
     (
-        "memory-low",  # two GiB of less
-        {"memory": {"total_bytes": 16 * GIB, "available_bytes": 2 * GIB}},
-        {"memory": {"total_bytes": 16 * GIB, "available_bytes": 2 * GIB - 1}},
+        "memory-low",
+        on(total_bytes=16 * GIB, available_bytes=2 * GIB),
+        on(total_bytes=16 * GIB, available_bytes=2 * GIB - 1),
     ),
+    # half of little
     (
-        "memory-low",  # half of little
-        {"memory": {"total_bytes": 2 * GIB, "available_bytes": GIB}},
-        {"memory": {"total_bytes": 2 * GIB, "available_bytes": GIB - 1}},
-    ),
-    (
-        "swap-in-use",
-        {"memory": {"swap_total_bytes": GIB, "swap_free_bytes": GIB - 256 * MIB}},
-        {"memory": {"swap_total_bytes": GIB, "swap_free_bytes": GIB - 256 * MIB - 1}},
+        "memory-low",
+        on(total_bytes=2 * GIB, available_bytes=GIB),
+        on(total_bytes=2 * GIB, available_bytes=GIB - 1),
     ),
     (
         "swap-in-use",
-        {"memory": {"swap_total_bytes": 20 * GIB, "swap_free_bytes": 19 * GIB}},
-        {"memory": {"swap_total_bytes": 20 * GIB, "swap_free_bytes": 19 * GIB - 1}},
+        on(swap_total_bytes=GIB, swap_free_bytes=GIB - 256 * MIB),
+        on(swap_total_bytes=GIB, swap_free_bytes=GIB - 256 * MIB - 1),
+    ),
+    (
+        "swap-in-use",
+        on(swap_total_bytes=20 * GIB, swap_free_bytes=19 * GIB),
+        on(swap_total_bytes=20 * GIB, swap_free_bytes=19 * GIB - 1),
     ),
 )
 
