@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
@@ -12,6 +13,7 @@ from machines import MACHINES, Machine, Model, machine, simulated
 import cputune
 from cputune.plan import Plan
 from cputune.steps import NoMeasurement, OutOfMemory, Step
+from cputune.tuner.gains import Contender, Gain, gain_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 
@@ -59,6 +61,22 @@ class FakeRunner:
                 yield step
         finally:
             self.closed += 1
+
+
+@dataclass
+class FakeLife:
+    """Plays steps, some at a time, and remembers how many it was asked for."""
+
+    played: Iterator[Step]
+    asked: list[int] = field(default_factory=list)
+    closed: int = 0
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        self.asked.append(steps)
+        return list(islice(self.played, steps))
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 @dataclass
@@ -154,6 +172,18 @@ class FakeProcesses:
     def close(self) -> None:
         if self in self.runner.living_now:
             self.runner.living_now.remove(self)
+
+
+def gain_over(base: Contender, rival: Contender, **more: Any) -> Gain:
+    """The gain of a rival that has rounds enough for one."""
+    gain = gain_of(base, rival, 0.05, **more)
+    assert gain is not None
+    return gain
+
+
+def ratio(base: Contender, rival: Contender) -> float:
+    """How many times as fast the rival is."""
+    return math.exp(gain_over(base, rival).mean)
 
 
 def steady(seconds: float, *, delayed: float = 0.0, loss: float | None = None) -> Iterable[Step]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from tuner.fakes import PLANS, FakeRunner, measuring
+from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
 from cputune.plan import Plan
 from cputune.result import Throughput
@@ -45,12 +45,6 @@ def confirmed(
     of = measuring(most_seconds, findings=findings)
     Confirmation(of, baseline, rivals).one_after_another(runner)
     return [baseline, *rivals], [PLANS.index(plan) for plan in runner.started], findings
-
-
-def ratio(baseline: Contender, rival: Contender) -> float:
-    gain = gain_of(baseline, rival, 0.05)
-    assert gain is not None
-    return math.exp(gain.mean)
 
 
 def test_rounds_are_interleaved_and_turned() -> None:
@@ -115,8 +109,7 @@ def test_the_interval_holds_the_true_gain() -> None:
         slow = {run: math.exp(rng.gauss(0, 0.05)) for run in range(99)}
         fast = {run: 0.8 * math.exp(rng.gauss(0, 0.05)) for run in range(99)}
         (base, rival), _, _ = confirmed(lambda n, before: (slow, fast)[n][before])  # noqa: B023
-        gain = gain_of(base, rival, 0.05)
-        assert gain is not None
+        gain = gain_over(base, rival)
         held += gain.low <= math.log(1.25) <= gain.high
     assert held >= 93
 
@@ -135,8 +128,7 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
     base.logs, rival.logs = [0.5, None, 0.7], [0.25, 0.3]
     assert gain_of(base, rival, 0.05) is None
     rival.logs.append(0.45)
-    gain = gain_of(base, rival, 0.05)
-    assert gain is not None
+    gain = gain_over(base, rival)
     assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
 
 

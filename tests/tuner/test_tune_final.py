@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import repeat
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeRunner, Script, measuring
+from tuner.fakes import PLANS, SMALL, FakeLife, FakeRunner, Script, measuring
 
 import cputune
 from cputune.layout import baseline_plan
@@ -24,20 +24,7 @@ TODAY = baseline_plan(SMALL.facts)
 GIB = 1 << 30
 
 
-class FakeLife:
-    """The steps of a plan, some at a time."""
-
-    def __init__(self, steps: Iterator[Step]) -> None:
-        self.steps = steps
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        return list(islice(self.steps, steps))
-
-    def close(self) -> None:
-        pass
-
-
-class FakeLivingRunner(FakeRunner):
+class FakeEither(FakeRunner):
     """Its plans can live side by side, and one by one."""
 
     def living(self, plan: Plan) -> FakeLife:
@@ -78,7 +65,7 @@ def confirmed(
     belief = {TODAY: (1.0, deviation)} | {
         plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
     }
-    runner = FakeLivingRunner(script) if alive else FakeRunner(script)
+    runner = FakeEither(script) if alive else FakeRunner(script)
     confirm_best(among, SPACE, belief, runner, lambda: nullcontext(runner))
     return findings, told
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner, measuring
+from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ratio
 
 import cputune
 from cputune.plan import Plan
@@ -52,12 +52,6 @@ def confirmed(
         assert not runner.alive
         assert told == among.findings.confirm_runs
     return base, others, among.findings
-
-
-def ratio(base: Contender, rival: Contender) -> float:
-    gain = gain_of(base, rival, 0.05)
-    assert gain is not None
-    return math.exp(gain.mean)
 
 
 def test_all_live_at_once_and_have_turns() -> None:
@@ -188,8 +182,7 @@ def test_what_the_machine_does_hits_all_alike() -> None:
             yield Step(seconds=(1.0, 0.8)[number] * wander, samples=8)
 
     base, rivals, _ = confirmed(FakeLivingRunner(steps))
-    gain = gain_of(base, rivals[0], 0.05)
-    assert gain is not None
+    gain = gain_over(base, rivals[0])
     assert gain.low < math.log(1.25) < gain.high
     assert gain.half_width < 0.12
 
@@ -222,8 +215,7 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
 
 def test_no_gain_is_looked_at_until_it_is_sure() -> None:
     base, rivals, _ = confirmed(steady(1.0, 1.0, noise=0.04))
-    gain = gain_of(base, rivals[0], 0.05)
-    assert gain is not None
+    gain = gain_over(base, rivals[0])
     assert 2 * 6 <= gain.pairs <= 2 * MOST_ROUNDS
     assert gain.low < 0 < gain.high
 
@@ -274,8 +266,7 @@ def differing(*apart: float) -> FakeLivingRunner:
 def test_processes_that_differ_are_asked_in_more_blocks() -> None:
     base, rivals, _ = confirmed(differing(0.04, -0.03, 0.02, -0.02, 0.03, 0.0, 0.01, -0.01))
     assert max(base.blocks) > 1
-    gain = gain_of(base, rivals[0], 0.05)
-    assert gain is not None
+    gain = gain_over(base, rivals[0])
     assert gain.low < 0 < gain.high
 
 
@@ -296,8 +287,7 @@ def test_a_rival_that_warms_up_long_is_waited_for_or_said_to_change() -> None:
     true = 0
     for seed in range(8):
         base, rivals, findings = warming(seed)
-        gain = gain_of(base, rivals[0], 0.05, doubt=doubt_each(rivals))
-        assert gain is not None
+        gain = gain_over(base, rivals[0], doubt=doubt_each(rivals))
         assert gain.answer != "same"
         true += gain.low < math.log(1.1) < gain.high or any(
             "still got faster or slower" in note for note in findings.notes

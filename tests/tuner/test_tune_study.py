@@ -455,22 +455,22 @@ class TestLongReasons:
 
 
 class TestLimits:
-    @pytest.mark.parametrize("budget", [0, -1, 2.5, True, "20"])
-    def test_a_budget_is_a_number_of_trials(self, budget: object) -> None:
-        with pytest.raises(UsageError, match="budget"):
-            tune(SMALL, FakeRunner(truthful()), budget=budget)
+    @pytest.mark.parametrize(
+        ("named", "value"),
+        [
+            *(("budget", budget) for budget in (0, -1, 2.5, True, "20")),
+            ("time", {"max_time_seconds": 0}),
+            ("resume", {"resume": True}),  # without a study
+        ],
+    )
+    def test_that_cannot_be_kept_are_refused(self, named: str, value: object) -> None:
+        options = value if isinstance(value, dict) else {named: value}
+        with pytest.raises(UsageError, match=named):
+            tune(SMALL, FakeRunner(truthful()), **options)
 
     @pytest.mark.parametrize("budget", [1, 3])
     def test_a_budget_is_kept(self, budget: int) -> None:
         assert len(tune(SMALL, FakeRunner(truthful()), budget=budget).trials) == budget
-
-    def test_no_time_at_all_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="time"):
-            tune(SMALL, FakeRunner(truthful()), max_time_seconds=0)
-
-    def test_resuming_needs_a_study(self) -> None:
-        with pytest.raises(UsageError, match="resume"):
-            tune(SMALL, FakeRunner(truthful()), resume=True)
 
 
 def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> None:

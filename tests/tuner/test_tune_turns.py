@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 
 import pytest
-from tuner.fakes import PLANS, FakeLivingRunner, measuring
+from tuner.fakes import PLANS, FakeLife, FakeLivingRunner, measuring
 
 from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
@@ -17,22 +17,6 @@ from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
-
-
-@dataclass
-class FakeLife:
-    """Plays steps, one sample each, and remembers how many it was asked for."""
-
-    played: Iterator[Step]
-    asked: list[int] = field(default_factory=list)
-    closed: int = 0
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        self.asked.append(steps)
-        return list(islice(self.played, steps))
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def steps(*seconds: float, delayed: bool = False) -> list[Step]:
