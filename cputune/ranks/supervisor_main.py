@@ -42,6 +42,9 @@ cut in two is in the other half."""
 HELD_SECONDS = 5.0
 """How long a launch that is held on another host may take to end before the way to it is ended."""
 
+REAP_SECONDS = 5.0
+"""How long is waited for the kernel to take down what was killed, with its threads and memory."""
+
 MOST_INPUT_BYTES = 1 << 20
 """What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written."""
 
@@ -120,7 +123,11 @@ class Children:
                         return True
 
     def end(self, grace_seconds: float) -> None:
-        """End every descendant, and what bears the mark; tell the tuner what they wrote last."""
+        """End every descendant, and what bears the mark; tell the tuner what they wrote last.
+
+        All are reaped here: what this process leaves as a zombie is adopted by process 1, which in
+        many a container reaps nothing.
+        """
         from cputune.host.children import below, end, marked
 
         mark = self._mark
@@ -130,6 +137,9 @@ class Children:
             grace_seconds=grace_seconds,
             pause=self._wait,
         )
+        until = time.monotonic() + REAP_SECONDS
+        while self._reap() and time.monotonic() < until:
+            self._wait(0.02)
         for child in self._children.values():
             while child.read():
                 pass
@@ -209,13 +219,17 @@ class Children:
             os.close(child.pipe)
             child.pipe = None
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Reap those that have ended, and tell of the ranks among them; whether any child is left.
+
+        An orphan of a rank is a child too, adopted here.
+        """
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
-                    return
-                child = self._children.get(pid)  # else an orphan of a rank, adopted here
+                    return True
+                child = self._children.get(pid)
                 if child is None or not child.runs:
                     continue
                 child.runs = False
@@ -225,6 +239,7 @@ class Children:
                 tail = child.tail.decode(errors="replace")
                 code = os.waitstatus_to_exitcode(status)
                 self.say({"event": "exit", "rank": child.number, "status": code, "tail": tail})
+        return False
 
     def say(self, answer: Answer) -> None:
         """Tell the tuner, where it still listens."""

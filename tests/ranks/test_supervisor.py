@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from cputune.host.children import below
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
@@ -69,6 +72,29 @@ def test_a_rank_that_ends_in_order_has_the_time_for_it(begin: Begin) -> None:
     time.sleep(1)
     (tail,) = job.end().values()
     assert tail.splitlines()[-1] == "in order"
+
+
+def test_no_zombie_is_left_to_process_1(work: WorkFolder) -> None:
+    """Process 1 of many a container reaps nothing; here this process adopts in its place."""
+    libc, adopts = ctypes.CDLL(None), supervisor_main.PR_SET_CHILD_SUBREAPER
+    libc.prctl(adopts, 1)
+    try:
+        supervisor = Supervisor(os.environ, (), work)
+        supervisor.start([python("import time; time.sleep(60)")])
+        while len(started := below(os.getpid())) < 2:
+            time.sleep(0.01)
+        own, rank = started
+        own.suspend()  # it hears at once that the rank has ended and that its tuner is gone
+        rank.kill()
+        supervisor.socket.close()
+        own.resume()
+        while below(os.getpid()):
+            time.sleep(0.01)
+        left = psutil.Process().children()
+        supervisor.kill()
+    finally:
+        libc.prctl(adopts, 0)
+    assert left == [own], "who has started it reaps it"
 
 
 @pytest.mark.parametrize(
