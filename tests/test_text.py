@@ -13,10 +13,10 @@ from tuner.fakes import SMALL
 
 from cputune.cli import main
 from cputune.layout import guide_plan
-from cputune.report.tuning import line_of, outcome
+from cputune.report.tuning import line_of
 from cputune.result import Trial
 from cputune.text import figure, spelled, visible
-from cputune.tuner.events import TrialEnded
+from cputune.tuner.events import TrialEnded, outcome
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
 from cputune.report.show import launch_commands, tune_command
-from cputune.report.tuning import interval
+from cputune.report.tuning import speed
 from cputune.report.writing import Block, Lines, Rows
 from cputune.result import Measured, Result, Speedup, Throughput
-from cputune.text import figure
 from cputune.tuner.gains import RUN_NOISE
 from cputune.tuner.race import Z95
 from cputune.words import (
@@ -254,17 +253,13 @@ def table(first: str, reference: Result, one: Compared) -> Rows:
         if ratio is not None:
             words = f"{ratio.low:.2f}–{ratio.high:.2f}, {in_a_word(ratio)}"
             said = (f"{ratio.ratio:.2f}", words)
-        rows.append((what, first, *_speed(before), "1", "the reference"))
-        rows.append(("", one.name, *_speed(after), *said))
+        rows.append((what, first, *speed(before.samples_per_second), "1", "the reference"))
+        rows.append(("", one.name, *speed(after.samples_per_second), *said))
     return Rows(
         headings=("", "result", "samples/s", "95 % interval", "ratio", ""),
         right=frozenset({"samples/s", "ratio"}),
         rows=tuple(rows),
     )
-
-
-def _speed(side: Measured) -> tuple[str, str]:
-    return figure(side.samples_per_second.median), interval(side.samples_per_second)
 
 
 def document(first: str, reference: Result, one: Compared) -> dict[str, object]:

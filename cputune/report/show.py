@@ -14,10 +14,11 @@ from cputune.emitters.header import changed_since, machine, machine_difference, 
 from cputune.history import Kept
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
+from cputune.knobs.record import in_words as knob_words
 from cputune.options import keywords
 from cputune.plan import Plan
 from cputune.report.machine import gib
-from cputune.report.tuning import interval, plans, value_words
+from cputune.report.tuning import plans, speed
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.result import Found, Result, Speedup
 from cputune.text import figure
@@ -85,7 +86,7 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
     for name in (*between, *separate_knobs()):  # a single rank exchanges nothing
         values = today.value(name), best.value(name)
         if values[0] != values[1]:
-            yield name, (value_words(values[0]), value_words(values[1]))
+            yield name, (knob_words(values[0]), knob_words(values[1]))
 
 
 def _on_cpus(plan: Plan) -> str:
@@ -292,12 +293,7 @@ def speeds(result: Result) -> Rows:
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
         rows=tuple(
-            (
-                name,
-                figure(side.samples_per_second.median),
-                interval(side.samples_per_second),
-                side.plan.describe(),
-            )
+            (name, *speed(side.samples_per_second), side.plan.describe())
             for name, side in sides.items()
         ),
     )

@@ -8,25 +8,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.knobs import TODAY
+from cputune.knobs.record import in_words as knob_words
 from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial
 from cputune.text import figure, visible
 from cputune.tuner.confirmation import LEAST_ROUNDS, MOST_RIVALS, MOST_SECONDS, PROFILE_STEPS
 from cputune.tuner.events import (
+    IN_PASSING,
     ConfirmStarted,
     Disturbed,
     Event,
     Said,
     StepTaken,
+    StudyEnded,
     StudyStarted,
     TrialEnded,
     TrialRepeated,
     TrialStarted,
     Waiting,
+    in_words,
+    most_trials,
+    outcome,
 )
 from cputune.tuner.measuring import USUAL_RUNS, USUAL_SECONDS
-from cputune.tuner.reading import count_of_steps
 from cputune.words import duration
 
 if TYPE_CHECKING:
@@ -36,59 +41,9 @@ if TYPE_CHECKING:
     from cputune.tuner.space import SearchSpace
 
 
-LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
-"""How ``Plan.describe`` begins."""
-
-
-LONG_START_SECONDS = 10.0
-"""A start that takes longer than this is reported. It contains all that a script does before its
-first step."""
-
-
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
-    if isinstance(event, Waiting):
-        return waiting_line(event.owner)
-    if isinstance(event, Disturbed):
-        who = visible("; ".join(event.neighbours))
-        if event.waiting:
-            return f"waiting until it is quiet: {who}"
-        warning = "the machine is not quiet, so speeds may be false (--wait-quiet 10m)"
-        return f"warning: {warning}: {who}"
-    if isinstance(event, StudyStarted):
-        resumed = f", {event.resumed} trials are on record" if event.resumed else ""
-        most = event.most_seconds
-        limit = "" if most is None else f", done after {duration(most)} at most (--max-time)"
-        each = event.start_seconds or 0.0
-        trials = most_trials(event.space, event.budget)
-        count = trials - 1 + 2 * (trials > 1)  # the confirmation starts two afresh
-        cost = (
-            f"; each start takes {each:.0f} s until its first step, and about {count} are to come: "
-            f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"
-        )
-        said = f"{len(event.space)} plans, {event.budget} trials{resumed}{limit} ({LEGEND})"
-        return said + (cost if each >= LONG_START_SECONDS else "")
-    if isinstance(event, TrialEnded):
-        trial = event.trial
-        where = " (elsewhere)" if trial.elsewhere else ""
-        return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
-    if isinstance(event, TrialRepeated):
-        return f"trial {event.number}: {event.reason}, so it is run again"
-    if isinstance(event, ConfirmStarted):
-        return f"measuring {len(event.plans)} plans again, side by side"
-    if isinstance(event, ConfirmRun):
-        rate = event.samples_per_second
-        shown = f"{figure(rate.median)} samples/s" if rate is not None else event.reason
-        return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
-    return None
-
-
-def waiting_line(owner: str) -> str:
-    """For whom is waited, and how to do without."""
-    return (
-        f"waiting for {owner}, which measures on this machine (for another user ten minutes at "
-        "most; --share-machine does not wait)"
-    )
+    return None if isinstance(event, (*IN_PASSING, StudyEnded)) else in_words(event)
 
 
 def style_of(event: Event) -> str | None:
@@ -96,23 +51,6 @@ def style_of(event: Event) -> str | None:
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
     return "yellow" if isinstance(event, (Waiting, Disturbed, TrialRepeated)) else None
-
-
-def outcome(trial: Trial) -> str:
-    """What came of a trial, in few words."""
-    if trial.state == FAILED:
-        reason = visible((trial.reason or "").split("\n")[0])
-        kind = trial.kind or FAILED
-        return f"{kind}: {reason}" if reason else kind
-    rate = trial.samples_per_second
-    most = trial.at_most_samples_per_second
-    if trial.cut_short:
-        bounds = "" if most is None else f"at most {figure(most)} samples/s, "
-        return f"{bounds}cut short: {trial.reason}"
-    if trial.state == PRUNED:
-        stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
-        return stopped if most is None else f"at most {figure(most)} samples/s"
-    return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)
@@ -133,8 +71,8 @@ def plans(result: Result, most: int | None = None) -> Rows:
         return confirmed.get(trial.plan, trial.samples_per_second)
 
     def place(trial: Trial) -> tuple[int, float]:
-        speed = rate(trial)
-        return _LAST.index(trial.state), 0.0 if speed is None else -speed.median
+        known = rate(trial)
+        return _LAST.index(trial.state), 0.0 if known is None else -known.median
 
     def mark(trial: Trial) -> str:
         if trial.plan == result.best.plan and not result.disturbed:
@@ -157,7 +95,7 @@ def plans(result: Result, most: int | None = None) -> Rows:
         rows=tuple(
             (
                 str(one.number),
-                *_speed(rate(one), one.at_most_samples_per_second),
+                *speed(rate(one), one.at_most_samples_per_second),
                 str(one.steps),
                 one.plan.describe(),
                 one.origin,
@@ -169,11 +107,11 @@ def plans(result: Result, most: int | None = None) -> Rows:
     )
 
 
-def _speed(rate: Throughput | None, most: float | None) -> tuple[str, str]:
+def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]:
     """A speed and its interval, for two columns; of a trial without a number what is known."""
     if rate is None:
         return ("–" if most is None else f"at most {figure(most)}"), ""
-    return figure(rate.median), interval(rate)
+    return figure(rate.median), f"{figure(rate.low)}–{figure(rate.high)}"
 
 
 def side_by_side(result: Result) -> dict[Plan, Throughput]:
@@ -186,20 +124,8 @@ def side_by_side(result: Result) -> dict[Plan, Throughput]:
     return found
 
 
-def interval(rate: Throughput) -> str:
-    """``16.8–17.4``."""
-    return f"{figure(rate.low)}–{figure(rate.high)}"
-
-
 OF_HOSTS = ("nodes", "interface")
 """Knobs that are not listed where there is nothing to choose: on one machine."""
-
-
-def value_words(value: object) -> str:
-    """A knob's value for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -241,12 +167,10 @@ class Standing:
             self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
         elif isinstance(event, Said):
             self.detail = event.text
-        elif isinstance(event, Waiting):
-            self._go_on(f"waiting for {event.owner}, which measures on this machine")
-        elif isinstance(event, Disturbed) and event.waiting:
-            self._go_on(f"waiting until it is quiet: {', '.join(event.neighbours)}")
-        elif isinstance(event, ConfirmStarted):
-            self._go_on(f"confirming {len(event.plans)} plans side by side")
+        elif isinstance(event, (Waiting, ConfirmStarted)) or (
+            isinstance(event, Disturbed) and event.waiting
+        ):
+            self._go_on(in_words(event))
 
     def _go_on(self, doing: str) -> None:
         self.doing, self.detail = doing, ""
@@ -263,13 +187,13 @@ class Standing:
     def tail(self, now: float) -> str:
         """How many trials, the time, the best so far: of single trials, so it is roughly known."""
         of = "" if self.trials is None else f"{self.done} of {self.trials}, "
-        most = "" if self.most_seconds == math.inf else f" of {elapsed(self.most_seconds)}"
+        most = "" if self.most_seconds == math.inf else f" of {duration(self.most_seconds)}"
         gain = ""
         if self.best is not None and self.best is not self.today:
             gain = f", best {figure(_rate(self.best))} samples/s"
             if self.today is not None:
                 gain += f", about {_rate(self.best) / _rate(self.today):.1f} × today"
-        return f"[{of}{elapsed(now - self.started)}{most}{gain}]"
+        return f"[{of}{duration(now - self.started)}{most}{gain}]"
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
@@ -283,22 +207,6 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
     return lines
 
 
-def elapsed(seconds: float) -> str:
-    """``48s``, ``1m 12s``, ``2h 05m``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}m {rest:02}s"
-    return f"{minutes // 60}h {minutes % 60:02}m"
-
-
-def most_trials(space: SearchSpace, budget: int) -> int:
-    """How many trials a study has at most, today's launch among them."""
-    return min(budget, len(space) + 1)
-
-
 def _rate(trial: Trial) -> float:
     assert trial.samples_per_second is not None, "a completed trial has a throughput"
     return trial.samples_per_second.median
@@ -310,10 +218,10 @@ def space_blocks(space: SearchSpace, options: TuneOptions, first: str) -> Iterat
     How long a start and a step take is not known before the first trials.
     """
     several = [
-        (k.name, ", ".join(map(value_words, k.values))) for k in space.knobs if len(k.values) > 1
+        (k.name, ", ".join(map(knob_words, k.values))) for k in space.knobs if len(k.values) > 1
     ]
     fixed = [
-        f"{k.name}={value_words(k.values[0])}"
+        f"{k.name}={knob_words(k.values[0])}"
         for k in space.knobs
         if len(k.values) == 1 and not (k.name in OF_HOSTS and k.values[0] == TODAY[k.name])
     ]
@@ -326,8 +234,8 @@ def space_blocks(space: SearchSpace, options: TuneOptions, first: str) -> Iterat
     rows = (("plan", space.baseline.describe()), ("command", first))
     yield Labelled(rows=rows, pasted=("command",))
     trials, most = most_trials(space, options.budget), options.max_time_seconds
-    usual = f"{elapsed(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
-    within = "" if most == math.inf else f", all within {elapsed(most) if most else usual}"
+    usual = f"{duration(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
+    within = "" if most == math.inf else f", all within {duration(most) if most else usual}"
     end = (
         f"{1 + min(MOST_RIVALS, trials - 1)} plans side by side, then today's launch, the best and "
         f"those between them; about {MOST_SECONDS:.0f} s, or {2 * LEAST_ROUNDS} turns of each"

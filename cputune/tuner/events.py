@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from cputune.log import log
 from cputune.plan import Plan
-from cputune.result import PRUNED, ConfirmRun, Origin, Result, Trial
-from cputune.text import figure
+from cputune.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
+from cputune.text import figure, visible
+from cputune.tuner.reading import count_of_steps
 from cputune.tuner.space import SearchSpace
+from cputune.words import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,16 @@ Event = (
 OnEvent = Callable[[Event], None]
 
 
+IN_PASSING = (StepTaken, TrialStarted, Said)
+"""Events that are logged at DEBUG, and have no line of their own in a terminal."""
+
+LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
+"""How ``Plan.describe`` begins."""
+
+LONG_START_SECONDS = 10.0
+"""A start that takes longer than this is reported. It contains all that a script does before its
+first step."""
+
 _LOG = log.getChild("events")
 
 
@@ -129,9 +141,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
     """The listener, behind one that logs: steps and beginnings at DEBUG, the rest at INFO."""
 
     def hear(event: Event) -> None:
-        level = (
-            logging.DEBUG if isinstance(event, (StepTaken, TrialStarted, Said)) else logging.INFO
-        )
+        level = logging.DEBUG if isinstance(event, IN_PASSING) else logging.INFO
         if _LOG.isEnabledFor(level):
             _LOG.log(level, "%s", in_words(event))
         if on_event is not None:
@@ -141,38 +151,76 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 
 
 def in_words(event: Event) -> str:
-    """One line for an event."""
+    """One line for an event, in a terminal and in a log."""
     match event:
         case Waiting(owner=owner):
-            return f"waiting for {owner}"
-        case Disturbed(neighbours=neighbours):
-            return f"not quiet: {'; '.join(neighbours)}"
+            return (
+                f"waiting for {owner}, which measures on this machine (for another user ten "
+                "minutes at most; --share-machine does not wait)"
+            )
+        case Disturbed(neighbours=neighbours, waiting=waiting):
+            who = visible("; ".join(neighbours))
+            false = "warning: the machine is not quiet, so speeds may be false (--wait-quiet 10m)"
+            return f"{'waiting until it is quiet' if waiting else false}: {who}"
         case Said(text=text):
             return text
-        case StudyStarted(budget=budget, resumed=resumed):
-            return f"study of {budget} trials, {resumed} of them on record"
+        case StudyStarted():
+            return _beginning(event)
         case TrialStarted(number=number, plan=plan, origin=origin):
             return f"trial {number} begins, from {origin}: {plan.describe()}"
-        case StepTaken(number=None, index=index, seconds=seconds):
-            return f"confirmation: step {index}, {seconds:.4g} s"
         case StepTaken(number=number, index=index, seconds=seconds):
-            return f"trial {number}: step {index}, {seconds:.4g} s"
+            of = "confirmation" if number is None else f"trial {number}"
+            return f"{of}: step {index}, {seconds:.4g} s"
         case TrialRepeated(number=number, reason=reason):
-            return f"trial {number} is run again: {reason}"
+            return f"trial {number}: {reason}, so it is run again"
         case TrialEnded(trial=trial):
-            return f"trial {trial.number} {trial.state}: {_outcome(trial)}"
+            where = " (elsewhere)" if trial.elsewhere else ""
+            return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
         case ConfirmStarted(plans=plans):
-            return f"{len(plans)} plans are measured again, side by side"
-        case ConfirmRun():
-            return f"round {event.round} of the confirmation: {_outcome(event)}"
+            return f"measuring {len(plans)} plans again, side by side"
+        case ConfirmRun(samples_per_second=rate):
+            shown = event.reason if rate is None else f"{figure(rate.median)} samples/s"
+            return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
 
 
-def _outcome(run: Trial | ConfirmRun) -> str:
-    rate = run.samples_per_second
-    if isinstance(run, Trial) and run.state == PRUNED:
-        most = run.at_most_samples_per_second
-        bound = "" if most is None else f"at most {figure(most, 4)} samples/s, "
-        return f"{bound}{run.reason}"
-    return run.reason or "" if rate is None else f"{figure(rate.median, 4)} samples/s"
+def _beginning(event: StudyStarted) -> str:
+    said = f"{len(event.space)} plans, {event.budget} trials"
+    if event.resumed:
+        said += f", {event.resumed} trials are on record"
+    if event.most_seconds is not None:
+        said += f", done after {duration(event.most_seconds)} at most (--max-time)"
+    said += f" ({LEGEND})"
+    each = event.start_seconds or 0.0
+    if each < LONG_START_SECONDS:
+        return said
+    trials = most_trials(event.space, event.budget)
+    count = trials - 1 + 2 * (trials > 1)  # the confirmation starts two afresh
+    return (
+        f"{said}; each start takes {each:.0f} s until its first step, and about {count} are to "
+        f"come: {count * each / 60:.0f} min of them; data that the script keeps prepared shorten "
+        "each"
+    )
+
+
+def most_trials(space: SearchSpace, budget: int) -> int:
+    """How many trials a study has at most, today's launch among them."""
+    return min(budget, len(space) + 1)
+
+
+def outcome(trial: Trial) -> str:
+    """What came of a trial, in few words."""
+    if trial.state == FAILED:
+        reason = visible((trial.reason or "").split("\n")[0])
+        kind = trial.kind or FAILED
+        return f"{kind}: {reason}" if reason else kind
+    rate = trial.samples_per_second
+    most = trial.at_most_samples_per_second
+    if trial.cut_short:
+        bounds = "" if most is None else f"at most {figure(most)} samples/s, "
+        return f"{bounds}cut short: {trial.reason}"
+    if trial.state == PRUNED:
+        stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
+        return stopped if most is None else f"at most {figure(most)} samples/s"
+    return "not measured" if rate is None else f"{figure(rate.median)} samples/s"

@@ -15,22 +15,18 @@ import cputune
 from cputune.knobs.record import LeftOut
 from cputune.levers import Lever
 from cputune.options import TuneOptions
-from cputune.report.tuning import (
-    LEGEND,
-    line_of,
-    outcome,
-    plans,
-    space_blocks,
-)
+from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
 from cputune.result import ConfirmRun, Result, Speedup
 from cputune.tuner.events import (
+    LEGEND,
     ConfirmStarted,
     Event,
     Said,
     StudyStarted,
     TrialRepeated,
     TrialStarted,
+    outcome,
 )
 from cputune.words import saved, verdict_of
 
@@ -188,8 +184,8 @@ def test_what_a_long_start_costs_is_said_before() -> None:
 @pytest.mark.parametrize(
     ("options", "time"),
     [
-        (TuneOptions(), "all within 5m 00s, or 12 times today's launch"),
-        (TuneOptions(max_time_seconds=600.0), "all within 10m 00s"),
+        (TuneOptions(), "all within 5 min, or 12 times today's launch"),
+        (TuneOptions(max_time_seconds=600.0), "all within 10 min"),
         (TuneOptions(max_time_seconds=math.inf), "What takes the time\n"),
     ],
 )
