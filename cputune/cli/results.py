@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,15 @@ _format_option = click.option(
 )
 
 
-def _print(command: str, blocks: Iterable[Block], format: str) -> None:
-    """Print blocks, for a terminal or for an issue."""
+def _print(
+    command: str, format: str, blocks: Iterable[Block], document: Callable[[], object]
+) -> None:
+    """Print blocks, for a terminal or for an issue; or the document."""
     from cputune.report.writing import markdown, print_blocks
 
-    if format == "markdown":
+    if format == "json":
+        print_json(document())
+    elif format == "markdown":
         sys.stdout.write(markdown(f"cputune {command}", blocks))
     else:
         print_blocks(blocks, console())
@@ -69,10 +73,8 @@ def show(result: str | None, format: str, all: bool) -> None:
 
     found, file = opened(result)
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
-    if format == "json":
-        print_json(document(shown))
-    else:
-        _print("show", blocks(shown, most=None if all else MOST_PLANS, every=all), format)
+    told = blocks(shown, most=None if all else MOST_PLANS, every=all)
+    _print("show", format, told, lambda: document(shown))
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
@@ -109,10 +111,8 @@ def compare(
             f"{after} cannot be compared with {before}: {found.refused}",
             hint="tune the same work twice, and compare those results",
         )
-    if format == "json":
-        print_json(page.document(before, reference, found))
-    else:
-        _print("compare", page.blocks(before, reference, found), format)
+    told = page.blocks(before, reference, found)
+    _print("compare", format, told, lambda: page.document(before, reference, found))
     lost = page.slower(found, share) if fail_if_slower or not found.other_machine else None
     if lost is not None:
         tell(f"slower: {lost}")
@@ -137,13 +137,11 @@ def history(format: str) -> None:
     from cputune.report.writing import Lines
 
     kept = kept_results()
-    if format == "json":
-        print_json(history_document(kept))
-        return
     where = "Nothing was tuned yet, or nothing was kept: cputune tune"
     if kept:
         where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
-    _print("history", (*([history_rows(kept)] if kept else ()), Lines((("", where),))), format)
+    told = (*([history_rows(kept)] if kept else ()), Lines((("", where),)))
+    _print("history", format, told, lambda: history_document(kept))
 
 
 @click.command(name="report", cls=ConfiguredCommand)

@@ -8,12 +8,12 @@ that ran side by side, in one study, are free of that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cputune.documents import plain
-from cputune.emitters.header import host_difference, section, untold
-from cputune.report.show import launch_commands, tune_command
+from cputune.emitters.header import host_difference, untold
+from cputune.report.show import basis, launch_commands, tune_command
 from cputune.report.tuning import speed
 from cputune.report.writing import Block, Lines, Rows
 from cputune.result import Measured, Result, Speedup, Throughput
@@ -90,53 +90,45 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
     elif missing:
         facts = ", ".join(missing)
         warnings.append(f"nobody knows whether it is the same machine: {facts} of one is not told")
-    warnings += _differences(_bearing(reference), _bearing(other))
-    for word, result in (("the first", reference), ("this one", other)):
-        if not result.confirmation:
-            said = "was not confirmed side by side: its speeds are those of single trials"
-            warnings.append(f"{word} {said}")
+    warnings += _differences(_BEARING, dict(basis(reference)), dict(basis(other)))
+    warnings += [
+        f"{word} was not confirmed side by side: its speeds are those of single trials"
+        for word, result in (("the first", reference), ("this one", other))
+        if not result.confirmation
+    ]
+    first, second = _beside(reference), _beside(other)
     return replace(
         found,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
         warnings=tuple(warnings),
-        notes=tuple(_differences(_beside(reference), _beside(other))),
+        notes=tuple(_differences({**first, **second}, first, second)),
     )
 
 
-def _bearing(result: Result) -> dict[str, str]:
-    """What the ratio depends on; limits may change while the machine stays the same."""
-    job = result.workload
-    batch = "not known"
-    if job.batch_per_rank is not None:
-        batch = f"{job.batch_per_rank} samples of each rank"
-    elif job.global_batch_size is not None:
-        batch = f"{job.global_batch_size} samples"
-    limits = section(result.host, "limits")
-    return {
-        "allowed CPUs": str(section(result.host, "topology").get("allowed") or "none"),
-        "CPU quota": str(limits.get("cpu_quota") or "none"),
-        "memory limit in bytes": str(limits.get("memory_bytes") or "none"),
-        "batch": batch,
-        "arguments": " ".join(job.argv) or "none",
-        "data": result.data or "not known",
-    }
+_BEARING = ("allowed CPUs", "CPU quota", "memory limit", "batch", "script", "data")
+"""What the ratio depends on; limits may change while the machine stays the same."""
+
+_MAY_BE_UNKNOWN = ("batch", "data", "kernel", "microcode")
 
 
-def _beside(result: Result) -> dict[str, str]:
+def _beside(result: Result) -> dict[str, str | None]:
     """Other things that may differ: software, and which plans they are."""
     return {
-        "kernel": result.kernel or "not known",
-        "microcode": result.microcode or "not known",
+        "kernel": result.kernel,
+        "microcode": result.microcode,
         "best plan": result.best.plan.describe(),
         "launch of today": result.baseline.plan.describe(),
         **result.versions,
     }
 
 
-def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[str]:
-    for name in {**first, **second}:
-        there, here = first.get(name, "none"), second.get(name, "none")
+def _differences(
+    names: Iterable[str], first: Mapping[str, str | None], second: Mapping[str, str | None]
+) -> Iterator[str]:
+    for name in names:
+        without = "not known" if name in _MAY_BE_UNKNOWN else "none"
+        there, here = (told.get(name) or without for told in (first, second))
         if there != here:
             yield f"other {name}: {there}, and {here}"
 

@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
-from cputune.facts import MEMORY_WORDS, HostFacts, Launcher, LinuxDistribution, NumaNode, Topology
+from cputune.emitters.promise import count
+from cputune.facts import MEMORY_WORDS, HostFacts, Launcher, NumaNode, Topology
 from cputune.probing.installed import MPI_PROGRAMS
 
 if TYPE_CHECKING:
@@ -81,16 +82,14 @@ def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
 
 def _cpu(facts: HostFacts) -> str:
     cpu = facts.cpu
-    parts = [cpu.model_name or cpu.vendor or "a processor that does not name itself"]
-    if cpu.codename:
-        parts.append(cpu.codename)
-    if cpu.architecture:
-        parts.append(cpu.architecture)
-    if cpu.hypervisor:
-        parts.append("virtual machine")
-    if facts.topology.hybrid:
-        parts.append("hybrid: fast and slow cores")
-    return ", ".join(parts)
+    parts = (
+        cpu.model_name or cpu.vendor or "a processor that does not name itself",
+        cpu.codename,
+        cpu.architecture,
+        "virtual machine" if cpu.hypervisor else None,
+        "hybrid: fast and slow cores" if facts.topology.hybrid else None,
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _cores(facts: HostFacts) -> str:
@@ -98,7 +97,7 @@ def _cores(facts: HostFacts) -> str:
     if not topology.cores:
         return ""
     each, threads = sorted(set(topology.cores_per_socket)), topology.threads_per_core
-    shape = f"{_many(topology.sockets, 'socket')} × {'/'.join(map(str, each))} "
+    shape = f"{count(topology.sockets, 'socket')} × {'/'.join(map(str, each))} "
     shape += "core" if each == [1] else "cores"
     if threads > 1:
         with_all = sum(len(core.cpus) == threads for core in topology.cores)
@@ -108,10 +107,6 @@ def _cores(facts: HostFacts) -> str:
     if topology.allowed != topology.online:
         parts.append(f"allowed {cpulist.render(topology.allowed) or 'none'}")
     return ", ".join(parts)
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _told(*pairs: tuple[str, object]) -> str:
@@ -157,8 +152,9 @@ def _limits(facts: HostFacts) -> str:
 def _settings(facts: HostFacts) -> str:
     settings = facts.settings
     yes_no = {True: "on", False: "off", None: None}
+    system = settings.distribution
     known = (
-        ("", settings.distribution and _named(settings.distribution)),
+        ("", system and " ".join(filter(None, (system.id, system.version)))),
         ("", settings.kernel),
         ("governor ", settings.governor),
         ("turbo ", yes_no[settings.turbo]),
@@ -169,17 +165,12 @@ def _settings(facts: HostFacts) -> str:
     return ", ".join(f"{label}{text}" for label, text in known if text)
 
 
-def _named(system: LinuxDistribution) -> str:
-    return " ".join(filter(None, (system.id, system.version)))
-
-
 def _packages(facts: HostFacts) -> str:
     found = [facts.package(name) for name in _PACKAGES]
     parts = [f"{p.name} {p.version or '(no version)'}" for p in found if p is not None]
     if facts.python:
-        parts.insert(0, f"Python {facts.python}")
-    if not any(p is not None and p.name == "torch" for p in found) and facts.python:
-        parts.append("no torch")
+        without = [] if facts.package("torch") else ["no torch"]
+        parts = [f"Python {facts.python}", *parts, *without]
     return ", ".join(parts)
 
 

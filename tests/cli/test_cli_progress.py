@@ -77,8 +77,8 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert widest(seen) <= columns
     plain = ESCAPE.sub("", seen)
     assert re.search(r"trial 1  \d × .*  step \d, ", plain)
-    assert re.search(r"\[[12] of 3, \d+s of 25s", plain)
-    assert "confirming" in plain
+    assert re.search(r"\[[12] of 3, \d+ s of 25 s", plain)
+    assert "plans again, side by side  step " in plain
     assert "\x1b[?25l" not in seen, "the cursor is never hidden: whatever ends it, it is there"
     assert json.loads(out)["schema"] == "cputune.result/2"
 
@@ -87,9 +87,9 @@ def test_it_is_alive_and_stays_within_the_terminal(
 def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:
     seen, _ = tune_on_terminal(tmp_path, 120, then=40)
     after = seen.partition("RESIZED\n")[2]
-    assert "confirming" in after
+    assert "plans again, side by side" in after
     frames = re.findall(
-        r"(?:confirming|\[\d of) .*?\r", ESCAPE.sub("", after.split("trial 2", 1)[1])
+        r"(?:measuring|\[\d of) .*?\r", ESCAPE.sub("", after.split("trial 2", 1)[1])
     )
     assert frames
     assert max(map(len, frames)) <= 40

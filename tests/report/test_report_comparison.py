@@ -154,8 +154,8 @@ def test_what_the_ratio_hangs_on_is_a_warning(result: Result) -> None:
     b = replace(script(result, "--epochs", "4", global_batch_size=16), host=host, data="squad")
     assert compare(a, b, name="b").warnings == (
         "other machine, so this compares machines: cores 2 of the first, 64 of this one",
-        "other batch: 8 samples, and 16 samples",
-        "other arguments: t.py --epochs 3, and t.py --epochs 4",
+        "other batch: 8 samples per step, and 16 samples per step",
+        "other script: t.py --epochs 3, and t.py --epochs 4",
         "other data: not known, and squad",
     )
     assert compare(a, b, name="b").same_machine is False
