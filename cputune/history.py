@@ -15,7 +15,7 @@ from pathlib import Path
 from cputune.documents import for_people
 from cputune.errors import CputuneError, UsageError
 from cputune.host import write_atomically
-from cputune.host.files import make_private, remove, sizes, state_folder
+from cputune.host.files import make_private, remove, sizes, user_folder
 from cputune.log import log
 from cputune.result import Result
 
@@ -40,7 +40,7 @@ class Kept:
 
 def history_folder() -> Path | None:
     """Where results are kept; None where the user has no home."""
-    state = state_folder()
+    state = user_folder("state")
     return None if state is None else state / "history"
 
 

@@ -39,8 +39,7 @@ class OptionText:
 
     Attributes:
         help: one line.
-        flag: as it is typed; None: in the library alone. A flag that begins with ``--no-``
-            switches off what is on by default.
+        flag: as it is typed; None: in the library alone.
         metavar: what stands for its value in the help.
         reads: from what is typed to the value. Raises UsageError.
         typed: back from a value to what is typed, a list where it is typed several times.
@@ -77,7 +76,11 @@ def keywords(record: Any) -> dict[str, Any]:
     return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
-_NOT_SEARCHED = ("budget", "seed", "study", "resume", "share_machine", "wait_quiet_seconds")
+_WHERE_AND_WHEN = {"budget", "study", "resume", "share_machine", "wait_quiet_seconds"}
+MAY_CHANGE = _WHERE_AND_WHEN | {"max_time_seconds", "price_per_hour"}
+"""Options that a study can be gone on with another value of; the rest is part of its identity."""
+_NOT_SEARCHED = _WHERE_AND_WHEN | {"seed"}
+"""Options that do not narrow or widen a search, or that its result tells by itself."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 

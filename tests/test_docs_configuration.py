@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cputune.cli import cli
-from cputune.cli.settings import read_settings
+from cputune.cli.settings import read_settings, take_defaults
 
 PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 
@@ -16,13 +16,16 @@ PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 def test_its_example_is_taken(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     (tmp_path / "config.toml").write_text(example)
-    context = click.Context(cli)
-    settings = read_settings(str(tmp_path / "config.toml"), cli.list_commands(context))
-    tune = cli.get_command(context, "tune")
+    root = click.Context(cli)
+    read_settings(root, cli.params[0], str(tmp_path / "config.toml"))
+    assert root.default_map is not None
+    assert root.default_map["color"] == "never"
+    tune = cli.get_command(root, "tune")
     assert tune is not None
-    assert settings.defaults(tune, "tune") == {
+    context = click.Context(tune, info_name="tune", parent=root)
+    take_defaults(context)
+    assert context.default_map == {
         "budget": "40",
         "max_time": "1h30m",
         "fix": ["precision=bf16"],
     }
-    assert settings.defaults(cli, "") == {"color": "never"}

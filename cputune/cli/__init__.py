@@ -15,7 +15,6 @@ import click
 
 from cputune.cli.output import (
     OutputError,
-    drop_output,
     guard_streams,
     print_traceback,
     report_error,
@@ -27,8 +26,8 @@ from cputune.cli.output import (
 from cputune.cli.settings import (
     common_options,
     did_you_mean,
+    place_of,
     read_settings,
-    refuse_unknown_variables,
 )
 from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
@@ -66,10 +65,6 @@ class _LazyGroup(click.Group):
         module, name = _SUBCOMMANDS[cmd_name][0].split(".")
         command = getattr(import_module(f"cputune.cli.{module}"), name)
         assert isinstance(command, click.Command)
-        if ctx.obj is not None:
-            refuse_unknown_variables(command, cmd_name)
-            own = ctx.obj.defaults(command, cmd_name)
-            ctx.default_map = {**(ctx.default_map or {}), cmd_name: own}
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -101,14 +96,6 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _SUBCOMMANDS.items()])
 
 
-def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
-    """Read the configuration file, before any other option."""
-    if ctx.resilient_parsing:  # completion
-        return
-    ctx.obj = read_settings(config, _SUBCOMMANDS)
-    ctx.default_map = ctx.obj.defaults(ctx.command, "")
-
-
 def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         from cputune import __version__
@@ -136,7 +123,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
     metavar="FILE",
     is_eager=True,
     expose_value=False,
-    callback=_read_settings,
+    callback=read_settings,
     help="Defaults of options, in place of your usual file; none reads no file.",
 )
 @click.option(
@@ -185,7 +172,6 @@ def _run() -> int:
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except OutputError as error:
-        drop_output()
         # Where the reader went away (`cputune doctor | head`) there is nothing to say.
         code = error.exit_code if error.exit_code == 141 else report_error(error)
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
@@ -217,8 +203,7 @@ def _of_ours(error: BaseException) -> CputuneError:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what can be given"
     if isinstance(error, click.BadParameter) and error.ctx is not None:
-        settings = error.ctx.find_root().obj
-        place = settings and settings.place_of(error.param, error.ctx)
-        said = f"{place}: {said}" if place else said
+        told = place_of(error.ctx, error.param)
+        said = f"{told}: {said}" if told else said
     kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
     return kind(said, hint=hint)

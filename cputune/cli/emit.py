@@ -35,7 +35,12 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
-@click.argument("result", required=False, shell_complete=complete_result)
+@click.argument(
+    "result",
+    required=False,
+    metavar="[RESULT] [-- SCRIPT ARGS...]",
+    shell_complete=complete_result,
+)
 @click.option(
     "--format",
     "-f",

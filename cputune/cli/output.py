@@ -7,18 +7,17 @@ study: where stderr is lost, they are lost silently.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import errno
 import io
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from cputune.errors import CannotError, CputuneError, UsageError
+import click
+
+from cputune.errors import CannotError, CputuneError
 from cputune.text import spelled, visible
 
 if TYPE_CHECKING:
@@ -132,14 +131,6 @@ def tell(text: str) -> None:
         sys.stderr.write(visible(text) + "\n")
 
 
-def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raise UsageError where a file could not be written, or would be replaced."""
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}", hint="make it, or choose another")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", hint="give --force to replace it")
-
-
 def print_json(document: object) -> None:
     """One document on stdout and nothing more."""
     sys.stdout.write(json_text(document))
@@ -178,43 +169,41 @@ def report_error(error: CputuneError) -> int:
                 },
             }
         )
-    red, yellow, plain = (
-        ("\x1b[31m", "\x1b[33m", "\x1b[0m") if wants_color(sys.stderr) else ("", "", "")
-    )
-    sys.stderr.write(f"{red}error:{plain} {visible(str(error))}\n")
+    _say_in("red", "error:", str(error))
     for line in (error.details or "").splitlines():
         sys.stderr.write(f"  {visible(line)}\n")
     if error.hint:
-        sys.stderr.write(f"{yellow}hint:{plain} {visible(error.hint)}\n")
+        _say_in("yellow", "hint:", error.hint)
     return error.exit_code
+
+
+def _say_in(color: str, sign: str, text: str) -> None:
+    shown = click.style(sign, fg=color) if wants_color(sys.stderr) else sign
+    sys.stderr.write(f"{shown} {visible(text)}\n")
 
 
 class OutputError(CannotError):
     """The product cannot be written: the disk is full, stdout is closed, its reader is gone."""
 
 
-class _Guarded(io.TextIOWrapper):
+class _Guarded(io.FileIO):
     """Turns a failed write into an OutputError, which click and rich let through.
 
-    For stderr the failure is ignored: it is not worth the end of a study.
+    It is told once: what is left in buffers is dropped. For stderr the failure is ignored: it is
+    not worth the end of a study.
     """
 
-    def write(self, text: str) -> int:
-        with self._guard():
-            super().write(text)
-        return len(text)
+    _lost = False
 
-    def flush(self) -> None:
-        with self._guard():
-            super().flush()
-
-    @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
+    def write(self, data: Any) -> int:
+        if self._lost:
+            return len(data)
         try:
-            yield
+            return super().write(data) or 0
         except OSError as error:
-            if self.line_buffering:  # stderr
-                return
+            if self.fileno() == 2:
+                return len(data)
+            self._lost = True
             said = f"the output cannot be written: {error.strerror or error}"
             lost = OutputError(said, hint="make room, or send it elsewhere")
             if error.errno == errno.EPIPE:
@@ -233,21 +222,13 @@ def guard_streams() -> None:
     while (number := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-    if sys.stdout is sys.__stdout__:
-        sys.stdout = _guarded(sys.__stdout__, 1)
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = _guarded(sys.__stderr__, 2)
-
-
-def _guarded(stream: TextIO | None, number: int) -> _Guarded:
-    raw = os.fdopen(number, "wb", closefd=False) if stream is None else stream.buffer
-    encoding = "utf-8" if stream is None else stream.encoding
-    return _Guarded(raw, encoding=encoding, errors=spelled.__name__, line_buffering=number == 2)
-
-
-def drop_output() -> None:
-    """Let nothing more be written to stdout: what is left in buffers would fail again."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):
+            guarded = io.TextIOWrapper(
+                io.BufferedWriter(_Guarded(number, "w", closefd=False)),
+                encoding=stream.encoding if stream else "utf-8",
+                errors=spelled.__name__,
+                line_buffering=number == 2,
+            )
+            setattr(sys, name, guarded)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli.given import complete_result, facts_or_none, opened
-from cputune.cli.output import console, print_json, refuse_existing, tell
+from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
-    force_option,
     output_option,
     wants_json,
 )
-from cputune.errors import ResultError
+from cputune.errors import ResultError, UsageError
 from cputune.host import write_atomically
 from cputune.words import slower_by
 
@@ -147,7 +146,7 @@ def history(format: str) -> None:
 @click.command(name="report", cls=ConfiguredCommand)
 @_result_argument
 @output_option("The page; - prints it.", "report.html")
-@force_option
+@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def report(result: str | None, output: str, force: bool) -> None:
     """Write a result as one page of HTML that needs no network.
 
@@ -158,8 +157,9 @@ def report(result: str | None, output: str, force: bool) -> None:
     cputune report
     cputune report cputune.json -o report.html
     """
-    if output != "-":  # refused before the work, not after it
-        refuse_existing(Path(output), force=force)
+    if not Path(output).parent.is_dir():
+        said = f"there is no directory {Path(output).parent}"
+        raise UsageError(said, hint="make it, or choose another")
     found, name = opened(result)
 
     from cputune.report.page import page

@@ -25,7 +25,12 @@ from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
-@click.argument("result", required=False, shell_complete=complete_result)
+@click.argument(
+    "result",
+    required=False,
+    metavar="[RESULT] [-- SCRIPT ARGS...]",
+    shell_complete=complete_result,
+)
 @click.option(
     "--plan",
     metavar="PLAN",

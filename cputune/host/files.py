@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from cputune.errors import CannotError, UsageError
 
@@ -168,15 +169,17 @@ def write_tree(directory: Path, files: Mapping[str, str]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def state_folder() -> Path | None:
-    """``~/.local/state/cputune`` (below ``$XDG_STATE_HOME``); None where there is no home.
+def user_folder(kind: Literal["config", "state"]) -> Path | None:
+    """``~/.config/cputune`` or ``~/.local/state/cputune``; None where there is no home.
 
-    A relative path means nothing (XDG Base Directory Specification 0.8).
+    They lie below ``$XDG_CONFIG_HOME`` and ``$XDG_STATE_HOME`` where those are set. A relative path
+    means nothing (XDG Base Directory Specification 0.8).
     """
-    from platformdirs import user_state_path
+    from platformdirs import user_config_path, user_state_path
 
+    path = user_config_path if kind == "config" else user_state_path
     try:
-        folder = user_state_path("cputune", appauthor=False)
+        folder = path("cputune", appauthor=False)
     except (RuntimeError, OSError):
         return None
     return folder if folder.is_absolute() else None

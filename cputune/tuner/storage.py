@@ -32,7 +32,7 @@ from sqlalchemy.pool import NullPool
 from cputune.documents import plain, record_of
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
-from cputune.options import TuneOptions
+from cputune.options import MAY_CHANGE, TuneOptions
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
 from cputune.tuner.reading import Run
@@ -322,13 +322,6 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-MAY_CHANGE = {
-    *("budget", "max_time_seconds", "price_per_hour", "study", "resume"),
-    *("share_machine", "wait_quiet_seconds"),
-}
-"""Options that a study can be gone on with another value of; the rest is part of its identity."""
 
 
 def identity_of(
