@@ -197,6 +197,10 @@ def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
     assert caplog.records == []
 
 
+UNREADABLE = "cannot be opened as a study"
+SET = "update {}_user_attributes set value_json='{}' where key='cputune.{}'"
+
+
 class TestDamagedStudies:
     """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
 
@@ -204,7 +208,7 @@ class TestDamagedStudies:
     def study(self, sound: Path, tmp_path: Path) -> Path:
         return Path(shutil.copy(sound, tmp_path))
 
-    def refused(self, study: Path, match: str = "cannot be opened as a study") -> None:
+    def refused(self, study: Path, match: str = UNREADABLE) -> None:
         before = study.read_bytes()
         with pytest.raises(CannotError, match=match) as caught:
             read(study)
@@ -221,32 +225,29 @@ class TestDamagedStudies:
         self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
         self.refused(tmp_path / "s.db", match="database of something else")
 
-    @pytest.mark.parametrize(
-        "table", ["studies", "trials", "study_user_attributes", "trial_user_attributes"]
-    )
-    def test_a_study_that_lost_a_table(self, study: Path, table: str) -> None:
-        self.changed(study, f"drop table {table}")
-        self.refused(study, match="tables of it are missing")
-
     def test_a_study_that_does_not_say_of_what_it_is(self, study: Path) -> None:
         self.changed(study, "delete from study_user_attributes")
         with pytest.raises(CannotError, match="does not say of what"):
             tuned(study, resume=True)
 
-    def test_a_trial_that_does_not_say_what_was_measured(self, study: Path) -> None:
-        self.changed(study, "delete from trial_user_attributes")
-        self.refused(study, match="does not say what was measured")
-
     @pytest.mark.parametrize(
-        "value",
-        ["3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}'],
+        ("command", "match"),
+        [
+            ("drop table studies", "tables of it are missing"),
+            ("drop table trials", "tables of it are missing"),
+            ("drop table study_user_attributes", "tables of it are missing"),
+            ("drop table trial_user_attributes", "tables of it are missing"),
+            ("delete from trial_user_attributes", "does not say what was measured"),
+            (SET.format("study", "7", "workload"), UNREADABLE),
+            *(
+                (SET.format("trial", value, "trial"), UNREADABLE)
+                for value in ("3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}')
+            ),
+        ],
     )
-    def test_a_damaged_attribute(self, study: Path, value: str) -> None:
-        self.changed(
-            study,
-            f"update trial_user_attributes set value_json='{value}' where key='cputune.trial'",
-        )
-        self.refused(study)
+    def test_one_that_was_changed(self, study: Path, command: str, match: str) -> None:
+        self.changed(study, command)
+        self.refused(study, match)
 
     @pytest.mark.parametrize("offset", [0, 100, 700, 3 * 4096, 20 * 4096])
     def test_a_file_with_garbage_in_it(self, study: Path, offset: int) -> None:
@@ -259,12 +260,6 @@ class TestDamagedStudies:
     def test_a_file_that_was_cut_off(self, study: Path, share: float) -> None:
         content = study.read_bytes()
         study.write_bytes(content[: int(share * len(content))])
-        self.refused(study)
-
-    def test_a_damaged_workload(self, study: Path) -> None:
-        self.changed(
-            study, "update study_user_attributes set value_json='7' where key='cputune.workload'"
-        )
         self.refused(study)
 
     @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
