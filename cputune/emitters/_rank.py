@@ -24,8 +24,8 @@ of all of them. It needs Python 3.8 and nothing else, and replaces itself (exec)
 --which A,B only print which of these hosts this one is, from 0.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
 
-A rank of MPI that cannot run dies of a signal: mpirun then ends the others, on all hosts. After a
-mere exit status those of hydra wait for it.
+A rank of MPI that cannot run ends the others, on all hosts: it asks hydra for an abort (PMI-1), and
+dies of a signal. After a mere exit status its ranks wait, those of Intel MPI after a signal too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+ABORT_SECONDS = 1.0
+"""hydra ends a rank that asked for an abort well within this."""
 
 TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 NUMBERING = {
@@ -249,8 +253,17 @@ def main() -> None:
         if options.launcher != "mpi" or "RANK" not in os.environ:
             raise
         say(f"{socket.gethostname()}: {error.args[0]}", error.args[1])
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_all_ranks()
     os.execv(sys.executable, [sys.executable, *options.command])
+
+
+def end_all_ranks() -> NoReturn:
+    """Have mpirun end the ranks of all hosts: by PMI's abort under hydra, else by a signal."""
+    with contextlib.suppress(OSError, ValueError):  # no hydra, or it closed the line
+        os.write(int(os.environ.get("PMI_FD", "")), b"cmd=abort exitcode=3\n")
+        time.sleep(ABORT_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    sys.exit(3)
 
 
 def take_place(options: argparse.Namespace, local_rank: int, local_size: int, counted: int) -> None:

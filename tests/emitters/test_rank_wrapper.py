@@ -103,6 +103,13 @@ def test_a_rank_of_mpi_that_cannot_run_dies_of_a_signal() -> None:
     assert start("--launcher", "slurm", *cpus, **SLURM).returncode == 3
 
 
+def test_under_hydra_it_asks_for_an_abort() -> None:
+    """Intel MPI lets the others wait after a signal, too."""
+    cpus = ("--cpus", f"{ALLOWED[0]}/4000", "--", "-c", "")
+    answer = start("--launcher", "mpi", *cpus, PMI_FD="1", **MPICH)
+    assert answer.stdout == "cmd=abort exitcode=3\n"
+
+
 def test_a_host_looks_for_its_own_ranks() -> None:
     lists = ("--cpus", LAST, "--cpus", "4000", "--look")
     assert start(*lists, NODE_RANK="0").returncode == 0

@@ -30,8 +30,8 @@ def test_emit_on_a_debian_host_names_the_interface_unasked(mpi: str, tmp_path: P
     options = ["-f", "mpirun", "--hosts", "alpha,beta", "-o", str(tmp_path / "launch")]
     with two_hosts(**odd) as hosts:
         said = hosts.run("alpha", [*emit, *options], env={"CPUTUNE_CONFIG": "none"}).stderr
-        assert "its own name as 127.0.1.1" in said
-        assert "So eth0 is named to every layer" in said
+        assert "Interface eth0: /etc/hosts gives alpha its own name as 127.0.1.1" in said
+        assert "beta was not seen (`cputune doctor --hosts`)" in said
         hosts.run("alpha", [str(tmp_path / "launch" / "mpirun.sh")])
         assert_four_ranks(tmp_path)
         assert [hosts.left(name) for name in hosts.names] == [[], []]
