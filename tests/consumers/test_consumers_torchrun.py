@@ -73,6 +73,8 @@ def test_two_pods_of_one_rank_train_as_planned(format, write, tiny, environment,
         timeout_seconds=200,
         show=expected.environment or (),
     )
-    checks = outcomes(seen, replace(expected, hosts=()), expected.plan, "pods", lambda *_: ())
+    told = outcomes(seen, replace(expected, hosts=()), expected.plan, "pods", dealt_out=True)
+    # No kubelet gives these pods CPUs of their own.
+    checks = [check for check in told if check.name != "affinity"]
     assert {check.state for check in checks} == {"passed"}, checks
     assert checks[0].summary.startswith("2 ranks")
