@@ -51,7 +51,7 @@ def test_the_package_is_that_of_the_distribution(
     assert found.command == command
     takes = "your decision" if found.command is None else "one command"
     assert found.worth_words == f"Worth ×1.12–1.30; {takes}."
-    assert ("is called gperftools" in found.remedy) is (command is None)
+    assert ("is gperftools" in found.remedy) is (command is None)
 
 
 def test_in_a_container_a_line_of_the_dockerfile_lasts() -> None:
@@ -63,7 +63,7 @@ def test_in_a_container_a_line_of_the_dockerfile_lasts() -> None:
 def test_conda_needs_neither_root_nor_distribution() -> None:
     found = missing(None, environment={"CONDA_PREFIX": "/opt/conda"})
     assert found.command == "conda install -c conda-forge gperftools"
-    assert found.remedy == "Install it and tune again."
+    assert found.remedy == "Install tcmalloc and tune again."
 
 
 def test_what_is_preloaded_stays_beside_the_allocator() -> None:

@@ -24,10 +24,10 @@ LOOPBACK = ("127.", "::1", "localhost")
 def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
     """RANK in the environment contradicts the MPI launcher
 
-    Symptom: all ranks believe to be rank 0, or the start hangs.
+    Symptom: every rank takes itself for rank 0, or the start hangs.
 
     Cause: accelerate reads RANK before PMI_RANK and OMPI_COMM_WORLD_RANK, so that a
-    RANK in the environment of mpirun beats the real one.
+    RANK in the environment of mpirun overrides the rank that MPI assigns.
 
     Remedy: Unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE before mpirun.
 
@@ -47,14 +47,14 @@ def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
 
 @check("master-addr", Severity.ERROR)
 def master_addr(facts: HostFacts) -> Iterator[Finding]:
-    """Ranks do not know where the first one is
+    """Ranks do not know the address of rank 0
 
     Symptom: "environment variable MASTER_ADDR expected, but not set".
 
-    Cause: mpirun numbers the ranks but tells them no address, and who sets RANK and
-    WORLD_SIZE by hand has to set the address too. torchrun does all of it.
+    Cause: mpirun numbers the ranks but gives them no address. If you set RANK and
+    WORLD_SIZE by hand, set the address too. torchrun sets all of them.
 
-    Remedy: Set MASTER_ADDR and MASTER_PORT for every rank, on one machine too.
+    Remedy: Set MASTER_ADDR and MASTER_PORT for every rank, even on one machine.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -72,13 +72,13 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
 
 @check("master-loopback", Severity.ERROR)
 def master_loopback(facts: HostFacts) -> Iterator[Finding]:
-    """Ranks on several machines are told to meet on loopback
+    """MASTER_ADDR is a loopback address, but ranks run on several machines
 
     Symptom: the job waits for ever, or "connection refused".
 
-    Cause: MASTER_ADDR names this machine itself, on every machine.
+    Cause: on each machine a loopback address means that machine itself.
 
-    Remedy: Set MASTER_ADDR to an address that the other machines reach.
+    Remedy: Set MASTER_ADDR to an address of rank 0 that the other machines can reach.
 
     Source: aws-samples/aws-do-eks#50
     """
@@ -90,14 +90,14 @@ def master_loopback(facts: HostFacts) -> Iterator[Finding]:
 
 @check("gloo-loopback", Severity.ERROR)
 def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
-    """gloo would listen on 127.0.0.1
+    """gloo would listen on a loopback address
 
     Symptom: "connectFullMesh failed" as soon as ranks run on two machines.
 
-    Cause: gloo binds to the address of the machine's own name, and /etc/hosts gives it
-    as 127.0.0.1 or 127.0.1.1 (Debian does), if only beside the right one.
+    Cause: gloo binds to the address of the machine's own name. /etc/hosts lists that name
+    with 127.0.0.1 or 127.0.1.1 (Debian does), perhaps beside the right address.
 
-    Remedy: Name the interface that the other machines reach.
+    Remedy: Set GLOO_SOCKET_IFNAME to the interface that the other machines can reach.
 
     Source: aws-samples/aws-do-eks#50
     """
@@ -120,7 +120,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: interface names differ between machines and containers.
 
-    Remedy: Name one of the interfaces there are.
+    Remedy: Name an interface that exists.
 
     Source: aws-samples/aws-do-eks#50
     """
@@ -139,10 +139,10 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     """Every rank trains alone
 
-    Symptom: several ranks, no error, and each reports world size 1 and trains everything.
+    Symptom: no error, but each of several ranks reports world size 1 and trains on all the data.
 
-    Cause: accelerate 1.13 and later take a launch without a GPU for a single process
-    unless use_cpu says that the CPU is meant.
+    Cause: without a GPU, accelerate 1.13 and later start each rank as a single process
+    unless use_cpu asks for the CPU.
 
     Remedy: Set ACCELERATE_USE_CPU=true (or --use_cpu) for every rank.
 
@@ -170,10 +170,10 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: every rank reports rank 0 of 1, or options are refused.
 
-    Cause: mpirun on PATH is of another MPI than I_MPI_ROOT, or two of them lie on PATH
-    and take different options.
+    Cause: the mpirun on PATH belongs to another MPI than I_MPI_ROOT, or mpirun and mpiexec
+    on PATH belong to two MPIs and take different options.
 
-    Remedy: Start with the mpirun that belongs to the MPI the program was built with.
+    Remedy: Use the mpirun of the MPI that the program was built with.
 
     Source: https://www.open-mpi.org/faq/?category=running#mpirun-specify-prefix
     """
@@ -196,8 +196,8 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``accelerate launch --num_processes 2`` runs one process.
 
-    Cause: for CPUs accelerate starts ranks through mpirun only, and only where a host
-    file is configured; else num_processes has no effect.
+    Cause: on CPUs accelerate starts several ranks only through mpirun, and only if a host
+    file is configured; otherwise num_processes has no effect.
 
     Remedy: Give mpirun_config.mpirun_hostfile in the YAML (a one-line host file will do), or
     launch with mpirun or torchrun.
@@ -207,7 +207,7 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
     advice = env.advised(facts)
     if facts.package("accelerate") and advice.ranks > 1 and not env.has_mpirun(facts):
         yield accelerate_one_process.finding(
-            f"accelerate is installed, mpirun is not; advised are {advice.ranks} ranks: "
+            f"accelerate is installed, mpirun is not; {advice.ranks} ranks are advised: "
             f"{advice.why}",
             command=env.advised_launch(facts),
         )
@@ -215,7 +215,7 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
 
 @check("ccl-affinity", Severity.ERROR)
 def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
-    """oneCCL workers are sent to CPUs that are not allowed
+    """oneCCL workers are bound to CPUs that are not allowed
 
     Symptom: "error while creating worker thread #0 pthread_create returns 22".
 
@@ -229,22 +229,22 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     cpus, allowed = env.ccl_worker_cpus(facts), facts.topology.allowed
     outside = set(cpus or ()) - set(allowed)
     if outside and allowed:
-        why = f" names CPUs {cpulist.render(outside)}; allowed are {cpulist.render(allowed)}"
+        why = f" names CPUs {cpulist.render(outside)}; allowed CPUs: {cpulist.render(allowed)}"
         found = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
         yield replace(found, severity=Severity.ADVICE) if env.oneccl_absent(facts) else found
 
 
 @check("ccl-workers", Severity.ERROR)
 def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
-    """Threads and oneCCL workers exceed the cores of a rank
+    """A rank has fewer cores than threads and oneCCL workers
 
     Symptom: "the number of workers exceeds the number of available cores per process".
 
-    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses. oneCCL
-    refuses more workers than a rank has cores, and disables them where they are as many.
-    Where CCL_WORKER_AFFINITY names their CPUs it does neither: they take turns with threads.
+    Cause: each oneCCL worker needs a core that no OpenMP thread uses. oneCCL refuses more
+    workers than a rank has cores, and disables workers if a rank has as many as cores. With
+    CCL_WORKER_AFFINITY it does neither: workers and OpenMP threads then share cores.
 
-    Remedy: Leave each worker a core of its own: threads + workers = cores of the rank.
+    Remedy: Give each worker a core of its own: threads + workers = cores of the rank.
 
     Source: uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html
     """
@@ -258,7 +258,7 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
     elif workers <= cores or env.value(facts, "CCL_WORKER_AFFINITY"):
         severity = Severity.WARNING
     yield ccl_workers.finding(
-        f"CCL_WORKER_COUNT={workers}, OMP_NUM_THREADS={threads or '(unset)'}; usable cores of a "
+        f"CCL_WORKER_COUNT={workers}, OMP_NUM_THREADS={threads or '(unset)'}; usable cores per "
         f"rank: {cores}",
         severity=severity,
         command=_fewer_workers(facts),
@@ -280,10 +280,10 @@ def _fewer_workers(facts: HostFacts) -> str:
 def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     """oneCCL without an MPI launcher
 
-    Symptom: hangs after "did not find MPI-launcher specific variables".
+    Symptom: the launch hangs after "did not find MPI-launcher specific variables".
 
-    Cause: oneCCL takes its ranks from an MPI launcher. Under torchrun or in a pod it
-    finds none, and waits.
+    Cause: oneCCL reads rank numbers from an MPI launcher. Under torchrun or in a pod there
+    are none, and oneCCL waits.
 
     Remedy: Launch with mpirun, or use the gloo backend.
 
@@ -293,7 +293,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     if bindings is None or env.under_mpi(facts):
         return
     if _finds_no_mpi(facts):
-        why = " selects oneCCL, and no MPI variables (PMI_RANK) are there"
+        why = " selects oneCCL, but no MPI variables (PMI_RANK) are set"
         yield env.unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
     elif not env.has_mpirun(facts):
         yield ccl_without_mpi.finding(
@@ -303,7 +303,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _finds_no_mpi(facts: HostFacts) -> bool:
-    """Whether ranks that no MPI launcher started will speak oneCCL, and look for one."""
+    """Whether ranks will use oneCCL and look for an MPI launcher that did not start them."""
     started = env.world_size(facts) is not None or env.under_torchrun(facts)
     by_itself = (env.value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
     asked = started and bool(env.number(facts, "CCL_WORKER_COUNT"))
@@ -312,24 +312,24 @@ def _finds_no_mpi(facts: HostFacts) -> bool:
 
 @check("gloo-slow", Severity.ADVICE)
 def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
-    """gloo is used although oneCCL is here
+    """gloo is used although oneCCL is installed
 
     Symptom: gradients take longer to exchange than to compute.
 
-    Cause: gloo is the default on CPUs. Where the oneCCL bindings fit torch, and ranks
-    are started by mpirun, ccl uses shared memory and worker threads of its own.
+    Cause: gloo is the default on CPUs. If the oneCCL bindings fit torch and mpirun starts
+    the ranks, ccl works too: it has shared memory and worker threads of its own.
 
-    Remedy: Compare the two: oneCCL was 14 % faster with two ranks of a small BERT.
+    Remedy: Compare both: oneCCL was 14 % faster with two ranks of a small BERT.
 
     Source: uxlfoundation/oneCCL#168
     """
     v = versions_of(facts)
-    # oneccl-torch-mismatch and oneccl-unused tell of bindings that do not fit or are not used.
+    # oneccl-torch-mismatch and oneccl-unused report bindings that do not fit or are not used.
     fits = v.oneccl and v.torch and not oneccl_torch(v) and not ccl_refusals(v)
     if fits and env.mpi_launchers(facts) and not env.number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
             f"oneccl_bind_pt {v.oneccl} fits torch {v.torch}; CCL_WORKER_COUNT is "
-            f"{env.value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate takes gloo",
+            f"{env.value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate uses gloo",
             command=env.advised_launch(facts, "train.py --ddp_backend ccl", ccl=True),
         )
 

@@ -26,14 +26,14 @@ _LONG_BLOCKTIME_MS = 1000
 
 @check("intel-only", Severity.ADVICE)
 def intel_only(facts: HostFacts) -> Iterator[Finding]:
-    """Intel's extensions on a processor that is not Intel's
+    """IPEX or oneCCL on a processor that is not Intel's
 
     Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
 
-    Cause: they are built for x86-64 with AVX2 or more and tested on Intel's processors.
-    On AMD they run, untested by their makers; on Arm there is no build of them.
+    Cause: both are built for x86-64 with AVX2 or more and tested on Intel's processors.
+    On AMD they run, untested by Intel; for Arm there is no build.
 
-    Remedy: Measure without them: upstream torch uses oneDNN on AMD and Arm as well.
+    Remedy: Measure without them: plain torch uses oneDNN on AMD and Arm as well.
 
     Source: https://github.com/intel/intel-extension-for-pytorch#system-requirements
     """
@@ -49,15 +49,15 @@ def intel_only(facts: HostFacts) -> Iterator[Finding]:
 
 @check("preload-dead", Severity.WARNING)
 def preload_dead(facts: HostFacts) -> Iterator[Finding]:
-    """LD_PRELOAD names what cannot be loaded
+    """LD_PRELOAD names a file that cannot be loaded
 
     Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
 
-    Cause: the path is another machine's, a directory, or holds a variable that nobody has
-    expanded; or a bare name lies where ld.so does not search. Debian and Ubuntu name the
-    files with their version (libtcmalloc.so.4), and scripts look for libtcmalloc.so.
+    Cause: the path is another machine's, a directory, or holds an unexpanded variable; or it
+    is a bare name that ld.so does not find in the folders it searches. Debian and Ubuntu put
+    the version in the name (libtcmalloc.so.4), but scripts look for libtcmalloc.so.
 
-    Remedy: Name the file that is there; ld.so goes on without what it does not find.
+    Remedy: Name a file that exists; ld.so skips one that it does not find.
 
     Source: intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983
     """
@@ -67,14 +67,14 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in found.values() if lib)]))
     for path, there in found.items():
         yield preload_dead.finding(
-            f"{path} is no file that ld.so finds and may read"
-            + (f"; {there.name} lies at {there.path}" if there else ""),
+            f"ld.so cannot find or read {path}"
+            + (f"; {there.name} is at {there.path}" if there else ""),
             command=f"export LD_PRELOAD={shlex.quote(wanted)}" if wanted else "unset LD_PRELOAD",
         )
 
 
 def _library_for(path: str, facts: HostFacts) -> Library | None:
-    """The library of this machine that a dead path means."""
+    """The library of this machine that a path to no file was meant to name."""
     name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
     return facts.library(name) if name else None
 
@@ -83,12 +83,12 @@ def _library_for(path: str, facts: HostFacts) -> Library | None:
 def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     """Two OpenMP runtimes in one process
 
-    Symptom: "OMP: Error #15", wrong results, or threads of two teams on the same cores.
+    Symptom: "OMP: Error #15", wrong results, or two teams of threads on the same cores.
 
     Cause: each runtime has a thread pool of its own. KMP_DUPLICATE_LIB_OK only silences
     the message. ``doctor --deep`` counts the runtimes that ``import torch`` loads.
 
-    Remedy: Keep one: preload libiomp5 alone, or none and let torch use the libgomp it brings.
+    Remedy: Keep one: preload libiomp5 alone, or preload none and let torch use its own libgomp.
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
@@ -106,10 +106,10 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
 def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
     """A variable is set for a library that is not loaded
 
-    Symptom: a variable out of a tuning guide changes nothing.
+    Symptom: a variable from a tuning guide changes nothing.
 
-    Cause: KMP_* are read by Intel's and LLVM's OpenMP (pip's torch brings GNU's),
-    MALLOC_CONF by jemalloc.
+    Cause: only Intel's and LLVM's OpenMP read KMP_* (pip's torch brings GNU's), and only
+    jemalloc reads MALLOC_CONF.
 
     Remedy: Preload the library, or unset the variable.
 
@@ -121,17 +121,17 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
         for name in names:
             if env.value(facts, name) and not there[library]:
                 yield setting_without_library.finding(
-                    f"{name}={env.value(facts, name)}, and LD_PRELOAD holds no {library}"
+                    f"{name}={env.value(facts, name)}, but LD_PRELOAD does not name {library}"
                 )
 
 
 @check("conda-pip-mixed", Severity.ADVICE)
 def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
-    """conda and pip both brought parts of the stack
+    """conda and pip each installed parts of the stack
 
     Symptom: two OpenMP runtimes, "undefined symbol", a package that comes back after removal.
 
-    Cause: neither tool sees the libraries that the other brought; conda's numpy loads
+    Cause: neither tool knows the libraries that the other installed; conda's numpy loads
     MKL and libiomp5, pip's torch loads its own libgomp.
 
     Remedy: Install the whole stack with one of them, in a fresh environment.
@@ -154,15 +154,15 @@ _FASTER = re.compile(r"lib(?:tc|je|mi)malloc")
 
 @check("allocator-default", Severity.ADVICE)
 def allocator_default(facts: HostFacts) -> Iterator[Finding]:
-    """A faster allocator is here and not used
+    """tcmalloc is installed but not used
 
     Symptom: much time in page faults; every step frees and maps large tensors again.
 
-    Cause: glibc's malloc returns large blocks to the kernel at once, and tcmalloc keeps them.
-    What is gained depends on the model and on the machine. jemalloc as it is returns them too, and
-    was slower than none where it was measured: it is not advised. The tuner has it keep them.
+    Cause: glibc's malloc returns large blocks to the kernel at once; tcmalloc keeps them. The gain
+    depends on the model and the machine. jemalloc with its defaults returns them too, and was
+    slower than glibc's malloc where it was measured. The tuner sets jemalloc to keep them.
 
-    Remedy: Preload it; the tuner measures whether it helps.
+    Remedy: Preload tcmalloc; the tuner measures whether it helps.
 
     Source:
     https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
@@ -180,21 +180,21 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
 
 @check("allocator-missing", Severity.ADVICE)
 def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
-    """tcmalloc is not installed, and it often pays
+    """tcmalloc is not installed; it often makes training faster
 
-    Symptom: none shows; the tuner cannot try what is not there.
+    Symptom: none; the tuner cannot try tcmalloc.
 
-    Cause: glibc's malloc returns large blocks to the kernel at once, and tcmalloc, which keeps
-    them, is a package of its own. Measured on virtual machines of two cores, with a 4-layer BERT
-    in bf16: 1.12 times as fast (± 0.05) with live processes side by side, and up to 1.3 times as
-    fast as plain python in whole launches; jemalloc 0.89 times (± 0.05). Your model may gain
-    more or nothing: tune again. On RHEL and its kin it is in EPEL.
+    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc keeps them, but is
+    a package of its own. Measured on virtual machines of two cores, with a 4-layer BERT in bf16:
+    training was 1.12 times as fast (± 0.05) in processes that ran side by side, up to 1.3 times as
+    fast as plain python in whole launches; with jemalloc 0.89 times (± 0.05). Your model may
+    gain more or nothing. On RHEL and its derivatives tcmalloc is in EPEL.
 
-    Without root, conda-forge has it (gperftools); or take Debian's package apart:
+    Without root, install gperftools from conda-forge, or unpack Debian's package:
     `apt-get download libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, and
     copy `there/usr/lib/*/libtcmalloc_minimal.so.4*` to `$VIRTUAL_ENV/lib`, where it is found.
 
-    Remedy: Install it and tune again.
+    Remedy: Install tcmalloc and tune again.
 
     Source:
     https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
@@ -205,14 +205,14 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     if env.value(facts, "CONDA_PREFIX"):
         command = "conda install -c conda-forge gperftools"
     elif command is None:
-        remedy += " Its package is called gperftools, or libtcmalloc-minimal4 on Debian's kin."
+        remedy += " Its package is gperftools, or libtcmalloc-minimal4 on Debian's derivatives."
     elif facts.settings.container:
         command = f"apt-get update && {command}" if command.startswith("apt") else command
-        remedy += f" It lasts with a line in the Dockerfile: RUN {command}"
+        remedy += f" To keep it in the image, add to the Dockerfile: RUN {command}"
     else:
         command = f"sudo {command}"
     yield allocator_missing.finding(
-        "no libtcmalloc in the environment's and the system's library folders",
+        "no libtcmalloc in the library folders of the environment and the system",
         command=command,
         remedy=remedy,
     )

@@ -21,15 +21,15 @@ FEWEST_PERIODS = 100
 
 @check("ranks-auto", Severity.WARNING)
 def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
-    """The number of ranks is left to torchrun's guess
+    """torchrun chooses the number of ranks
 
     Symptom: a pod runs out of memory or hangs right after its start.
 
     Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
-    container may use, and each of them holds the whole model and as many threads as
+    container may use. Each process holds the whole model and starts as many threads as
     the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
 
-    Remedy: Give the number of ranks of each node yourself: one per socket or NUMA node.
+    Remedy: Set the number of ranks per node yourself: one per socket or NUMA node.
 
     Source: kubeflow/trainer#2407
     """
@@ -39,7 +39,7 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
     cores, online = len(usable_cores(facts)), len(facts.topology.online)
     yield ranks_auto.finding(
         f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
-        f"cores that may be used: {cores}",
+        f"usable cores: {cores}",
         severity=Severity.ERROR if cores < online else None,
         command=f"export PET_NPROC_PER_NODE={env.advised(facts).ranks}",
     )
@@ -51,9 +51,9 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training in a container is many times slower than its CPU limit explains.
 
-    Cause: the limit is a cgroup quota of CPU time, which no library looks at. torch
-    starts one thread per core that it sees; together they use up the quota early in
-    every period of 100 ms, and then all of them stand still until the next.
+    Cause: the limit is a cgroup quota of CPU time, which no library reads. torch starts
+    one thread per core that it sees; together the threads use up the quota early in every
+    period of 100 ms, and then all of them stop until the next period.
 
     Remedy: Start as many threads as the quota has whole CPUs.
 
@@ -63,7 +63,7 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     if quota is not None and threads > max(1, math.floor(quota)):
         asked = env.value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
         yield quota_threads.finding(
-            f"the cgroup gives {quota:g} CPUs of time, a training process starts "
+            f"the cgroup quota is {quota:g} CPUs, a training process starts "
             f"{threads} threads (OMP_NUM_THREADS: {asked})",
             command=f"export OMP_NUM_THREADS={env.advised(facts).threads}",
         )
@@ -71,14 +71,14 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
 
 @check("quota-throttled", Severity.WARNING)
 def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
-    """This cgroup is being throttled
+    """This container is throttled
 
     Symptom: steps take much longer than the CPU time they use, again and again.
 
-    Cause: the kernel stopped the cgroup because its quota was used up. ``cpu.stat``
-    counts the periods in which that happened, over the whole life of the container.
+    Cause: the kernel stopped the container's cgroup because its CPU quota was used up.
+    ``cpu.stat`` counts these periods over the whole life of the container.
 
-    Remedy: Start fewer threads, or ask for a higher CPU limit.
+    Remedy: Start fewer threads, or set a higher CPU limit.
 
     Source: onyx-dot-app/onyx#12351, https://docs.kernel.org/scheduler/sched-bwc.html
     """
@@ -115,20 +115,20 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     fewer = env.advised(facts).threads
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
-        remedy=None if threads > 1 else "Start fewer ranks: one thread each is too much already.",
+        remedy=None if threads > 1 else "Start fewer ranks: each has one thread only.",
         command=f"export OMP_NUM_THREADS={fewer}" if threads > 1 else None,
     )
 
 
 @check("one-core", Severity.WARNING)
 def one_core(facts: HostFacts) -> Iterator[Finding]:
-    """One core of this machine may be used
+    """Only one core of this machine may be used
 
     Symptom: training runs on one core, whatever is set, and all others are idle.
 
-    Cause: a cpuset, a scheduler or taskset leaves one CPU (or the siblings of one core).
+    Cause: a cpuset, a scheduler or taskset allows one CPU (or the siblings of one core).
 
-    Remedy: Give the container or the shell more CPUs, where that was not meant.
+    Remedy: Give the container or the shell more CPUs, unless the limit is intended.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files
     """
@@ -137,7 +137,7 @@ def one_core(facts: HostFacts) -> Iterator[Finding]:
         return  # one rank of several, which its launcher has bound
     if topology.cores_known and topology.physical_cores > 1 and len(topology.allowed_cores) == 1:
         yield one_core.finding(
-            f"CPU {cpulist.render(topology.allowed)} is allowed; the machine has "
+            f"allowed CPUs: {cpulist.render(topology.allowed)}; the machine has "
             f"{topology.physical_cores} cores, CPUs {cpulist.render(topology.online)}"
         )
 
@@ -153,9 +153,9 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     Symptom: the process is killed (exit code 137) in its first steps.
 
     Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in
-    each rank; the activations of a step come on top. The limit is the container's, else
-    the machine's. The tuner counts by the same rule, and leaves such plans out. The models
-    of the Hugging Face CPU guides are looked at here.
+    each rank, and the activations of a step add to that. The limit is the container's, or
+    else the machine's. The check takes the models of the Hugging Face CPU guides. The tuner
+    counts in the same way, and leaves out plans that do not fit.
 
     Remedy: Raise the limit, or train a smaller model; each rank has its own weights and moments.
 
@@ -168,7 +168,7 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     short = [f"{name} {need / GIB:.1f} GiB" for name, need in needs.items() if need > room]
     if short:
         yield memory_limit.finding(
-            f"there is room for {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}",
+            f"{room / GIB:.1f} GiB may be used; one rank needs at least: {', '.join(short)}",
             severity=Severity.ERROR if len(short) == len(GUIDES) else None,
         )
 
@@ -179,11 +179,10 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: resident memory grows for hours when batches vary in length.
 
-    Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them, buffers
-    included. With little memory that is what a job dies of.
+    Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them, with their
+    buffers. A job with little memory is killed by that.
 
-    Remedy: Pad to a fixed length, or keep fewer compiled kernels by the capacity variables; for
-    inference on single shapes LRU_CACHE_CAPACITY=1.
+    Remedy: Pad to a fixed length, or keep fewer compiled kernels (the *_CACHE_CAPACITY variables).
 
     Source: pytorch/pytorch#98688, pytorch/pytorch#29893
     """
@@ -202,11 +201,11 @@ SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
 FEWEST_OPEN_FILES = 1024
 FEW_OPEN_FILES = 256
-"""Of which an interpreter with torch and a loader with two workers takes most."""
+"""An interpreter with torch and a loader with two workers uses most of these."""
 THREADS_PER_CPU = 3
-"""OpenMP's team, torch's pool between operations, and the tokenizers' pool have one each."""
+"""OpenMP's team, torch's inter-op pool and the tokenizers' pool each have one per CPU."""
 OTHER_THREADS = 32
-"""Of the interpreter, autograd, gloo or oneCCL, and a few DataLoader workers."""
+"""Threads of the interpreter, autograd, gloo or oneCCL, and a few DataLoader workers."""
 
 
 @check("shm-small", Severity.WARNING)
@@ -215,9 +214,8 @@ def shm_small(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Bus error" or "unable to write to file </torch_…>" in a DataLoader worker.
 
-    Cause: workers hand batches over through /dev/shm, and so do oneCCL and Open MPI
-    between ranks. Docker gives 64 MiB unless told otherwise, and a write beyond the
-    end of it kills the process.
+    Cause: DataLoader workers pass batches through /dev/shm; oneCCL and Open MPI use it
+    between ranks. Docker's default is 64 MiB. A write when it is full kills the process.
 
     Remedy: Give the container more shared memory: docker run --shm-size=1g, or in Kubernetes an
     emptyDir of medium Memory at /dev/shm; or train with --dataloader_num_workers 0.
@@ -227,7 +225,7 @@ def shm_small(facts: HostFacts) -> Iterator[Finding]:
     size = facts.limits.shm_bytes
     if size is not None and size < SHM_SMALL_BYTES:
         yield shm_small.finding(
-            f"/dev/shm holds {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
+            f"/dev/shm has {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
         )
 
 
@@ -237,10 +235,10 @@ def shm_full(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Bus error" in a DataLoader worker, although /dev/shm is large.
 
-    Cause: killed jobs leave their segments behind (torch_…, vader_segment…, psm_…), and
-    they count as memory until somebody removes them.
+    Cause: killed jobs leave files there (torch_…, vader_segment…, psm_…), which take up
+    memory until they are removed.
 
-    Remedy: Remove what ended jobs have left there, or give it more memory.
+    Remedy: Remove the files of jobs that have ended, or make /dev/shm larger.
 
     Source: pytorch/pytorch#16979
     """
@@ -255,12 +253,12 @@ def shm_full(facts: HostFacts) -> Iterator[Finding]:
 
 @check("processes-few", Severity.WARNING)
 def processes_few(facts: HostFacts) -> Iterator[Finding]:
-    """Fewer threads may be started than training needs
+    """The limit of processes is below the threads that training starts
 
     Symptom: "Resource temporarily unavailable" or "can't start new thread".
 
-    Cause: for the kernel a thread is a process. The limit of a container (pids.max) and of
-    a user (ulimit -u) count each of them, and a rank starts several for each CPU.
+    Cause: the limits of a container (pids.max) and of a user (ulimit -u) count threads as
+    processes, and a rank starts several threads for each CPU.
 
     Remedy: Raise the limit (ulimit -u, docker run --pids-limit, podPidsLimit of the kubelet), or
     train with fewer threads.
@@ -275,7 +273,7 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
     for name, left in (("pids.max", pids), ("ulimit -u", processes)):
         if left is not None and left < needed:
             yield processes_few.finding(
-                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed}"
+                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed} threads"
             )
 
 
@@ -301,14 +299,14 @@ def memlock_small(facts: HostFacts) -> Iterator[Finding]:
 
 @check("open-files", Severity.ADVICE)
 def open_files(facts: HostFacts) -> Iterator[Finding]:
-    """Few open files are allowed
+    """The limit of open files is low
 
     Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
 
-    Cause: each tensor that a worker hands over holds a file descriptor.
+    Cause: each tensor that a worker passes on holds a file descriptor.
 
-    Remedy: Raise the soft limit in the shell that trains; the hard one by limits.conf or docker
-    --ulimit nofile.
+    Remedy: Raise the soft limit in the shell that trains; raise the hard limit in limits.conf or
+    with docker --ulimit nofile.
 
     Source: pytorch/pytorch#11201
     """
@@ -316,8 +314,8 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
     if limit is not None and limit < FEWEST_OPEN_FILES:
         can_be_raised = most is None or most > limit
         yield open_files.finding(
-            f"{limit} open files are allowed (hard limit: {most}), {FEWEST_OPEN_FILES} is the "
-            "usual least",
+            f"{limit} open files are allowed (hard limit: {most}); {FEWEST_OPEN_FILES} is the "
+            "usual minimum",
             severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
             command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
         )

@@ -1,4 +1,4 @@
-"""What a diagnosis cannot do without, and did not find."""
+"""The machine: facts that are missing, load, memory, frequency, sockets and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LITTLE_MEMORY_SHARE = 0.05
 def facts_missing(facts: HostFacts) -> Iterator[Finding]:
     """The doctor cannot see basic facts of this machine
 
-    Symptom: few findings, and many facts that are unknown.
+    Symptom: few findings, and many unknown facts.
 
-    Cause: /proc or /sys is not mounted, is hidden by a sandbox, or a recording is empty
-    or damaged. Checks stay silent on what is unknown, so that this diagnosis says little.
+    Cause: /proc or /sys is not mounted or is hidden by a sandbox, or a recording is empty
+    or damaged. A check reports nothing if its facts are unknown.
 
     Remedy: Look at /proc and /sys of this machine (or record it again with doctor --record).
 
@@ -51,11 +51,11 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training is several times slower than yesterday.
 
-    Cause: OpenMP threads meet at barriers; the one that shares its CPU with another
-    process is late each time, and the rest spins. One busy neighbour on two cores
-    cost a factor of nine.
+    Cause: OpenMP threads wait for each other at barriers. A thread that shares its CPU with
+    another process is late each time, and the other threads spin. One busy process on two
+    cores made training nine times slower.
 
-    Remedy: End it, or wait: with one CPU taken, every thread of a team waits for it.
+    Remedy: End the other process, or wait until it has ended.
 
     Source: https://docs.kernel.org/accounting/psi.html
     """
@@ -63,7 +63,7 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
     busy = sum(process.cpu_share for process in load.busy)
     average, pressure = load.average_1min, load.cpu_pressure_percent
     seen = []
-    # The load average remembers what has ended; the one thread that runs now is ours.
+    # The load average still counts processes that ended; the one thread that runs now is ours.
     over = load.running_threads is not None and load.running_threads <= 1
     if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
         seen.append(f"load average {average:g} on {cpus} CPUs")
@@ -84,7 +84,7 @@ def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: a virtual machine is slower at some hours.
 
-    Cause: its virtual CPUs wait for real ones; /proc/stat counts that as steal.
+    Cause: virtual CPUs wait for real ones; /proc/stat counts that time as steal.
 
     Remedy: Ask for dedicated CPUs, or use another host.
 
@@ -97,14 +97,14 @@ def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
 
 @check("memory-low", Severity.WARNING)
 def memory_low(facts: HostFacts) -> Iterator[Finding]:
-    """Most of the memory is taken
+    """Most of the memory is in use
 
     Symptom: training is killed in its first steps on a machine with much memory.
 
-    Cause: other processes, files in /dev/shm or reserved huge pages hold it. Available is
-    what is free or can be freed: file cache does not count as taken.
+    Cause: other processes, files in /dev/shm or reserved huge pages hold the memory.
+    "Available" is memory that is free or can be freed: file cache counts as available.
 
-    Remedy: End what holds it, before training starts.
+    Remedy: Free the memory before training starts.
 
     Source: https://docs.kernel.org/filesystems/proc.html#meminfo
     """
@@ -152,9 +152,9 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     Symptom: steps vary, short kernels run below the nominal frequency.
 
     Cause: powersave, ondemand, conservative and schedutil raise the frequency only after
-    load was seen; waits at barriers look like idleness. Drivers in active mode
-    (intel_pstate, amd-pstate-epp) choose by themselves: there "powersave" is only a name, and
-    the energy preference decides.
+    load was seen; threads that wait at barriers look idle. Drivers in active mode
+    (intel_pstate, amd-pstate-epp) choose the frequency themselves, by the energy preference:
+    with them "powersave" is only a name.
 
     Remedy: Choose the performance governor while training.
 
@@ -184,7 +184,7 @@ def turbo_off(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: cores never exceed their base frequency.
 
-    Cause: no_turbo (intel_pstate) or boost (cpufreq) was set, here or in the firmware.
+    Cause: turbo was switched off by no_turbo (intel_pstate), boost (cpufreq) or the firmware.
 
     Remedy: Switch it on, unless even timing matters more than speed.
 
@@ -205,9 +205,9 @@ def huge_pages(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: many TLB misses and page faults with large tensors.
 
-    Cause: with ``never`` every tensor lies in pages of 4 KiB.
+    Cause: with ``never`` all memory is in pages of 4 KiB.
 
-    Remedy: Allow them, at least on request (madvise): allocators and torch ask for them.
+    Remedy: Allow huge pages, at least on request (madvise): allocators and torch request them.
 
     Source: https://docs.kernel.org/admin-guide/mm/transhuge.html
     """
@@ -224,8 +224,8 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: page faults and jitter in steps although each rank is bound to its node.
 
-    Cause: automatic NUMA balancing unmaps pages to learn who uses them. It helps
-    unbound processes and costs bound ones.
+    Cause: automatic NUMA balancing unmaps pages to learn which CPU uses them. It helps
+    unbound processes and slows bound ones down.
 
     Remedy: Switch it off where ranks are bound to nodes, as tuned launches do.
 
@@ -249,8 +249,8 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: half the speed on a cloud machine, with scripts that bind CPUs 0 to n-1.
 
-    Cause: servers number the first threads of all cores first; clouds number both
-    threads of a core one after the other, so that "0-15" is eight cores.
+    Cause: most servers number the first threads of all cores first. Clouds number both
+    threads of a core one after the other, so that CPUs 0-15 are eight cores.
 
     Remedy: Bind by cores: take one CPU of each sibling pair, or whole pairs.
 
@@ -267,12 +267,12 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
 
 @check("sockets-of-one-core", Severity.ADVICE)
 def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
-    """Sockets of one core
+    """Every socket has one core
 
-    Symptom: one rank per socket, as the guides say, starts a rank on every CPU.
+    Symptom: one rank per socket, as guides advise, starts a rank on every CPU.
 
-    Cause: the virtual machine was defined with one core per socket, which says nothing
-    about the hardware below.
+    Cause: the virtual machine was defined with one core per socket, whatever the hardware
+    below it is.
 
     Remedy: Ignore sockets here: one rank per NUMA node, with a thread per core.
 
@@ -294,7 +294,7 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
     Symptom: one rank per socket is slower than expected.
 
     Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD) half or more of a
-    rank's memory is in another node of the same socket.
+    rank's memory is on another node of the same socket.
 
     Remedy: Let cputune tune measure a rank per NUMA node beside a rank per socket.
 
@@ -314,11 +314,11 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
 def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     """A NUMA node has memory but no CPUs
 
-    Symptom: one rank per NUMA node is one too many, or numactl refuses a node.
+    Symptom: one rank per NUMA node gives too many ranks, or numactl refuses a node.
 
-    Cause: HBM in flat mode, CXL and persistent memory show as nodes without CPUs.
+    Cause: HBM in flat mode, CXL and persistent memory appear as nodes without CPUs.
 
-    Remedy: Count ranks by the nodes with CPUs; prefer HBM where the model fits it, leave CXL alone.
+    Remedy: Count only nodes with CPUs; prefer HBM if the model fits into it, do not use CXL.
 
     Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
@@ -341,10 +341,10 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: a rank that is bound to a node is killed while the machine has memory.
 
-    Cause: numactl --membind takes from that node alone. File cache counts as used
-    here; the kernel gives it back on demand, but slowly.
+    Cause: numactl --membind allocates memory on that node only. File cache counts as used
+    here; the kernel frees it on demand, but slowly.
 
-    Remedy: Free it before binding memory to that node, or bind CPUs alone.
+    Remedy: Free memory on that node before binding memory to it, or bind CPUs only.
 
     Source: https://docs.kernel.org/mm/numa.html
     """
@@ -362,10 +362,10 @@ def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: fewer cores than the data sheet says.
 
-    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then all
-    that is missing are second threads, and nothing is lost).
+    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then only
+    second threads of cores are missing, and nothing is lost).
 
-    Remedy: Switch them on, unless that was meant.
+    Remedy: Switch them on, unless they are off on purpose.
 
     Source: https://docs.kernel.org/core-api/cpu_hotplug.html
     """

@@ -1,4 +1,4 @@
-"""What the CPU computes natively, what is asked of it, and what holds it back."""
+"""Precisions and instruction sets that the CPU has, and variables that limit them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: a fast machine trains like an old one; bf16 is slower than fp32.
 
-    Cause: ONEDNN_MAX_CPU_ISA (once DNNL_MAX_CPU_ISA), ATEN_CPU_CAPABILITY or
-    MKL_ENABLE_INSTRUCTIONS caps what the libraries may use below what the CPU has.
+    Cause: ONEDNN_MAX_CPU_ISA (formerly DNNL_MAX_CPU_ISA), ATEN_CPU_CAPABILITY or
+    MKL_ENABLE_INSTRUCTIONS limits libraries to older instructions than the CPU has.
 
-    Remedy: Unset it, unless it works around a crash.
+    Remedy: Unset the variable, unless it works around a crash.
 
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
@@ -64,13 +64,13 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
 
 @check("amx-doubtful", Severity.WARNING)
 def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
-    """The machine shows AMX, but may not give it
+    """The CPU reports AMX, but AMX may not work
 
-    Symptom: "Illegal instruction" in the first bf16 product on a virtual machine.
+    Symptom: "Illegal instruction" in the first bf16 matrix product on a virtual machine.
 
-    Cause: hypervisor or kernel passes the CPUID bits of AMX on, but not the tiles
-    themselves. Linux gives them from 5.16 on; a VM that shows amx_tile alone, or AMX
-    without AVX-512, was put together by hand.
+    Cause: the hypervisor or the kernel passes on the CPUID bits of AMX, but not the tiles
+    themselves. Linux supports them from 5.16 on. A virtual machine that reports amx_tile
+    alone, or AMX without AVX-512, has a CPU model that was edited by hand.
 
     Remedy: Run doctor --deep; if it reports a crash, set the variable, which keeps oneDNN from
     using AMX.
@@ -125,8 +125,8 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: bf16 is three to four times slower than fp32.
 
-    Cause: without avx512_bf16, AMX or Arm's bf16 every product is computed in fp32 after
-    a conversion, so that bf16 costs time instead of saving it.
+    Cause: without avx512_bf16, AMX or Arm's bf16 every product is converted and computed in
+    fp32, so that bf16 costs time instead of saving it.
 
     Remedy: Train in fp32: without --bf16, and with mixed_precision no.
 
@@ -140,7 +140,7 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
         yield bf16_slow.finding(
             f"ACCELERATE_MIXED_PRECISION=bf16, but {seen}",
             severity=Severity.WARNING,
-            title="bf16 is asked for, but this CPU has no bf16 instructions",
+            title="bf16 is requested, but this CPU has no bf16 instructions",
             command="export ACCELERATE_MIXED_PRECISION=no",
         )
     else:
@@ -151,12 +151,12 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
 def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     """This CPU computes bf16 natively
 
-    Symptom: training runs in fp32 at a fraction of what the machine can do.
+    Symptom: training runs in fp32, several times slower than it could.
 
-    Cause: nothing turns bf16 on by itself. AMX and avx512_bf16 multiply it several times
-    as fast as fp32.
+    Cause: training uses bf16 only on request. AMX and avx512_bf16 multiply bf16 several
+    times as fast as fp32.
 
-    Remedy: Train with --bf16 --use_cpu; --bf16 alone is refused without a GPU ("Your setup
+    Remedy: Train with --bf16 --use_cpu; without a GPU, --bf16 alone is refused ("Your setup
     doesn't support bf16/gpu"), whatever ACCELERATE_USE_CPU says.
 
     Source: huggingface/transformers#20445,

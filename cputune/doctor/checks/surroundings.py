@@ -1,4 +1,4 @@
-"""What stands around a launch: variables of libraries, folders, and what shadows a module."""
+"""The surroundings of a launch: variables of libraries, folders, files that shadow a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
-    """Variables of a launch that is not around us: no launcher set them, and no cluster."""
+    """Variables of an earlier launch: neither a launcher nor a cluster set them for this one."""
     cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
     within = env.under_mpi(facts) or env.under_torchrun(facts)
     if within or any(env.value(facts, name) for name in cluster):
@@ -34,13 +34,13 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     """Variables of a launch are left in this shell
 
     Symptom: "environment variable MASTER_ADDR expected, but not set", a process that waits for
-    ever, or a program of one process that takes itself for one of several.
+    ever, or a single process that takes itself for one of several ranks.
 
-    Cause: LOCAL_RANK alone makes Trainer start a process group, and RANK with WORLD_SIZE lets it
-    wait for ranks that nobody starts. Launchers set all of them in the ranks that they start, and
-    none of them in a shell.
+    Cause: LOCAL_RANK alone makes Trainer start a process group; with RANK and WORLD_SIZE, Trainer
+    waits for ranks that nobody starts. Launchers set these variables only in the ranks that they
+    start, never in a shell.
 
-    Remedy: Unset them. Where you start each rank by hand, in a shell of its own, they are meant.
+    Remedy: Unset them, unless you start each rank by hand in a shell of its own.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -48,13 +48,13 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     if left:
         said = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
         yield launch_left_over.finding(
-            f"{said}, and no launcher is around us", command=f"unset {' '.join(left)}"
+            f"{said}, but no launcher runs here", command=f"unset {' '.join(left)}"
         )
 
 
 @check("module-shadowed", Severity.ERROR)
 def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
-    """A file of yours is imported in the place of a library
+    """A file of yours is imported instead of a library
 
     Symptom: "cannot import name 'nn' from 'torch' (/home/you/torch.py)", "module 'datasets' has
     no attribute 'Dataset'", often called a circular import.
@@ -62,7 +62,7 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
     Cause: Python searches the folder of the script (with -m and -c the working folder), then
     PYTHONPATH, and only then its own modules and the installed ones.
 
-    Remedy: Rename it, and what imports it; or take the folder off PYTHONPATH.
+    Remedy: Rename the file and correct its imports, or remove its folder from PYTHONPATH.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
     """
@@ -75,21 +75,21 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
             kept = ":".join(path for path in listed if os.path.abspath(path) != place)
             command = f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
         yield module_shadowed.finding(
-            f"import {stray.name} takes {stray.path}, by {stray.how}", command=command
+            f"import {stray.name} loads {stray.path}, found by {stray.how}", command=command
         )
 
 
 @check("environment-foreign", Severity.WARNING)
 def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
-    """Another environment is activated than the one that is examined
+    """The activated environment is not the one that is examined
 
-    Symptom: packages are installed, and training does not see them.
+    Symptom: packages are installed, but training does not see them.
 
-    Cause: VIRTUAL_ENV or CONDA_PREFIX of another environment stands in the shell (an IDE, a
-    terminal in which both were activated). uv installs into it, `python` may be its Python, and
-    allocators are looked for in it.
+    Cause: VIRTUAL_ENV or CONDA_PREFIX in this shell names another environment (set by an IDE,
+    or two environments were activated). uv installs into that environment, `python` may be its
+    Python, and allocators are looked for in it.
 
-    Remedy: Activate the one that trains, or examine the other: cputune doctor --python ENV.
+    Remedy: Activate the environment that trains, or examine it: cputune doctor --python ENV.
 
     Source: https://docs.python.org/3/library/venv.html#how-venvs-work
     """
@@ -99,22 +99,22 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
     active, prefixes = venv or conda, {place.path.rstrip("/") for place in (venv, conda) if place}
     if active and around.prefix and around.prefix not in prefixes:
         yield environment_foreign.finding(
-            f"{active.variable}={active.path}; examined is the Python of {around.prefix}",
+            f"{active.variable}={active.path}; the Python examined is that of {around.prefix}",
             command=f"unset {active.variable}",
         )
 
 
 @check("variable-refused", Severity.ERROR)
 def variable_refused(facts: HostFacts) -> Iterator[Finding]:
-    """A variable asks for what these libraries cannot do here
+    """A variable requests what these libraries cannot do here
 
     Symptom: Trainer or Accelerator ends at its start: "PackageNotFoundError", "Expected a
     torch.device", "Unknown mixed_precision mode", "invalid truth value".
 
-    Cause: accelerate launch hands its configuration on by such variables; one that was exported
-    for another machine, or that a launch left behind, decides for every later run.
+    Cause: accelerate launch passes its configuration to ranks in such variables. One that was
+    exported for another machine, or left by an earlier launch, affects every later run.
 
-    Remedy: Unset it.
+    Remedy: Unset the variable.
 
     Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
     """
@@ -136,9 +136,9 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
     Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
     wait for each other.
 
-    Cause: a launch that has not ended, or another user's, took the same port on this machine.
+    Cause: a launch that has not ended, yours or another user's, uses this port on this machine.
 
-    Remedy: Choose another port, unless it is this launch that runs already.
+    Remedy: Choose another port, unless the process belongs to this launch.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -146,7 +146,7 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
         port = env.number(facts, "MASTER_PORT") or 0
         other = port + 1 if port < 65000 else 29500
         yield master_port_taken.finding(
-            f"MASTER_PORT={port}, and a process of this machine listens there",
+            f"MASTER_PORT={port}, and a process on this machine listens on that port",
             command=f"export MASTER_PORT={other}",
         )
 
@@ -160,7 +160,7 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
     Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
     below TMPDIR. Containers often run as a user without a home, or with a read-only root.
 
-    Remedy: Name a folder that can be written.
+    Remedy: Set the variable to a folder that can be written.
 
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
@@ -173,20 +173,20 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
             )
         elif place is not None and name == "TMPDIR" and not place.exists:
             yield folder_unusable.finding(
-                f"TMPDIR={place.path} is not there; Python takes /tmp, other programs fail",
+                f"TMPDIR={place.path} does not exist; Python uses /tmp, other programs fail",
                 command=f"mkdir -p {shlex.quote(place.path)}",
             )
 
 
 @check("folder-full", Severity.WARNING)
 def folder_full(facts: HostFacts) -> Iterator[Finding]:
-    """There is no room where models or temporary files are written
+    """The disk for models or temporary files is almost full
 
     Symptom: "No space left on device", often at the first checkpoint or download.
 
     Cause: BERT base takes 0.4 GB, each checkpoint of it with AdamW's moments 1.3 GB.
 
-    Remedy: Make room, or name a folder of another disk.
+    Remedy: Free space, or set the variable to a folder on another disk.
 
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
@@ -194,8 +194,8 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
         place = facts.surroundings.place(name)
         if place is not None and place.writable and place.free_bytes < least:
             yield folder_full.finding(
-                f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name}), "
-                f"{least / MIB:.0f} MiB are little",
+                f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name}); "
+                f"at least {least / MIB:.0f} MiB are advised",
                 severity=Severity.ERROR if place.free_bytes < least / 16 else None,
                 command=f"df -h {shlex.quote(place.path)}",
             )
@@ -205,11 +205,11 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
 def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
     """TRANSFORMERS_CACHE is no longer read
 
-    Symptom: models are downloaded again, to another place, and offline they are not found.
+    Symptom: models are downloaded again to another folder; offline they are not found.
 
-    Cause: transformers 5 knows HF_HOME and HF_HUB_CACHE alone.
+    Cause: transformers 5 reads only HF_HOME and HF_HUB_CACHE.
 
-    Remedy: Set HF_HUB_CACHE to the folder instead.
+    Remedy: Set HF_HUB_CACHE to this folder instead.
 
     Source: https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md
     """
@@ -224,13 +224,13 @@ def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
 
 @check("debug-left-on", Severity.WARNING)
 def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
-    """A variable for finding faults is left on
+    """A debugging variable is left on
 
-    Symptom: slow steps, and logs of gigabytes.
+    Symptom: slow steps, or logs of gigabytes.
 
-    Cause: what it makes the library write or check costs time in every step.
+    Cause: the library writes or checks more, which costs time in every step.
 
-    Remedy: Unset it when the fault is found.
+    Remedy: Unset the variable when debugging is done.
 
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications

@@ -16,15 +16,15 @@ _UNBOUND = ("none", "disabled", "false", "no", "0", "off", "disable")
 
 @check("threads-affinity", Severity.WARNING)
 def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
-    """More threads than CPUs that they may run on
+    """There are more threads than allowed CPUs
 
-    Symptom: up to thirty times slower than with fewer threads.
+    Symptom: training is up to thirty times slower than with fewer threads.
 
-    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) is
-    narrower than the thread count. Threads share CPUs and wait at each barrier for
+    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) allows
+    fewer CPUs than there are threads. Threads share CPUs and wait at each barrier for
     those that are not running.
 
-    Remedy: Start as many threads as cores are allowed, or widen the affinity.
+    Remedy: Start one thread per allowed core, or widen the affinity.
 
     Source: pytorch/pytorch#125547, pytorch/pytorch#64864
     """
@@ -47,7 +47,7 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     Cause: torchrun sets OMP_NUM_THREADS=1 in every rank when it starts more than one
     and the variable is unset (torch/distributed/run.py).
 
-    Remedy: Set OMP_NUM_THREADS to the cores that each rank has; cputune tune measures fewer.
+    Remedy: Set OMP_NUM_THREADS to the number of cores per rank; cputune tune also tries fewer.
 
     Source: pytorch/pytorch#22260, dmlc/dgl#2812, pytorch/pytorch#42094, pytorch/pytorch#93247
     """
@@ -59,7 +59,7 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     if threads == 1 or (unset and ranks > 1 and env.under_torchrun(facts)):
         asked = "OMP_NUM_THREADS=1" if threads else "torchrun sets OMP_NUM_THREADS=1"
         yield threads_one.finding(
-            f"{asked}; local ranks: {ranks}, cores that each may use: {cores}",
+            f"{asked}; local ranks: {ranks}, usable cores per rank: {cores}",
             command=_set_threads(facts),
         )
     elif unset and facts.package("torch") and env.number(facts, "MKL_NUM_THREADS") is None:
@@ -77,7 +77,7 @@ def _set_threads(facts: HostFacts) -> str:
 
 
 def _cure(facts: HostFacts, name: str) -> str:
-    """Of OMP_NUM_THREADS the count that is advised; other counts are not needed beside it."""
+    """Set OMP_NUM_THREADS to the advised count; unset other counts, which are not needed."""
     return _set_threads(facts) if name == "OMP_NUM_THREADS" else f"unset {name}"
 
 
@@ -91,7 +91,7 @@ def _per_rank(facts: HostFacts) -> str:
 
 @check("threads-malformed", Severity.WARNING)
 def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
-    """A thread count that is no number
+    """A thread count is not a number
 
     Symptom: "libgomp: Invalid value for environment variable OMP_NUM_THREADS".
 
@@ -114,8 +114,8 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: torch.get_num_threads() is not what OMP_NUM_THREADS says.
 
-    Cause: torch takes MKL's count where it is built with MKL, and MKL_NUM_THREADS
-    beats OMP_NUM_THREADS there (aten/src/ATen/ParallelOpenMP.cpp).
+    Cause: torch built with MKL uses MKL's count, and MKL_NUM_THREADS overrides
+    OMP_NUM_THREADS there (aten/src/ATen/ParallelOpenMP.cpp).
 
     Remedy: Unset MKL_NUM_THREADS; torch then follows OMP_NUM_THREADS.
 
@@ -147,13 +147,13 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
 
 @check("threads-siblings", Severity.ADVICE)
 def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
-    """Two compute threads on one core
+    """Two compute threads share one core
 
     Symptom: all CPUs are busy, and training is no faster than with half the threads.
 
     Cause: SMT siblings share the units that multiply matrices, AMX above all.
 
-    Remedy: One thread per physical core is the usual best; let the tuner measure both.
+    Remedy: One thread per physical core is usually best; let the tuner measure both.
 
     Source: intel/intel-extension-for-pytorch#310
     """
@@ -177,7 +177,7 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
     loads it as soon as torch is imported. sched_getaffinity then shows one core, and
     every worker process that is forked later inherits it.
 
-    Remedy: Unset it and bind the whole process from outside instead: taskset, numactl or the
+    Remedy: Unset the variable and bind the whole process from outside: taskset, numactl or the
     launcher's own binding.
 
     Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850,
@@ -194,15 +194,15 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: after ``import torch`` the process may use one CPU only.
 
-    Cause: libgomp binds the thread that loads it to the first CPU of the list, and all
-    that is started from it inherits that.
+    Cause: libgomp binds the thread that loads it to the first CPU of the list. Every
+    thread and process that it starts inherits that CPU.
 
-    Remedy: Unset it and bind the whole process from outside instead (taskset, numactl).
+    Remedy: Unset the variable and bind the whole process from outside (taskset, numactl).
 
     Source: pytorch/pytorch#49971, pytorch/pytorch#149422
     """
     if env.value(facts, "GOMP_CPU_AFFINITY"):
-        allowed = f"; allowed are {cpulist.render(facts.topology.allowed)}"
+        allowed = f"; allowed CPUs: {cpulist.render(facts.topology.allowed)}"
         yield env.unset(affinity_gomp, facts, "GOMP_CPU_AFFINITY", allowed)
 
 
@@ -239,7 +239,7 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
     Cause: Docker's seccomp profile lets set_mempolicy and mbind through only with
     CAP_SYS_NICE.
 
-    Remedy: Bind CPUs alone (memory then lies where it is first used), or add SYS_NICE.
+    Remedy: Bind CPUs only (memory is then allocated where it is first used), or add SYS_NICE.
 
     Source: intel/intel-extension-for-pytorch#354, vllm-project/vllm#45438
     """
@@ -282,7 +282,7 @@ def _narrowed(facts: HostFacts) -> str | None:
 def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
     """Open MPI binds each of two ranks to one core
 
-    Symptom: two ranks, both slow; every thread of a rank sits on one core.
+    Symptom: two ranks, both slow; all threads of a rank run on one core.
 
     Cause: with one or two ranks Open MPI binds each to a core (``--bind-to core``),
     from three on to a package or NUMA node.
@@ -317,12 +317,12 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
 def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     """Two programs bind the same process to CPUs
 
-    Symptom: ranks share CPUs although each binder alone would have kept them apart.
+    Symptom: ranks share CPUs, although either binding alone would keep them apart.
 
-    Cause: numactl or taskset, Intel MPI's I_MPI_PIN and the OpenMP runtime each lay
-    out CPUs on their own; the second one works inside what the first has left.
+    Cause: numactl or taskset, Intel MPI's I_MPI_PIN and the OpenMP runtime each choose
+    CPUs independently; the second chooses among the CPUs that the first allows.
 
-    Remedy: Keep one of them: the launcher's binding, or the one around it.
+    Remedy: Keep one binding: the launcher's, or that of numactl or taskset around it.
 
     Source: deepspeedai/DeepSpeed#4531
     """
@@ -332,7 +332,7 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
         names = []
     names = [*names[:1], *env.openmp_binders(facts)]
     if "OMP_PROC_BIND" in names and not env.value(facts, "OMP_PLACES"):
-        names.remove("OMP_PROC_BIND")  # without places threads stay within what the other left
+        names.remove("OMP_PROC_BIND")  # without OMP_PLACES it keeps to the CPUs of the other
     binders = [f"{name}={env.value(facts, name)}" for name in names]
     if narrowed:
         binders.insert(0, f"the process is bound to CPUs {narrowed}")
@@ -342,14 +342,14 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
 
 @check("pin-mask", Severity.WARNING)
 def pin_mask(facts: HostFacts) -> Iterator[Finding]:
-    """Intel MPI reads this pin mask in another way than it is meant
+    """Intel MPI misreads this pin mask
 
     Symptom: ranks run on all CPUs, or on the wrong ones, with exit code 0.
 
     Cause: Intel MPI prints "IPL2 Error" for a mask without 0x and goes on with its
     default; a mask with CPUs that do not exist is accepted in silence.
 
-    Remedy: Write masks with 0x, within the CPUs there are; then look at the affinity of a rank.
+    Remedy: Write masks with 0x and only CPUs that exist; then look at the affinity of a rank.
 
     Source: geopm/geopm#614
     """
@@ -363,7 +363,7 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
     elif outside:
         yield pin_mask.finding(
             f"I_MPI_PIN_DOMAIN={text} names CPUs {cpulist.render(outside)}; "
-            f"online are {cpulist.render(facts.topology.online)}"
+            f"online CPUs: {cpulist.render(facts.topology.online)}"
         )
 
 
