@@ -439,7 +439,7 @@ def sourced_missing() -> None:
 
 @fault("file-master-addr", Severity.WARNING)
 def address_missing() -> None:
-    """Ranks do not know where the first one is
+    """Ranks do not know the address of rank 0
 
     Symptom: "MASTER_ADDR expected, but not set", or a start that waits for ever.
 
