@@ -19,7 +19,6 @@ from click.core import ParameterSource
 
 from cputune.cli.output import console, print_json, set_json, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
-from cputune.host.files import user_folder
 from cputune.options import options_in
 
 _SHOWN = "`cputune config` shows every option and its value"
@@ -221,6 +220,8 @@ def take_defaults(ctx: click.Context) -> None:
 
 def user_file() -> Path | None:
     """The user's own file, whether it is there or not; None where there is no home."""
+    from cputune.host.files import user_folder  # not for --help: it brings msgspec
+
     folder = user_folder("config")
     return folder / "config.toml" if folder else None
 
