@@ -42,6 +42,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import NoReturn
 
+HEARD_SECONDS = 1.0
+"""hydra passes a rank's message on well within this; what it has not read at an abort is lost."""
 ABORT_SECONDS = 1.0
 """hydra ends a rank that asked for an abort well within this."""
 
@@ -260,7 +262,9 @@ def main() -> None:
 def end_all_ranks() -> NoReturn:
     """Have mpirun end the ranks of all hosts: by PMI's abort under hydra, else by a signal."""
     with contextlib.suppress(OSError, ValueError):  # no hydra, or it closed the line
-        os.write(int(os.environ.get("PMI_FD", "")), b"cmd=abort exitcode=3\n")
+        line = int(os.environ.get("PMI_FD", ""))
+        time.sleep(HEARD_SECONDS)
+        os.write(line, b"cmd=abort exitcode=3\n")
         time.sleep(ABORT_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
     sys.exit(3)
