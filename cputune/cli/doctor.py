@@ -71,9 +71,7 @@ _ONE_MACHINE = ("root", "record", "stack", "check_file", "launch_words")
 )
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
-@click.option(
-    "--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile."
-)
+@click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:

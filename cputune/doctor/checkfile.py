@@ -1,7 +1,7 @@
 """``cputune doctor --check-file FILE``: judge what people launch with before it runs.
 
 An accelerate configuration (YAML or JSON), a shell script or a line with a training
-command (Slurm scripts too), a PyTorchJob or TrainJob, a Dockerfile. Each is judged by the installed
+command (Slurm scripts too), a PyTorchJob or TrainJob. Each is judged by the installed
 packages, or by the packages of a stack that is only named: give the facts that
 ``named_stack.stack_facts`` makes of it.
 """
@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, command, dockerfile, kubernetes
+from cputune.doctor.files import accelerate, command, kubernetes
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.files.yaml_lines import Document, read_documents
@@ -22,12 +22,7 @@ from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
 
-FILE_CHECKS: tuple[Check, ...] = (
-    *accelerate.CHECKS,
-    *command.CHECKS,
-    *kubernetes.CHECKS,
-    *dockerfile.CHECKS,
-)
+FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *command.CHECKS, *kubernetes.CHECKS)
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 LETTERS_AT_MOST = 1 << 20
@@ -37,7 +32,7 @@ _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+['\"]?([^\s'\";&|]+)")
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
-    "accelerate launch, python), a PyTorchJob, a TrainJob or a Dockerfile"
+    "accelerate launch, python), a PyTorchJob or a TrainJob"
 )
 
 
@@ -78,8 +73,11 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
                 yield from accelerate.judge_accelerate(document, context)
             elif kind_of(document) is not None:
                 yield from kubernetes.judge_kubernetes(document, context)
-    elif dockerfile.looks_like_dockerfile(context.name, text):
-        yield from dockerfile.judge_dockerfile(text, context)
+    elif re.search(r"(docker|container)file", context.name.lower()) or text.startswith("FROM "):
+        raise UsageError(
+            f"{context.name} is a Dockerfile, which is not judged",
+            hint="judge the command of its CMD: cputune doctor -- COMMAND; its packages: --stack",
+        )
     else:
         yield from _judge_script(text, context)
 
