@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cputune.host import Package as Package
-from cputune.host import Process, Surroundings
+from cputune.host import Process
 from cputune.host.metadata import normal_name
 
 
@@ -354,7 +354,6 @@ class HostFacts:
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
     bound_processes: tuple[Process, ...] = ()
-    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

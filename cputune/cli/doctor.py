@@ -174,8 +174,6 @@ def _look_at(
 ) -> Diagnosis:
     """What is wrong with a file, with a named stack, or with a machine and a launch on it."""
     facts = probe(host)
-    if launch is not None:
-        facts = typed_launch.facts_of(launch, facts, host)
     if check_file is not None:
         judged = facts if stack is None else stack_facts(stack, facts)
         name = "stdin" if check_file == "-" else check_file

@@ -14,7 +14,6 @@ from cputune.doctor.checks import (
     limits,
     machine,
     precision,
-    surroundings,
     threads,
     versions,
 )
@@ -24,7 +23,7 @@ from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 from cputune.levers import Lever, done_here
 
-_THEMES = (versions, launch, surroundings, limits, threads, precision, libraries, machine)
+_THEMES = (versions, launch, limits, threads, precision, libraries, machine)
 
 CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)
 

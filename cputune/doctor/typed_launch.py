@@ -1,8 +1,8 @@
 """``cputune doctor -- python train.py …``: the launch as it was typed, before it is started.
 
-Its words are judged as those of a launch file; beside them the script, the folder that Python
-would search first, the configuration that it names, and what it imports: really imported, in a
-child of the Python that is typed, in the folder and with the variables of this shell.
+Its words are judged as those of a launch file; beside them the script, the configuration that it
+names, and what it imports: really imported, in a child of the Python that is typed, in the folder
+and with the variables of this shell.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fa
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Command, Host
-from cputune.host.interpreter import shebang, training_interpreter
-from cputune.host.surroundings import look_around
+from cputune.host.interpreter import shebang
 from cputune.layout import advise
 from cputune.script import require_trainable, script_text
 from cputune.training_command import TrainingCommand, number_of
@@ -55,12 +54,6 @@ def python_of(launch: TrainingCommand, host: Host) -> str | None:
     if program is None or names:
         return program
     return shebang(program)
-
-
-def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts:
-    """The facts, as this launch finds them: Python searches the folder of its script first."""
-    around = look_around(training_interpreter(), host.environment(), _folder(launch))
-    return replace(facts, surroundings=around)
 
 
 def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:

@@ -12,10 +12,7 @@ from cputune.host.base import (
     Completed,
     Host,
     Package,
-    Place,
     Process,
-    Stray,
-    Surroundings,
 )
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.interpreter import console_script, module_file

@@ -59,49 +59,6 @@ class Process:
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A folder that a variable names, or that stands for it; its path has links followed where
-    it is an environment. ``writable``: it, or the nearest folder above that is there.
-    """
-
-    variable: str
-    path: str
-    exists: bool
-    writable: bool
-    free_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stray:
-    """A module of yours that is imported in the place of the one that is meant.
-
-    ``how`` it is reached: ``PYTHONPATH``, ``the working folder``.
-    """
-
-    name: str
-    path: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a launch finds around it, outside of its own command.
-
-    ``prefix`` is that of the Python that is examined. ``ports_taken`` are variables whose port
-    another process listens on.
-    """
-
-    prefix: str = ""
-    places: tuple[Place, ...] = ()
-    strays: tuple[Stray, ...] = ()
-    ports_taken: tuple[str, ...] = ()
-
-    def place(self, variable: str) -> Place | None:
-        """The folder of this variable."""
-        return next((place for place in self.places if place.variable == variable), None)
-
-
 class Host:
     """A machine to look at. This base class answers that nothing is known.
 
@@ -174,7 +131,3 @@ class Host:
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         """Size of the file system that holds a path, and what is free of it for us."""
         return None, None
-
-    def surroundings(self) -> Surroundings:
-        """What a launch finds around it; nothing where it was not recorded."""
-        return Surroundings()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from cputune.host.base import Command, Completed, Host, Package, Process, Surroundings
+from cputune.host.base import Command, Completed, Host, Package, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
 from cputune.host.interpreter import other_interpreter, training_interpreter
@@ -156,15 +156,6 @@ class LiveHost(Host):
         except OSError:
             return None, None
         return stats.f_frsize * stats.f_blocks, stats.f_frsize * stats.f_bavail
-
-    def surroundings(self) -> Surroundings:
-        from cputune.host.surroundings import look_around
-
-        try:
-            folder = os.getcwd()
-        except OSError:  # the folder was removed
-            folder = "/"
-        return look_around(self._python, self.environment(), folder)
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:

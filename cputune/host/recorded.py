@@ -20,7 +20,6 @@ from cputune.host.base import (
     Host,
     Package,
     Process,
-    Surroundings,
 )
 from cputune.host.files import read_file
 from cputune.host.metadata import normal_name
@@ -71,7 +70,6 @@ class _Record:
     directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     real_paths: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, bool] = field(default_factory=dict)
-    surroundings: Surroundings = field(default_factory=Surroundings)
     limits: Mapping[str, object] = field(default_factory=dict)
     cpu_info: Mapping[str, object] = field(default_factory=dict)
     """Older recordings have the last two; they are read no more."""
@@ -202,9 +200,6 @@ class RecordedHost(Host):
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         return self._record.disk_bytes.get(path), self._record.disk_free_bytes.get(path)
-
-    def surroundings(self) -> Surroundings:
-        return self._record.surroundings
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         return self._record.cpuid.get(f"{leaf}.{subleaf}")

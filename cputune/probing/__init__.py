@@ -85,7 +85,6 @@ def probe(host: Host | None = None) -> HostFacts:
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
         bound_processes=bound_processes(processes or (), topology),
-        surroundings=look.host.surroundings(),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

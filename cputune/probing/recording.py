@@ -68,7 +68,6 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
         "disk_bytes": {path: size for path, (size, _) in noted.disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in noted.disks.items()},
-        "surroundings": scrub.document(json.loads(json.dumps(asdict(facts.surroundings)))),
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},

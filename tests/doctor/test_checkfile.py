@@ -416,8 +416,6 @@ OF_A_JOB = PYTORCHJOB.replace(
     "- name: OMP_NUM",
     """- name: CCL_WORKER_COUNT
                   value: "1"
-                - name: TRANSFORMERS_CACHE
-                  value: /cache
                 - name: OMP_NUM""",
 )
 OF_FOUR_HOSTS = GOOD_YAML.replace("hostfile\n", "hostfile\n  mpirun_ccl: '1'\n") + (
@@ -439,7 +437,7 @@ OF_FOUR_HOSTS = GOOD_YAML.replace("hostfile\n", "hostfile\n  mpirun_ccl: '1'\n")
         (
             "job.yaml",
             OF_A_JOB,
-            ("--no_cuda", "--ddp_backend ccl", "CCL_WORKER_COUNT=1;", "TRANSFORMERS_CACHE=/cache"),
+            ("--no_cuda", "--ddp_backend ccl", "CCL_WORKER_COUNT=1;"),
         ),
         ("config.yaml", OF_FOUR_HOSTS, ("ipex_config is known from", "mpirun_ccl is not read")),
     ],

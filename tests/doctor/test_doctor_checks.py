@@ -38,7 +38,6 @@ from cputune.facts import (
     Package,
     Unknown,
 )
-from cputune.host import Place, Stray, Surroundings
 
 BY_CODE = {check.code: check for check in CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "findings"
@@ -75,7 +74,7 @@ TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"
 NO_NICE = {"container": "docker", "sys_nice": False}
 
 
-PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "surroundings", "topology")
+PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "topology")
 PART_OF = {field.name: part for part in PARTS for field in fields(getattr(CLEAN, part))}
 
 
@@ -111,11 +110,6 @@ def by(installer: str, name: str) -> Package:
 
 def throttled(periods: int, stopped: int) -> Changes:
     return on(cpu_quota=8.0, periods=periods, throttled_periods=stopped)
-
-
-def place(variable: str, path: str, **more: Any) -> Place:
-    usual = {"exists": True, "writable": True, "free_bytes": 64 * GIB}
-    return Place(variable=variable, path=path, **{**usual, **more})
 
 
 FOUR_PAIRS = tuple(Core(cpus=(c, c + 1 + c // 4), socket=0, numa_node=0) for c in (0, 2, 4, 5))
@@ -169,20 +163,8 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     at("gloo-slow", packages=IPEX_ERA),
     at("launch-left-over", LOCAL_RANK="0", WORLD_SIZE="2"),
-    at(
-        "module-shadowed",
-        strays=(Stray(name="torch", path="/repo/torch.py", how="the working folder"),),
-    ),
-    at(
-        "environment-foreign",
-        surroundings=Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),)),
-    ),
     at("variable-refused", ACCELERATE_USE_DEEPSPEED="true"),
-    at("master-port-taken", surroundings=Surroundings(ports_taken=("MASTER_PORT",)), **MASTER),
-    at("folder-unusable", places=(place("HF_HOME", "/ro", writable=False),)),
-    at("folder-full", places=(place("TMPDIR", "/t", free_bytes=4 * MIB),)),
-    at("folder-full", places=(place("HF_HOME", "/full", free_bytes=GIB // 2),)),
-    at("cache-not-read", TRANSFORMERS_CACHE="/models"),
+    at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="mpi"),
     at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
     at("ranks-auto", cpu_quota=8.0, PET_NPROC_PER_NODE="auto"),
     at("ranks-auto", PET_NPROC_PER_NODE="auto"),
@@ -360,17 +342,12 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("launch-left-over", RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7"),
     at("launch-left-over", RANK="0", SLURM_PROCID="0"),
     at("launch-left-over", **TORCHRUN, RANK="0"),
-    at(
-        "environment-foreign",
-        surroundings=Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/venv"),)),
-    ),
     at("variable-refused", packages={"deepspeed": "0.19.3"}, ACCELERATE_USE_DEEPSPEED="true"),
     at("variable-refused", ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True"),
     at("variable-refused", ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M"),
-    at("master-port-taken", **MASTER),
-    at("folder-unusable", places=(place("HF_HOME", "/rw", exists=False),)),
-    at("folder-full", places=(place("TMPDIR", "/t", free_bytes=GIB // 2),)),
-    at("cache-not-read", TRANSFORMERS_CACHE="/models", HF_HUB_CACHE="/models"),
+    at("variable-refused", CCL_ATL_TRANSPORT="mpi"),
+    at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="ofi"),
+    at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="mpi", I_MPI_ROOT="/opt/intel"),
     at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="INFO"),
     at("ranks-auto", PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="28"),
     at("ranks-auto"),

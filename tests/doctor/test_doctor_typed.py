@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clean_machine import CLEAN, changed
+from clean_machine import CLEAN
 
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.finding import Finding
-from cputune.doctor.typed_launch import facts_of, judge_typed, python_of, read_launch
+from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
 from cputune.errors import UsageError
 from cputune.host import LiveHost
 
@@ -47,7 +47,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
     def judged(*words: str) -> dict[str, Finding]:
         launch, host = read_launch(words), LiveHost()
-        return {f.code: f for f in judge_typed(launch, facts_of(launch, CLEAN, host), host)}
+        return {f.code: f for f in judge_typed(launch, CLEAN, host)}
 
     return judged
 
@@ -119,20 +119,6 @@ def test_the_typed_batch_is_held_against_the_ranks(
 )
 def test_what_cannot_be_run_is_an_error(judge: Judge, words: tuple[str, ...], said: str) -> None:
     assert said in judge(*words)["launch-script"].evidence
-
-
-def test_shadows_are_those_of_the_folder_of_the_script(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    Path("random.py").write_text("")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    launch = read_launch(("python", "../project/train.py"))
-    strays = facts_of(launch, changed(), LiveHost()).surroundings.strays
-    assert [(stray.name, stray.how) for stray in strays if stray.name == "random"] == [
-        ("random", "the working folder")
-    ]
 
 
 def test_the_python_is_the_typed_one_else_that_of_the_launcher(

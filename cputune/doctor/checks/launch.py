@@ -10,7 +10,6 @@ from cputune import cpulist
 from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.cores import usable_cores
 from cputune.doctor import variables as env
-from cputune.doctor.checks.surroundings import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.facts import HostFacts
 from cputune.stack import load, versions_of
@@ -18,6 +17,43 @@ from cputune.stack.fit import oneccl_torch
 from cputune.stack.uses import ccl_refusals
 
 LOOPBACK = ("127.", "::1", "localhost")
+_LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def left_over(facts: HostFacts) -> tuple[str, ...]:
+    """Variables of an earlier launch: neither a launcher nor a cluster set them for this one."""
+    cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
+    within = env.under_mpi(facts) or env.under_torchrun(facts)
+    if within or any(env.value(facts, name) for name in cluster):
+        return ()
+    ranks = {name for name in _LAUNCH[:4] if env.number(facts, name) is not None}
+    address = env.value(facts, "MASTER_ADDR") or "localhost"
+    by_hand = not address.startswith(LOOPBACK) and len(ranks) > 1
+    counted = not by_hand and ranks & {"RANK", "LOCAL_RANK"}
+    return tuple(name for name in _LAUNCH if counted and env.value(facts, name))
+
+
+@check("launch-left-over", Severity.ERROR)
+def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
+    """Variables of a launch are left in this shell
+
+    Symptom: "environment variable MASTER_ADDR expected, but not set", a process that waits for
+    ever, or a single process that takes itself for one of several ranks.
+
+    Cause: LOCAL_RANK alone makes Trainer start a process group; with RANK and WORLD_SIZE, Trainer
+    waits for ranks that nobody starts. Launchers set these variables only in the ranks that they
+    start, never in a shell.
+
+    Remedy: Unset them, unless you start each rank by hand in a shell of its own.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    left = left_over(facts)
+    if left:
+        said = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
+        yield launch_left_over.finding(
+            f"{said}, but no launcher runs here", command=f"unset {' '.join(left)}"
+        )
 
 
 @check("rank-left-over", Severity.ERROR)

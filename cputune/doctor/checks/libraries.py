@@ -1,4 +1,4 @@
-"""Libraries in the process: OpenMP runtimes, what LD_PRELOAD names."""
+"""Libraries in the process: what LD_PRELOAD names, and the variables that libraries read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from cputune.doctor import variables as env
-from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
 from cputune.facts import HostFacts, Library
 from cputune.stack.system_packages import install_tcmalloc
 
@@ -22,6 +22,51 @@ _READ_BY = {
     "jemalloc": ("MALLOC_CONF",),
 }
 _LONG_BLOCKTIME_MS = 1000
+
+
+@check("variable-refused", Severity.ERROR)
+def variable_refused(facts: HostFacts) -> Iterator[Finding]:
+    """A variable requests what these libraries cannot do here
+
+    Symptom: Trainer or Accelerator ends at its start: "PackageNotFoundError", "Expected a
+    torch.device", "Unknown mixed_precision mode", "invalid truth value".
+
+    Cause: accelerate launch passes its configuration to ranks in such variables. One that was
+    exported for another machine, or left by an earlier launch, affects every later run.
+
+    Remedy: Unset the variable.
+
+    Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
+    """
+    if env.without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
+        yield from _told(facts, variable_refused, "refused")
+
+
+@check("debug-left-on", Severity.WARNING)
+def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
+    """A debugging variable is left on
+
+    Symptom: slow steps, or logs of gigabytes.
+
+    Cause: the library writes or checks more, which costs time in every step.
+
+    Remedy: Unset the variable when debugging is done.
+
+    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
+    https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
+    """
+    yield from _told(facts, debug_left_on, "slow")
+
+
+def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
+    def is_there(name: str) -> bool:
+        return bool(facts.package(name) or env.value(facts, name))
+
+    for row in env.variable_rows(kind):
+        meant = re.fullmatch(f"(?i:{row['values']})", env.value(facts, row["name"]) or "")
+        lacking = "only_with" in row and not is_there(row["only_with"])
+        if meant and not lacking and not is_there(row.get("unless", "")):
+            yield env.unset(asking, facts, row["name"], f": {row['does']}")
 
 
 @check("intel-only", Severity.ADVICE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.checks import launch as launch_checks
-from cputune.doctor.checks import libraries, precision, surroundings, threads, versions
+from cputune.doctor.checks import libraries, precision, threads, versions
 from cputune.doctor.files.accelerate import (
     one_process,
     oversubscribed,
@@ -497,7 +497,6 @@ _POD_CHECKS = (
     libraries.preload_dead,
     libraries.openmp_two,
     versions.stack_variable_ignored,
-    surroundings.cache_not_read,
 )
 """Checks of a machine that variables alone decide, on any machine."""
 _VARIABLE_CHECKS = (

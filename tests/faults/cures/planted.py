@@ -188,23 +188,6 @@ def limit(code: str, typed: str, *, ends: bool = False) -> Fault:
     return Fault(code=code, name=typed, typed=typed, ends=ends)
 
 
-def shadow(file: str, text: str = "", *, by: str = "cwd") -> Fault:
-    """A file that is taken in the place of a library."""
-
-    def plant(made: Environment) -> None:
-        path = (made.work if by == "cwd" else made.work / "mine") / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    return Fault(
-        code="module-shadowed",
-        name=f"{file} by {by}",
-        plant=plant,
-        variables={} if by == "cwd" else {"PYTHONPATH": "@/job/mine"},
-        ends=True,
-    )
-
-
 def package(
     code: str, name: str, plant: Plant, *, ends: bool = True, launch: str = "python train.py"
 ) -> Fault:
@@ -336,22 +319,8 @@ FAULTS: tuple[Fault, ...] = (
     variable("stack-variable-ignored", CCL_WORKER_COUNT="1"),
     variable("stack-variable-ignored", ACCELERATE_USE_IPEX="true"),
     variable("ccl-affinity", CCL_WORKER_AFFINITY="990"),
-    # folders, environments
-    variable("cache-not-read", TRANSFORMERS_CACHE="/tmp/models"),
-    variable("environment-foreign", VIRTUAL_ENV="/opt/other"),
-    variable("environment-foreign", CONDA_PREFIX="/opt/conda", typed="unset VIRTUAL_ENV"),
-    variable("folder-unusable", HF_HOME="/proc/models"),
-    variable("folder-unusable", HOME="/proc"),
-    variable("folder-unusable", TMPDIR="/proc"),
     # limits of the shell
     limit("open-files", "ulimit -Sn 64"),
-    # files in the place of libraries
-    shadow("torch.py"),
-    shadow("transformers/__init__.py"),
-    shadow("accelerate.py"),
-    shadow("torch.py", by="PYTHONPATH"),
-    shadow("logging.py", "raise SystemExit(1)", by="PYTHONPATH"),
-    shadow("numpy/__init__.py", by="PYTHONPATH"),
     # packages
     package("accelerate-missing", "no accelerate", without("accelerate")),
     package("requirement-unmet", "tokenizers 0.10.0", older("tokenizers", "0.10.0")),
