@@ -73,7 +73,7 @@ test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launche
 test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, Slurm over both (root)
 	$(BIN)/python tests/nodes/install.py
 	$(BIN)/python tests/consumers/install.py mpich openmpi4 openmpi5 impi
-	$(BIN)/python -m pytest -m "nodes or matrix" tests/nodes tests/ranks/test_trainjob.py \
+	$(BIN)/python -m pytest -m "nodes or matrix" tests/nodes \
 	  --junitxml=build/nodes.xml; ended=$$?; $(BIN)/python docs/engines_page.py build/nodes.xml; \
 	  exit $$ended
 

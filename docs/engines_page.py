@@ -1,6 +1,6 @@
 """The table of ``docs/clusters.md``: what each engine was seen to do, by the test that ran it.
 
-    pytest -m "nodes or matrix" tests/nodes tests/ranks/test_trainjob.py --junitxml=FILE
+    pytest -m "nodes or matrix" tests/nodes --junitxml=FILE
     python docs/engines_page.py FILE...     # keep how they ended, then `make doc`
 
 ``docs/engines.json`` is what is kept: how each test ended, and on which day. ``make test-nodes``
@@ -26,7 +26,6 @@ COLUMNS = (
 
 _REACH, _TUNE = "tests/nodes/test_nodes_reach.py", "tests/nodes/test_tune_engines.py"
 _LAUNCH, _VERIFY = "tests/nodes/test_emitted_launches.py", "tests/nodes/test_verified_launches.py"
-_PODS = "tests/ranks/test_trainjob.py"
 _TUNED = f"{_TUNE}::test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed"
 _LOST = f"{_TUNE}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on"
 _BESIDE = f"{_TUNE}::test_trials_run_side_by_side_and_the_best_is_confirmed_on_one_host"
@@ -83,20 +82,6 @@ ROWS: dict[str, tuple[Cell, ...]] = {
         *([_NO_INPUT] * 6),
         (f"{_LAUNCH}::test_mpi_trains_a_recipe_to_its_end[openmpi5-mpirun]",),
         (f"{_VERIFY}::test_what_mpi_starts[openmpi5-mpirun]",),
-    ),
-    "TrainJobs, against a stub of the API": (
-        "a pod sees itself: the doctor of one machine",
-        (
-            f"{_PODS}::test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role",
-        ),
-        (
-            f"{_PODS}::test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role",
-        ),
-        "in pods one trial follows the other",
-        "there is no cluster here to lose a node of",
-        (f"{_PODS}::test_it_is_deleted_with_who_is_in_charge_and_says_what_it_waits_for",),
-        (f"{_PODS}::test_two_pods_train_as_one_job",),
-        "`make test-consumers` runs its pods' commands, on one machine",
     ),
 }
 

@@ -67,7 +67,7 @@ def test_every_dependency_is_imported() -> None:
 
 
 def test_every_import_is_a_dependency() -> None:
-    indirectly = {"kubernetes", "cputune"}  # the former comes with kubeflow-training
+    indirectly = {"cputune"}
     assert imported() - declared() - indirectly - {"tomli"} == set()
 
 

@@ -41,7 +41,6 @@ from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
-    from cputune.ranks.hosts import RankHosts
     from cputune.result import Result
     from cputune.tuner.space import SearchSpace
 
@@ -58,11 +57,6 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
 @click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
-@click.option(
-    "--trainjobs",
-    metavar="JSON",
-    help="In the pod of a tunejob, which writes it: each trial is a TrainJob.",
-)
 @output_option("The result; - is stdout.", "cputune.json")
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
@@ -112,8 +106,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     opened = None
     if named is not None:
         opened = ctx.with_resource(open_hosts(named.nodes, named.reach, job, seconds=named.seconds))
-    elif typed["trainjobs"] is not None:
-        opened = _pods(typed["trainjobs"])
     facts = facts_of(root) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
@@ -166,22 +158,6 @@ def remember(result: Result) -> None:
     from cputune.history import keep
 
     keep(result, now=time.strftime("%Y%m%d-%H%M%S", time.gmtime()))
-
-
-def _pods(text: str) -> RankHosts:
-    """Pods of a tunejob's TrainJobs, each like this one. Raises UsageError, CannotError."""
-    from cputune.documents import parse, record_of
-    from cputune.options import Cluster
-    from cputune.probing import probe
-    from cputune.ranks.trainjob import pods
-
-    try:
-        told = parse(text)
-        nodes, cluster = int(told["nodes"]), record_of(Cluster, told["cluster"])
-    except (ValueError, TypeError, KeyError) as error:
-        hint = "`cputune emit --format tunejob --nodes N` writes it"
-        raise UsageError(f"cannot read --trainjobs: {error}", hint=hint) from error
-    return pods(nodes, cluster, probe())
 
 
 def _refuse_overwriting(

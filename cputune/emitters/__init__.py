@@ -25,7 +25,6 @@ from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
 from cputune.emitters.trainjob import TRAINJOB
-from cputune.emitters.tunejob import TUNEJOB
 from cputune.errors import UsageError
 from cputune.options import Cluster, SecretKey, Toleration, keywords_of
 from cputune.plan import Plan
@@ -50,7 +49,7 @@ __all__ = [
     "render",
 ]
 
-_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV, TUNEJOB)
+_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV)
 
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if not one.printed}
 PRINTED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.printed}

@@ -111,9 +111,9 @@ def constraints(job: LaunchJob) -> str:
     return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
 
 
-def claim_document(job: LaunchJob) -> Manifest:
-    """The claim for data and output, as data."""
-    return {
+def volume_claim(job: LaunchJob) -> str:
+    """The claim for data and output; every node of a job mounts it."""
+    claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": k8s.metadata(job, k8s.claim(job)),
@@ -123,13 +123,10 @@ def claim_document(job: LaunchJob) -> Manifest:
         },
     }
 
-
-def volume_claim(job: LaunchJob) -> str:
-    """The claim for data and output; every node of a job mounts it."""
     lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
     if job.plan.nodes > 1:
         lines += ["Every node of the job mounts it: the storage class must offer ReadWriteMany."]
-    return words.document(claim_document(job), lines)
+    return words.document(claim, lines)
 
 
 _FILES = {

@@ -126,10 +126,10 @@ def labels(job: LaunchJob) -> dict[str, YamlScalar]:
     return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
 
 
-def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
+def pod(job: LaunchJob, name: str, program: Manifest) -> Manifest:
     """The template of a pod that trains in one container: what is started in it, and its limits.
 
-    ``program`` are its command, arguments, variables and resources; ``more`` are fields of the pod.
+    ``program`` are its command, arguments, variables and resources.
     """
     container = {
         "name": name,
@@ -145,7 +145,6 @@ def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifes
         "containers": [container],
         "volumes": volumes(job),
         **scheduling(job),
-        **more,
     }
     return {"metadata": pod_metadata(job), "spec": spec}
 

@@ -69,15 +69,10 @@ def _of_rank(plan: Plan, rank: int) -> Plan:
     return plan.of_node(min(rank // plan.processes_per_node, plan.nodes - 1))
 
 
-def differences(
-    plan: Plan, states: Sequence[RankState], *, by_number: bool = True
-) -> tuple[str, ...]:
-    """Where ranks run otherwise than the plan says, in words with both values.
-
-    CPU numbers differ from pod to pod: ``by_number`` False leaves out what depends on them.
-    """
+def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
+    """Where ranks run otherwise than the plan says, in words with both values."""
     rows = compare(plan, tuple(enumerate(states)))
-    wrong = [row for row in rows if row.differs and (by_number or not row.by_cpu_number)]
+    wrong = [row for row in rows if row.differs]
     ranks: dict[tuple[str, str, str | None], list[int]] = {}
     for row in wrong:
         ranks.setdefault((row.what, row.expected, row.seen), []).append(row.rank)

@@ -13,7 +13,6 @@ ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that 
                      of it when its standard input ends or the line home is cut
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
 mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
-pods    trainjob     as a TrainJob, by a process here that deletes it (``ranks/trainjob.py``)
 ======= ============ ==================================================================
 
 What runs as found is held on its host, whichever way leads there.
@@ -45,7 +44,7 @@ from cputune.ranks.failure import signal_name
 from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.remote.named import Node
-from cputune.remote.reach import PODS, Mpirun, Reach, Srun, Ssh
+from cputune.remote.reach import Mpirun, Reach, Srun, Ssh
 from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
 
@@ -124,11 +123,6 @@ class Engine:
 
 def engine_of(reach: Reach, plan: Plan) -> Engine:
     """The engine for this way to hosts; what runs as found, or on one host, is held there."""
-    if reach.name == PODS:
-        from cputune.ranks.trainjob import ByTrainJob, Pods
-
-        assert isinstance(reach, Pods)
-        return ByTrainJob(reach)
     if isinstance(reach, Srun) and not plan.as_found:
         return FromHere(reach, "slurm")
     if isinstance(reach, Mpirun):
@@ -256,14 +250,12 @@ def render_for(
     interface: str | None = None,
 ) -> tuple[EmittedFile, ...]:
     """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible."""
-    reach, in_pods = engine.reach, engine.reach.name == PODS
-    of_nodes = Cluster(interface=interface if plan.nodes > 1 else None)
     asked = Emission(
         facts=facts,
-        hosts=tuple(nodes) if plan.nodes > 1 and not in_pods else (),
-        python=None if in_pods else training_python(),
-        cluster=getattr(reach, "cluster", of_nodes),
-        mpi=reach.dialect if isinstance(reach, Mpirun) else None,
+        hosts=tuple(nodes) if plan.nodes > 1 else (),
+        python=training_python(),
+        cluster=Cluster(interface=interface if plan.nodes > 1 else None),
+        mpi=engine.reach.dialect if isinstance(engine.reach, Mpirun) else None,
     )
     try:
         return render(plan, workload, engine.format, asked)

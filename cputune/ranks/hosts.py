@@ -31,7 +31,7 @@ from cputune.plan import Plan
 from cputune.probing.load import LOOK_SECONDS
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
-from cputune.remote.reach import PODS, Reach, Ssh, find_reach
+from cputune.remote.reach import Reach, Ssh, find_reach
 from cputune.script import script_file
 from cputune.steps import HostLost, Infeasible
 from cputune.workload import Workload
@@ -63,19 +63,8 @@ class RankHosts:
         return tuple((host.name, host.facts) for host in self.hosts)
 
     @property
-    def in_pods(self) -> bool:
-        """Whether the hosts are pods that each trial starts anew.
-
-        What runs as found runs in this pod. Two plans never share CPUs then, so they are not
-        measured in turn.
-        """
-        return self.reach.name == PODS
-
-    @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses of the hosts: names where these are known here, else those of a link."""
-        if self.in_pods:
-            return (os.environ.get("KUBERNETES_SERVICE_HOST", ""),)
         links = (
             plain_address(link)
             for host in self.hosts
@@ -106,8 +95,8 @@ class RankHosts:
 
         A host that gives no answer is left out: the next trial will show what is wrong.
         """
-        nodes = [] if self.in_pods else [host.node for host in self.hosts]
         with contextlib.suppress(CputuneError):
+            nodes = [host.node for host in self.hosts]
             told = probe_each(nodes, self.reach, look_seconds=LOOK_SECONDS)
             return tuple(
                 f"{who} on {one.node.name}"

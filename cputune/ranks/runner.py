@@ -50,11 +50,11 @@ GRACE_SECONDS = 0.5
 once."""
 
 
-Own = TypeVar("Own", bound="OneByOne")
+Own = TypeVar("Own", bound="ProcessRunner")
 
 
-class OneByOne:
-    """Runs plans of one workload, each in processes of its own: one after the other.
+class ProcessRunner:
+    """Runs plans of one workload, each in processes of its own.
 
     Args:
         workload: a recipe or the user's script.
@@ -126,6 +126,36 @@ class OneByOne:
             living.turn(SETTLED)
             return living.profile()
 
+    def keep(self) -> LivingPlan | None:
+        """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
+
+        None where its steps have come to their end meanwhile, or its ranks are on other hosts.
+        """
+        running = self._running
+        if running is None or self.hosts is not None or not running.come_to_rest():
+            return None
+        self._running = None
+        return running
+
+    def living(self, plan: Plan) -> LivingPlan:
+        """The plan in processes of its own, which are stopped between their turns."""
+        living = LivingPlan(self, plan)
+        living.begin()
+        return living
+
+    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
+        """A runner for plans of one node on this host, beside the others (``SpreadingRunner``)."""
+        assert self.hosts is not None, "it has several hosts"
+        there = self.hosts.only(node)
+        return ProcessRunner(
+            self.workload,
+            there.hosts[0].facts,
+            hosts=there,
+            fresh=self.fresh,
+            on_note=say,
+            offline=self.hub_offline(),
+        )
+
     @property
     def workload(self) -> Workload:
         """The workload, with what the trials so far have shown of it filled in."""
@@ -175,8 +205,7 @@ class OneByOne:
     def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
         """Raise Infeasible where the ranks do not run as the plan says."""
         compare.refuse_impossible(self.workload, states)
-        in_pods = self.hosts is not None and self.hosts.in_pods
-        different = list(compare.differences(plan, states, by_number=not in_pods))
+        different = list(compare.differences(plan, states))
         samples = global_batch(states)
         wanted = self.workload.global_batch_size
         per_rank = self.workload.batch_per_rank is not None
@@ -201,43 +230,6 @@ class OneByOne:
         return self._offline
 
 
-class ProcessRunner(OneByOne):
-    """A runner whose plans take turns on the same CPUs, or run each on a host of its own.
-
-    Pods that each trial starts anew share no CPUs: there it behaves as ``OneByOne``.
-    """
-
-    def keep(self) -> LivingPlan | None:
-        """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
-
-        None where its steps have come to their end meanwhile, or its ranks are on other hosts.
-        """
-        running = self._running
-        if running is None or self.hosts is not None or not running.come_to_rest():
-            return None
-        self._running = None
-        return running
-
-    def living(self, plan: Plan) -> LivingPlan:
-        """The plan in processes of its own, which are stopped between their turns."""
-        living = LivingPlan(self, plan)
-        living.begin()
-        return living
-
-    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
-        """A runner for plans of one node on this host, beside the others (``SpreadingRunner``)."""
-        assert self.hosts is not None, "it has several hosts"
-        there = self.hosts.only(node)
-        return ProcessRunner(
-            self.workload,
-            there.hosts[0].facts,
-            hosts=there,
-            fresh=self.fresh,
-            on_note=say,
-            offline=self.hub_offline(),
-        )
-
-
 def _script_text(workload: Workload) -> str:
     if workload.recipe is not None:
         return ""
@@ -259,7 +251,7 @@ class LivingPlan:
     costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not poll.
     """
 
-    def __init__(self, runner: OneByOne, plan: Plan) -> None:
+    def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
         self._runner = runner
         self._plan = plan
         self._work = WorkFolder(within=runner.work)
@@ -369,8 +361,6 @@ class LivingPlan:
         """Start its processes. Raises TrialError where they cannot be, and TimeUp."""
         runner, plan, workload = self._runner, self._plan, self._runner.workload
         hosts = runner.hosts
-        if hosts is not None and hosts.in_pods and plan.as_found:
-            hosts = None  # it runs in this pod
         if hosts is None and plan.nodes > 1:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if hosts is None and plan.backend == "mpi" and plan.world_size > 1:

@@ -33,9 +33,6 @@ NO_INPUT = "openmpi5"
 """The dialect of mpirun that gives a rank on another host no standard input, and waits for ever
 (open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too). So it cannot start the agent there."""
 
-PODS = "kubernetes"
-"""The name of the way to pods. Only a job starts anything on those."""
-
 Manner = Literal["ssh", "srun", "mpirun"]
 Explained = tuple[str, str | None]
 """Why a host could not be reached, and what to do about it."""

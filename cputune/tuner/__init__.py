@@ -91,11 +91,9 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         if runner is not None:
             return nullcontext(runner)
-        from cputune.ranks.runner import OneByOne, ProcessRunner
+        from cputune.ranks.runner import ProcessRunner
 
-        in_pods = hosts is not None and hosts.in_pods
-        kind = OneByOne if in_pods else ProcessRunner
-        return kind(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
+        return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
 
     hear = logged(asked.on_event)
 

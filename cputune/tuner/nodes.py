@@ -93,7 +93,7 @@ class Nodes:
         self._speeds: dict[str, Throughput] = {}
         if hosts is None or today is None or today.samples_per_second is None:
             return
-        if isinstance(runner, SpreadingRunner) and not hosts.in_pods:
+        if isinstance(runner, SpreadingRunner):
             (first, facts), *others = hosts.facts
             self._speeds[first] = self._here = today.samples_per_second
             alike = [name for name, one in others if _alike(facts, one)]

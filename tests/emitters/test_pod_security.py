@@ -146,7 +146,7 @@ def test_kustomize_is_told_where_names_are_used() -> None:
 
 def test_the_patch_of_the_page_meets_the_documents() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
-    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    *_, shown = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     files = emit(one_socket().result, "pytorchjob")
     documents = [yaml.safe_load(f.text) for f in files if f.name in ("pytorchjob.yaml", "pvc.yaml")]
     of_kind = {document["kind"]: document for document in documents}
