@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from cputune.tuner import search_space as search_space
     from cputune.tuner import tune as tune
     from cputune.tuner.events import ConfirmStarted as ConfirmStarted
-    from cputune.tuner.events import Disturbed as Disturbed
     from cputune.tuner.events import Event as Event
     from cputune.tuner.events import OnEvent as OnEvent
     from cputune.tuner.events import Said as Said
@@ -74,9 +73,7 @@ if TYPE_CHECKING:
     from cputune.tuner.events import StudyEnded as StudyEnded
     from cputune.tuner.events import StudyStarted as StudyStarted
     from cputune.tuner.events import TrialEnded as TrialEnded
-    from cputune.tuner.events import TrialRepeated as TrialRepeated
     from cputune.tuner.events import TrialStarted as TrialStarted
-    from cputune.tuner.events import Waiting as Waiting
     from cputune.verifier import Verification as Verification
     from cputune.verifier import verify as verify
     from cputune.workload import Workload as Workload
@@ -103,8 +100,8 @@ _PUBLIC = {
     "cputune.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
-        "ConfirmStarted", "Disturbed", "Event", "OnEvent", "Said", "StepTaken", "StudyEnded",
-        "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted", "Waiting",
+        "ConfirmStarted", "Event", "OnEvent", "Said", "StepTaken", "StudyEnded",
+        "StudyStarted", "TrialEnded", "TrialStarted",
     ),
     "cputune.verifier": ("Verification", "verify"),
     "cputune.workload": ("Workload",),

@@ -90,12 +90,8 @@ def untried(
     left_out: Iterable[LeftOut],
     padding: Padding | None,
     findings: Iterable[FindingOfDoctor] = (),
-    flag: tuple[float, float] | None = None,
 ) -> tuple[Lever, ...]:
-    """Of what was left out, that which is known to pay; what would bring the most comes first.
-
-    ``flag``: how many times as fast the script's own flag against padding was seen to make it.
-    """
+    """Of what was left out, that which is known to pay; what would bring the most comes first."""
     found = [
         Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
         for one in left_out
@@ -113,7 +109,7 @@ def untried(
         left_so = next((one.option for one in of_padding if one.option), None)
         tried = padding.left == 1 and not of_padding  # batches of like length
         if left_so is not None or (padding.kept is not None and not tried):
-            found.append(_of_padding(padding, left_so, flag))
+            found.append(_of_padding(padding, left_so))
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
 
 
@@ -143,7 +139,7 @@ def done_here(code: str, where: str) -> Lever:
     return Lever(what=what, low=low, high=high, takes="done", do=where)
 
 
-def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] | None) -> Lever:
+def _of_padding(padding: Padding, option: str | None) -> Lever:
     """What shorter batches would bring: a step takes at least as much less as it has tokens less.
 
     Where no column is padding in all samples of a batch, only samples of like length help.
@@ -151,14 +147,13 @@ def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] 
     share = f"{padding.share:.0%} of the tokens that you compute are padding"
     shorter = padding.left < 1
     factor = round(1 / max(padding.left if shorter else 1 - padding.share, 0.01), 2)
-    low, high = (factor, factor) if flag is None or option else flag
     if option is not None:
         do = f"tune {option}"
     elif padding.mend is not None:
-        do = f"start the script {padding.mend}" + (" (measured here)" if flag else "")
+        do = f"start the script {padding.mend}"
     elif shorter:
         do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
     else:
         do = "batches of like length (train_sampling_strategy or group_by_length of a Trainer)"
     why = "" if padding.kept is None or option else f", and {padding.kept}"
-    return Lever(what=share + why, low=low, high=high, takes="your decision", do=do)
+    return Lever(what=share + why, low=factor, high=factor, takes="your decision", do=do)

@@ -76,7 +76,7 @@ def keywords(record: Any) -> dict[str, Any]:
     return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
-_WHERE_AND_WHEN = {"budget", "study", "resume", "share_machine", "wait_quiet_seconds"}
+_WHERE_AND_WHEN = {"budget", "study", "resume", "share_machine"}
 MAY_CHANGE = _WHERE_AND_WHEN | {"max_time_seconds", "price_per_hour"}
 """Options that a study can be gone on with another value of; the rest is part of its identity."""
 _NOT_SEARCHED = _WHERE_AND_WHEN | {"seed"}
@@ -160,9 +160,6 @@ class TuneOptions:
         share_machine: measure although others compute here, and say no factor where they delayed
             most of it; else real processes are only started when another process that measures
             has ended, and a result that is disturbed is none.
-        wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it is
-            None, who does is only told (``Disturbed``), unless the machine is shared anyway. Real
-            processes alone.
     """
 
     budget: int = option(20, "The most plans that are tried.")
@@ -207,13 +204,6 @@ class TuneOptions:
     )
     resume: bool = option(False, "Go on with the trials that were interrupted.")
     share_machine: bool = option(False, "Measure even while another process measures here.")
-    wait_quiet_seconds: float | None = option(
-        None,
-        "Wait so long until nothing else computes here.",
-        "--wait-quiet",
-        metavar="TIME",
-        reads=seconds_of,
-    )
 
     def __post_init__(self) -> None:
         """Raise UsageError for what makes no sense, whoever asks for it."""

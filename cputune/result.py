@@ -142,8 +142,6 @@ class Trial:
         step_seconds: seconds of all its steps, warm-up included.
         compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
-        elsewhere: it ran on another node than the plans of several do, or another machine; its
-            speeds are scaled by that of today's launch there and here.
         observed: what the ranks saw: one mapping per rank.
     """
 
@@ -160,7 +158,6 @@ class Trial:
     step_seconds: Amount = 0.0
     compile_seconds: Amount = 0.0
     origin: Origin = "sampler"
-    elsewhere: bool = False
     observed: tuple[Mapping[str, Any], ...] = ()
 
     @property

@@ -6,7 +6,6 @@ Nothing in the tuner may know which of them it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -98,18 +97,6 @@ class DataRunner(Runner, Protocol):
         ...
 
 
-@runtime_checkable
-class ProfilingRunner(Runner, Protocol):
-    """A runner that can tell where the time of a plan's steps goes."""
-
-    def profile(self, plan: Plan) -> Sequence[Mapping[str, Any]]:
-        """What each rank tells of some of its steps (``cputune.inside.messages.Profiled``).
-
-        Raises ``TrialError`` where the plan fails, and ``TimeUp``.
-        """
-        ...
-
-
 class Living(Protocol):
     """A plan that lives beside others, and stands still while they have their turns."""
 
@@ -127,7 +114,10 @@ class ProfilingLiving(Living, Protocol):
     """A plan that lives, and can tell where the time of its steps goes."""
 
     def profile(self) -> Sequence[Mapping[str, Any]]:
-        """As ``ProfilingRunner`` has it; some steps are taken for it."""
+        """What each rank tells of some more steps (``cputune.inside.messages.Profiled``).
+
+        Raises ``TrialError`` where the plan fails, and ``TimeUp``.
+        """
         ...
 
 
@@ -163,18 +153,6 @@ class PunctualRunner(Runner, Protocol):
         """From now on, end the steps by ``TimeUp`` where no time is left to wait for the next.
 
         A step that follows others may take as long as the slowest of them, and is waited for.
-        """
-        ...
-
-
-@runtime_checkable
-class SpreadingRunner(Runner, Protocol):
-    """A runner over several nodes that can run a plan on another one than the first."""
-
-    def on(self, node: str, say: Callable[[str], None]) -> AbstractContextManager[Runner]:
-        """What runs plans of one node on this one, whatever runs on others meanwhile.
-
-        It is used in a thread of its own, and tells ``say`` what is going on.
         """
         ...
 

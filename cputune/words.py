@@ -54,7 +54,7 @@ class Verdict:
 
 
 NOTHING_TO_DO = "nothing: keep the launch that you have"
-MEASURE_AGAIN = "cputune tune --resume --wait-quiet 10m, when the machine is quiet"
+MEASURE_AGAIN = "cputune tune --resume, when the machine is quiet"
 
 
 def verdict_of(result: Result, do: str) -> Verdict:

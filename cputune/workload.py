@@ -172,8 +172,6 @@ class Workload:
             has none that can be told.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
-        time_shares: where the time of its steps as found goes, by kind; empty where nobody has
-            looked.
         samples_to_end: that the script trains on to its end; None while it has not shown it.
         epochs: how often it goes through its data, where that is how it counts.
         global_batch_size: samples per optimizer step over all ranks; None while the
@@ -198,9 +196,6 @@ class Workload:
     mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
     padding: Padding | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
-    time_shares: Mapping[str, Annotated[float, Meta(ge=0, le=1)]] = field(
-        default_factory=dict, hash=False
-    )
     samples_to_end: Annotated[int, Meta(ge=1)] | None = None
     epochs: Annotated[float, Meta(gt=0)] | None = None
     global_batch_size: Samples | None = None

@@ -20,15 +20,13 @@ HERE = Path(__file__).parent
 RECORD = HERE / "engines.json"
 HEADING = "## What was run\n"
 COLUMNS = (
-    "doctor", "tune", "confirmation", "trials side by side", "lost host", "killed tuner",
-    "emitted launch", "verify",
+    "doctor", "tune", "confirmation", "lost host", "killed tuner", "emitted launch", "verify",
 )  # fmt: skip
 
 _REACH, _TUNE = "tests/nodes/test_nodes_reach.py", "tests/nodes/test_tune_engines.py"
 _LAUNCH, _VERIFY = "tests/nodes/test_emitted_launches.py", "tests/nodes/test_verified_launches.py"
 _TUNED = f"{_TUNE}::test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed"
-_LOST = f"{_TUNE}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on"
-_BESIDE = f"{_TUNE}::test_trials_run_side_by_side_and_the_best_is_confirmed_on_one_host"
+_LOST = f"{_TUNE}::test_a_host_that_is_cut_off_is_named_and_ends_the_study"
 _KILLED = f"{_TUNE}::test_nothing_stays_of_a_tuner_that_is_killed"
 _WHEN = ("before they call", "while they train")
 
@@ -41,8 +39,8 @@ Cell = tuple[str, ...] | str
 def _tuned(engine: str) -> tuple[Cell, ...]:
     """What every engine that can be had is tried with."""
     lost = tuple(f"{_LOST}[{engine}-{when}]" for when in _WHEN)
-    tuned, beside = (f"{_TUNED}[{engine}]",), (f"{_BESIDE}[{engine}]",)
-    return tuned, tuned, beside, lost, (f"{_KILLED}[{engine}]",)
+    tuned = (f"{_TUNED}[{engine}]",)
+    return tuned, tuned, lost, (f"{_KILLED}[{engine}]",)
 
 
 def _mpi(engine: str) -> tuple[Cell, ...]:
@@ -79,7 +77,7 @@ ROWS: dict[str, tuple[Cell, ...]] = {
     "Open MPI 4, `mpirun.sh`": _mpi("openmpi4"),
     "Intel MPI, `mpirun.sh`": _mpi("impi"),
     "Open MPI 5, `mpirun.sh`": (
-        *([_NO_INPUT] * 6),
+        *([_NO_INPUT] * 5),
         (f"{_LAUNCH}::test_mpi_trains_a_recipe_to_its_end[openmpi5-mpirun]",),
         (f"{_VERIFY}::test_what_mpi_starts[openmpi5-mpirun]",),
     ),
@@ -88,8 +86,7 @@ ROWS: dict[str, tuple[Cell, ...]] = {
 _HEAD = """
 Each number is a test of `make test-nodes`, and the word how it ended when it was last run: on
 hosts that are network namespaces of one machine, with an sshd each, and a Slurm of two nodes over
-them. Made by `make doc` from those results. [Trials side by side](nodes.md#tune-over-several-hosts)
-are two at once, each on one host.
+them. Made by `make doc` from those results.
 """
 
 

@@ -79,7 +79,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     cputune verify launch/
     cputune verify launch/mpirun.sh --steps 30 --json > verify.json
     """
-    from cputune.tuner.events import Waiting, in_words
+    from cputune.tuner.events import waiting_for
     from cputune.verifier import verify
 
     choose_python(asked["python"])
@@ -96,7 +96,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
         run=not asked["no_run"],
         on_event=None if quiet else lambda text: tell(f"… {text}"),
         share_machine=asked["share_machine"],
-        on_wait=lambda owner: tell(in_words(Waiting(owner=owner))),
+        on_wait=lambda owner: tell(waiting_for(owner)),
         ssh=asked["ssh"],
         submit=asked["submit"],
     )

@@ -136,7 +136,6 @@ WORKERS = Knob(
         own=0.1,
         within={"layout": 0.06},
         expected=lambda facts, plan: -0.05 if plan.settings.get("workers") else 0.0,
-        answers=("waiting for data", 0.9),
         source="assumed: a worker takes the waiting out of the step and a part of a core from its "
         "threads; it is offered where 3 % of the step or more are spent waiting",
     ),
@@ -173,7 +172,6 @@ PADDING = Knob(
         own=0.5,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.4 if "padding" in plan.settings else 0.0,
-        answers=("padding", 0.9),
         source="paired readings on a Zen 3 core, batches of 8: 4.2 times as fast where 23 % of the "
         "columns are left, 2.0 where 55 % are (logs -1.4 and -0.7)",
     ),

@@ -144,7 +144,6 @@ OPTIMIZER = Knob(
         own=0.15,
         within={"layout": 0.06, "precision": 0.06},
         expected=lambda facts, plan: -0.15 if plan.setting("optimizer") == FUSED else 0.0,
-        answers=("optimizer", 0.8),
         source="read side by side on two cores, 4 layers in bf16: AdamW as a loop 0.78 times as "
         "fast as fused (log -0.25); a wary half of it is expected, since it weighs less beside "
         "larger batches",
@@ -187,7 +186,6 @@ DROPOUT = Knob(
         own=0.15,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.1 if "dropout" in plan.settings else 0.0,
-        answers=("dropout masks", 0.8),
         source="read side by side on two Zen 5 cores, 4 layers in bf16: 1.10 times as fast with "
         "hidden layers alone, 1.36 with attention's (logs -0.1 and -0.31); what torch draws on one "
         "thread weighs more, the more threads there are",

@@ -6,7 +6,6 @@ is known here by its fields alone (the import is for the type checker).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -171,10 +170,6 @@ class Footprint:
     sockets_of_all: int
 
 
-LEAST_SIZE = 0.1
-"""What remains of the size of an effect of which a profile has shown that nothing is to gain."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """How much a knob may change the time per sample, believed before anything is measured.
@@ -195,9 +190,6 @@ class Effect:
         label: what two plans must share to have the same effect; without it, and without a
             ``feature``, the value of the knob.
         expected: the log of the factor that a plan is expected to gain (below 0) or lose.
-        answers: what of a step a plan that is expected to gain takes away: a kind of where its
-            time goes, and which part of that. Where a profile has shown how much of a step the
-            kind is, the gain that is expected follows from it.
         source: where the sizes come from.
     """
 
@@ -208,25 +200,7 @@ class Effect:
     scale: float = 1.0
     label: Callable[[Plan, Footprint], object] | None = None
     expected: Callable[[HostFacts, Plan], float] | None = None
-    answers: tuple[str, float] | None = None
     source: str
-
-    def informed(self, time_shares: Mapping[str, float]) -> Effect:
-        """The effect as it is believed where a profile has shown the shares of a step's time.
-
-        Where little can be gained, little can be wrong about it.
-        """
-        if self.answers is None or self.expected is None or not time_shares:
-            return self
-        usual, (kind, part) = self.expected, self.answers
-        gain = math.log(1 - part * time_shares.get(kind, 0.0))
-        size = min(1.0, LEAST_SIZE - gain / self.own)
-        return replace(
-            self,
-            own=self.own * size,
-            within={name: value * size for name, value in self.within.items()},
-            expected=lambda facts, plan: gain if usual(facts, plan) < 0 else usual(facts, plan),
-        )
 
 
 Put = Callable[["Plan", KnobValue, "HostFacts"], "Plan | None"]

@@ -11,7 +11,7 @@ import ast
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
@@ -41,7 +41,7 @@ MOST_IMPORTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHosts:
-    """The hosts of a study, and how they are reached; one that is lost can be left out.
+    """The hosts of a study, and how they are reached; ``lost`` are those that are gone.
 
     ``interfaces`` are the network interfaces that ranks may talk on, the best one first; none for
     one host.
@@ -105,22 +105,6 @@ class RankHosts:
                 for who in one.around.neighbours()
             )
         return ()
-
-    def only(self, name: str) -> RankHosts:
-        """The same for one of the hosts alone."""
-        return replace(self, hosts=[h for h in self.hosts if h.name == name], lost={})
-
-    def leave_out(self, name: str) -> None:
-        """Go on without a host.
-
-        The hosts behind it move up where they have the same cores, because plans name CPUs.
-        Otherwise only the hosts before it are left.
-        """
-        place = self.names.index(name)
-        gone, *behind = self.hosts[place:]
-        cores = gone.facts.topology.allowed_cores
-        alike = all(host.facts.topology.allowed_cores == cores for host in behind)
-        self.hosts[place:] = behind if alike else []
 
 
 @contextlib.contextmanager

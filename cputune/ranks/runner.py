@@ -9,7 +9,6 @@ would change what is measured.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import shutil
@@ -39,9 +38,6 @@ from cputune.remote.named import Node
 from cputune.script import require_trainable, script_text
 from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
-
-SETTLED = 5
-"""Steps of new processes before the first that is profiled: they are slower than the rest."""
 
 PROFILED_STEPS = 4
 
@@ -116,16 +112,6 @@ class ProcessRunner:
             if self._running is running:
                 self._end_what_runs()
 
-    def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
-        """Run a plan for some steps; returns where each rank says that its time went.
-
-        Empty where a rank has not reported it. Raises TrialError and TimeUp.
-        """
-        with contextlib.closing(LivingPlan(self, plan)) as living:
-            living.begin()
-            living.turn(SETTLED)
-            return living.profile()
-
     def keep(self) -> LivingPlan | None:
         """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
 
@@ -142,19 +128,6 @@ class ProcessRunner:
         living = LivingPlan(self, plan)
         living.begin()
         return living
-
-    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
-        """A runner for plans of one node on this host, beside the others (``SpreadingRunner``)."""
-        assert self.hosts is not None, "it has several hosts"
-        there = self.hosts.only(node)
-        return ProcessRunner(
-            self.workload,
-            there.hosts[0].facts,
-            hosts=there,
-            fresh=self.fresh,
-            on_note=say,
-            offline=self.hub_offline(),
-        )
 
     @property
     def workload(self) -> Workload:

@@ -169,35 +169,25 @@ WORTH_A_HINT = 0.05
 
 
 def time_rows(result: Result) -> Rows:
-    """The time of a step of today's launch and of the best plan, by what it is spent on.
+    """The time of a step of the best plan, by what it is spent on.
 
-    Both take as many samples as a step of today's launch; where their number is not known, it is
-    the time of one sample. Their speeds are those that were measured without the profiler.
+    The step takes as many samples as one of today's launch; where their number is not known, it is
+    the time of one sample. The speed is the one that was measured without the profiler.
     """
-    profile, job = result.profile, result.workload
-    # Padding is a share of tokens, and not of time.
-    today = {kind: share for kind, share in job.time_shares.items() if kind != "padding"}
-    best = dict(profile.shares) if profile and profile.plan == result.best.plan else {}
-    if best and result.best.plan == result.baseline.plan:
-        today, best = best, {}
+    profile, job, best = result.profile, result.workload, result.best
+    rate = best.samples_per_second.median
+    if profile is None or profile.plan != best.plan or rate <= 0:
+        return Rows(headings=(), rows=())
     samples = job.global_batch_size
     if job.batch_per_rank is not None:
         samples = job.batch_per_rank * result.baseline.plan.world_size
-    columns = {
-        name: (shares, (samples or 1) / side.samples_per_second.median)
-        for name, shares, side in (("today", today, result.baseline), ("best", best, result.best))
-        if shares and side.samples_per_second.median > 0
-    }
-    most = {kind: 0.0 for shares, _ in columns.values() for kind in shares}
-    for shares, seconds in columns.values():
-        for kind, share in shares.items():
-            most[kind] = max(most[kind], share * seconds if share >= LEAST_SHARE else 0.0)
-    whole = f"a step of {samples} samples" if samples else "a sample"
-    rows = [(whole, *(_time(seconds) for _, seconds in columns.values()))]
-    for kind in sorted((kind for kind in most if most[kind]), key=lambda kind: -most[kind]):
-        shares_of = [(shares.get(kind, 0.0), seconds) for shares, seconds in columns.values()]
-        rows.append((kind, *(f"{_time(s * seconds)} ({s:.0%})" for s, seconds in shares_of)))
-    return Rows(headings=("", *columns), rows=tuple(rows) if columns else ())
+    seconds = (samples or 1) / rate
+    rows = [(f"a step of {samples} samples" if samples else "a sample", _time(seconds))]
+    for kind, share in sorted(profile.shares.items(), key=lambda one: -one[1]):
+        if share >= LEAST_SHARE:
+            rows.append((kind, f"{_time(share * seconds)} ({share:.0%})"))
+    column = "today" if best.plan == result.baseline.plan else "best"
+    return Rows(headings=("", column), rows=tuple(rows))
 
 
 def _time(seconds: float) -> str:

@@ -15,19 +15,16 @@ from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial
 from cputune.text import figure, visible
 from cputune.tuner.confirmation import LEAST_ROUNDS, MOST_RIVALS, MOST_SECONDS, PROFILE_STEPS
 from cputune.tuner.events import (
-    IN_PASSING,
     ConfirmStarted,
-    Disturbed,
     Event,
     Said,
     StepTaken,
     StudyEnded,
     StudyStarted,
     TrialEnded,
-    TrialRepeated,
     TrialStarted,
-    Waiting,
     in_words,
+    is_in_passing,
     most_trials,
     outcome,
 )
@@ -43,14 +40,15 @@ if TYPE_CHECKING:
 
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
-    return None if isinstance(event, (*IN_PASSING, StudyEnded)) else in_words(event)
+    hidden = is_in_passing(event) or isinstance(event, StudyEnded)
+    return None if hidden else in_words(event)
 
 
 def style_of(event: Event) -> str | None:
     """The style of an event's line where there is colour; None for no style of its own."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
-    return "yellow" if isinstance(event, (Waiting, Disturbed, TrialRepeated)) else None
+    return "yellow" if isinstance(event, Said) and event.warns else None
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)
@@ -160,16 +158,12 @@ class Standing:
             self._go_on(f"trial {event.number}  {event.plan.describe()}")
         elif isinstance(event, TrialEnded):
             self._learn(event.trial)
-        elif isinstance(event, TrialRepeated):
-            self.detail = f"once more: {event.reason}"
         elif isinstance(event, StepTaken) and event.number in (None, self.number):
             late = ", delayed by others" if event.delayed else ""
             self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
         elif isinstance(event, Said):
             self.detail = event.text
-        elif isinstance(event, (Waiting, ConfirmStarted)) or (
-            isinstance(event, Disturbed) and event.waiting
-        ):
+        elif isinstance(event, ConfirmStarted):
             self._go_on(in_words(event))
 
     def _go_on(self, doing: str) -> None:

@@ -6,7 +6,6 @@ Optuna is imported when a study starts, not before.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -22,7 +21,8 @@ from cputune.options import TuneOptions, keywords_of
 from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
 from cputune.steps import Runner
-from cputune.tuner.events import OnEvent, Said, Waiting
+from cputune.text import visible
+from cputune.tuner.events import OnEvent, Said
 from cputune.tuner.space import SearchSpace, search_space, space_of
 from cputune.workload import Workload
 
@@ -85,8 +85,8 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     space_of(asked, facts, job, hosts)
 
     from cputune.host.locks import measuring_lock, study_lock
-    from cputune.tuner.events import logged
-    from cputune.tuner.study import TuningStudy, wait_until_quiet
+    from cputune.tuner.events import logged, waiting_for
+    from cputune.tuner.study import TuningStudy
 
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         if runner is not None:
@@ -101,7 +101,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         hear(Said(text=text))
 
     def wait_for(owner: str) -> None:
-        hear(Waiting(owner=owner))
+        hear(Said(text=waiting_for(owner), warns=True))
 
     until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
     with ExitStack() as held:
@@ -112,16 +112,10 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         neighbours = _nobody
         if runner is None:
             neighbours = _who_computes_here() if hosts is None else hosts.neighbours
-        quiet = asked.wait_quiet_seconds
-        left = math.inf if until is None else until - time.monotonic()
-        known = asked.share_machine and asked.wait_quiet_seconds is None  # that it is not quiet
-        wait_until_quiet(
-            _nobody if known else neighbours,
-            hear,
-            most_seconds=quiet if quiet is None else min(quiet, left),
-            clock=time.monotonic,
-            pause=time.sleep,
-        )
+        busy = () if asked.share_machine else neighbours()
+        if busy:
+            said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
+            hear(Said(text=f"warning: {said}", warns=True))
         study = TuningStudy(
             job,
             facts,

@@ -139,7 +139,7 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=tuple(left_out),
-        untried=untried(left_out, workload.padding, found, findings.flag),
+        untried=untried(left_out, workload.padding, found),
         done=done(advice.baseline.plan, best, findings.worth),
         notes=(*findings.notes, *_notes(findings), *advice.notes),
         seconds=round(seconds, 3),

@@ -35,25 +35,11 @@ class StudyStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """``owner`` measures on this machine; the study begins when that has ended."""
-
-    owner: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbed:
-    """Others compute on this machine, in words; ``waiting`` until they do not."""
-
-    neighbours: tuple[str, ...]
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The runner says in words what it is doing."""
+    """What is going on, in words; ``warns``: what may make the study long, or its numbers false."""
 
     text: str
+    warns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +65,6 @@ class StepTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRepeated:
-    """Other processes delayed the trial, so it is run again."""
-
-    number: int
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
     """A trial with its number, or the reason why it has none."""
 
@@ -109,13 +86,10 @@ class StudyEnded:
 
 
 Event = (
-    Waiting
-    | Disturbed
-    | StudyStarted
+    StudyStarted
     | Said
     | TrialStarted
     | StepTaken
-    | TrialRepeated
     | TrialEnded
     | ConfirmStarted
     | ConfirmRun
@@ -123,9 +97,6 @@ Event = (
 )
 OnEvent = Callable[[Event], None]
 
-
-IN_PASSING = (StepTaken, TrialStarted, Said)
-"""Events that are logged at DEBUG, and have no line of their own in a terminal."""
 
 LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
 """How ``Plan.describe`` begins."""
@@ -141,7 +112,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
     """The listener, behind one that logs: steps and beginnings at DEBUG, the rest at INFO."""
 
     def hear(event: Event) -> None:
-        level = logging.DEBUG if isinstance(event, IN_PASSING) else logging.INFO
+        level = logging.DEBUG if is_in_passing(event) else logging.INFO
         if _LOG.isEnabledFor(level):
             _LOG.log(level, "%s", in_words(event))
         if on_event is not None:
@@ -150,18 +121,23 @@ def logged(on_event: OnEvent | None) -> OnEvent:
     return hear
 
 
+def is_in_passing(event: Event) -> bool:
+    """Whether an event is logged at DEBUG, and has no line of its own in a terminal."""
+    aside = isinstance(event, Said) and not event.warns
+    return aside or isinstance(event, (StepTaken, TrialStarted))
+
+
+def waiting_for(owner: str) -> str:
+    """What is said where a process waits for another one that measures on this machine."""
+    return (
+        f"waiting for {owner}, which measures on this machine (for another user ten "
+        "minutes at most; --share-machine does not wait)"
+    )
+
+
 def in_words(event: Event) -> str:
     """One line for an event, in a terminal and in a log."""
     match event:
-        case Waiting(owner=owner):
-            return (
-                f"waiting for {owner}, which measures on this machine (for another user ten "
-                "minutes at most; --share-machine does not wait)"
-            )
-        case Disturbed(neighbours=neighbours, waiting=waiting):
-            who = visible("; ".join(neighbours))
-            false = "warning: the machine is not quiet, so speeds may be false (--wait-quiet 10m)"
-            return f"{'waiting until it is quiet' if waiting else false}: {who}"
         case Said(text=text):
             return text
         case StudyStarted():
@@ -171,11 +147,8 @@ def in_words(event: Event) -> str:
         case StepTaken(number=number, index=index, seconds=seconds):
             of = "confirmation" if number is None else f"trial {number}"
             return f"{of}: step {index}, {seconds:.4g} s"
-        case TrialRepeated(number=number, reason=reason):
-            return f"trial {number}: {reason}, so it is run again"
         case TrialEnded(trial=trial):
-            where = " (elsewhere)" if trial.elsewhere else ""
-            return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
+            return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
         case ConfirmStarted(plans=plans):
             return f"measuring {len(plans)} plans again, side by side"
         case ConfirmRun(samples_per_second=rate):

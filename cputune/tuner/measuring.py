@@ -37,7 +37,7 @@ from cputune.steps import (
     Step,
 )
 from cputune.text import figure
-from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
+from cputune.tuner.events import OnEvent, Said, StepTaken
 from cputune.tuner.gains import Contender
 from cputune.tuner.living import LivingTrials
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
@@ -64,9 +64,8 @@ class Findings:
     count; ``shared``: in the confirmation too, since the user said that the machine is busy.
     ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
     processes delayed. ``cut_off`` is the trial that was running when the time was up. ``baseline``
-    and ``rivals`` are the contenders of the confirmation. ``profile`` says where the time of the
-    best plan goes. ``flag``: how many times as fast the script's own flag against padding makes the
-    best plan, at least and at most.
+    and ``rivals`` are the contenders of the confirmation. ``host_lost``: a host is not reached any
+    more, so nothing else is measured. ``profile`` says where the time of the best plan goes.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -80,12 +79,12 @@ class Findings:
     samples_per_step: int | None = None
     data: str | None = None
     cut_off: CutOff | None = None
+    host_lost: bool = False
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
     profile: Profile | None = None
-    flag: tuple[float, float] | None = None
 
     @property
     def believes_delayed(self) -> bool:
@@ -183,19 +182,6 @@ class Measuring:
     def __post_init__(self) -> None:
         self.living = LivingTrials(self.facts)
 
-    def beside(self, race: Race, on_event: OnEvent) -> Measuring:
-        """A copy for a trial that runs beside others: its findings are its own until it ends."""
-        found = self.findings
-        return replace(
-            self,
-            race=race,
-            findings=Findings(
-                shared=found.shared, never_quiet=found.never_quiet, saw_quiet=found.saw_quiet
-            ),
-            timer=replace(self.timer),
-            on_event=on_event,
-        )
-
     def quiet_run(self, runner: Runner, plan: Plan, number: int | None) -> tuple[Run, float]:
         """Repeat a run until no other process delays it, as often as is worthwhile.
 
@@ -219,9 +205,8 @@ class Measuring:
             if self.timer.up(share_of(number), spent):
                 return run, spent
             if attempt + 1 < attempts and number is not None:
-                self.on_event(
-                    TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
-                )
+                said = f"trial {number}: {run.failure}, so it is run again"
+                self.on_event(Said(text=said, warns=True))
         if not self.findings.saw_quiet:
             # No run was quiet so far, so none is to be expected: this one counts.
             self.findings.never_quiet = True

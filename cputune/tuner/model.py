@@ -14,7 +14,7 @@ Duvenaud et al. 2011, "Additive Gaussian Processes", arXiv:1112.4394.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,19 +75,13 @@ class Belief:
 class SpeedModel:
     """Beliefs about every plan of a fixed list."""
 
-    def __init__(
-        self,
-        facts: HostFacts,
-        plans: Sequence[Plan],
-        time_shares: Mapping[str, float] | None = None,
-    ) -> None:
-        """``time_shares``: where the time of today's step goes, if a profile has shown it."""
+    def __init__(self, facts: HostFacts, plans: Sequence[Plan]) -> None:
         at = _footprints(facts, plans)
         self._shares = np.log2([one.share for one in at])
         self._sockets = np.log2([float(one.sockets) for one in at])
         self._nodes = np.log2([float(one.nodes) for one in at])
         self._unbound = _labels([plan.as_found for plan in plans])
-        self._effects = {knob.name: knob.effect.informed(time_shares or {}) for knob in KNOBS}
+        self._effects = {knob.name: knob.effect for knob in KNOBS}
         self._alike = {name: _Alike(name, e, plans, at) for name, e in self._effects.items()}
         self._prior = EXPECTED_PER_DOUBLING * self._shares + np.array(
             [

@@ -1,12 +1,12 @@
 """Where the time of a plan's steps goes, told by ranks, as a result keeps it.
 
-Of a plan that is still to be measured new processes are profiled: what the profiler has held
-changes how malloc serves those that follow. Of the best plan it is those that were measured last.
+The processes that were measured last are profiled, after their last step that counts: what the
+profiler has held changes how malloc serves the steps that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cputune.plan import Plan
@@ -14,8 +14,6 @@ from cputune.result import Profile
 from cputune.steps import (
     Living,
     ProfilingLiving,
-    ProfilingRunner,
-    PunctualRunner,
     TimeUp,
     TrialError,
 )
@@ -27,26 +25,6 @@ def profile_of_living(living: Living, plan: Plan) -> Profile | None:
         return of_ranks(plan, living.profile()) if isinstance(living, ProfilingLiving) else None
     except (TrialError, TimeUp):
         return None
-
-
-def profile_of(
-    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
-) -> Profile | None:
-    """The profile of a plan; None where the run does not end well."""
-    if isinstance(runner, PunctualRunner):
-        runner.keep_to(seconds_left)
-    try:
-        return of_ranks(plan, runner.profile(plan))
-    except (TrialError, TimeUp):
-        return None  # it has run before: what it shows beside its speed is not worth an error
-
-
-def time_shares(
-    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
-) -> dict[str, float]:
-    """The shares of its time by kind; none where the run does not end well."""
-    profile = profile_of(runner, plan, seconds_left)
-    return {} if profile is None else {k: min(1.0, share) for k, share in profile.shares.items()}
 
 
 def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:

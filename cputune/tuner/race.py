@@ -154,14 +154,8 @@ USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
 Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
 """
 
-DELAYS = (math.log(3), math.log(5), math.log(8))
-"""How much (log) a step may be delayed without the kernel reporting it, and how often that
-happens."""
-
-DELAY_CHANCE = 0.03
-
-DOUBT = 0.01
-"""The chance that a slow step was delayed, above which that one step does not decide."""
+MOST_DELAY = math.log(8)
+"""How much (log) a step may be delayed without the kernel reporting it."""
 
 
 @dataclass(slots=True)
@@ -172,21 +166,6 @@ class Race:
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
     """For each run, in order, how far its first, second… step lay above its centre."""
-    expected: tuple[float, float] | None = None
-    """What the model expects of the plan that runs: mean and deviation of its centre."""
-
-    def shifted(self, by: float) -> Race:
-        """A copy for a machine on which everything takes longer by so much (log)."""
-        fastest, expected = self.fastest, self.expected
-        if fastest is not None:
-            kept = tuple(value + by for value in fastest.kept)
-            fastest = replace(fastest, center=fastest.center + by, kept=kept)
-        return Race(
-            noise=Noise(differences=list(self.noise.differences)),
-            fastest=fastest,
-            excesses=[list(each) for each in self.excesses],
-            expected=None if expected is None else (expected[0] + by, expected[1]),
-        )
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""
@@ -195,9 +174,9 @@ class Race:
         now = self.estimate(logs)
         if self.fastest is not None:
             to_beat = self.fastest.center + SURE * self.fastest.error
-            if self._floor(logs, now) > to_beat and not (
-                len(logs) == 1 and self._may_be_delayed(logs[0], to_beat)
-            ):
+            # A single step may have been delayed; a second one tells.
+            doubt = MOST_DELAY if len(logs) == 1 else 0.0
+            if self._floor(logs, now) - doubt > to_beat:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
@@ -231,25 +210,6 @@ class Race:
             return now.center - SURE * now.error - self._excess(index, sure=True) / 2
         doubt = math.hypot(1.2 * noise, WANDER)
         return min(logs[-2:]) - self._excess(index, sure=True) - doubt
-
-    def _may_be_delayed(self, first: float, to_beat: float) -> bool:
-        """Whether a first step that looks lost may only have been delayed (Bayes).
-
-        The model's expectation is the prior. A plan that was expected to be slow, and is, needs no
-        second step; a plan that was expected to be fast does.
-        """
-        if self.expected is None:
-            return True
-        mean, deviation = self.expected
-        width = math.hypot(deviation, self.noise.deviation)
-        center = first - self._excess(0)
-
-        def likely(value: float) -> float:
-            return math.exp(-0.5 * ((value - mean) / width) ** 2)
-
-        delayed = sum(likely(center - d) for d in DELAYS if center - d < to_beat) / len(DELAYS)
-        odds = DELAY_CHANCE * delayed
-        return odds > DOUBT * (odds + (1 - DELAY_CHANCE) * likely(center))
 
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run lies: typically, or at most.

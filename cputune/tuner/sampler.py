@@ -38,10 +38,9 @@ SURELY_DIES = 0.001
 class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
-    ``tried`` are those of trials that have begun. ``seconds`` are those of the steps of all trials,
-    and ``when`` is the middle of each in them; of trials on other nodes, which wander by
-    themselves, there is none. ``too_large`` are those of ``failed`` that ran out of memory,
-    ``rank_bytes`` is the most that a rank was seen to hold.
+    ``tried`` are those of all trials. ``seconds`` are those of the steps of all trials, and
+    ``when`` is the middle of each trial in them. ``too_large`` are those of ``failed`` that ran out
+    of memory, ``rank_bytes`` is the most that a rank was seen to hold.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -73,7 +72,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._seed = seed
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
-        self._model = SpeedModel(space.facts, self._plans, space.workload.time_shares)
+        self._model = SpeedModel(space.facts, self._plans)
         self._known = 0
         self._asked: object = None
         self._next: Plan | None = None
@@ -92,8 +91,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         past = self._history
         if self._known != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
-            when = past.when if len(past.when) == len(past.plans) else None
-            self._learnt = self._model.believe(rows, past.logs, past.errors, when)
+            self._learnt = self._model.believe(rows, past.logs, past.errors, past.when or None)
             self._known = len(past.plans)
         return self._learnt
 

@@ -55,12 +55,6 @@ class SearchSpace:
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def asks_for_profile(self) -> bool:
-        """Whether a knob is varied whose worth follows from where the time of a step goes."""
-        many = (knob.name for knob in self.knobs if len(knob.values) > 1)
-        return any(knob_named(name).effect.answers is not None for name in many)
-
 
 def search_space(
     facts: HostFacts,

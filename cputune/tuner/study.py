@@ -7,8 +7,8 @@ Nothing is claimed of a machine on which somebody else computes; the message nam
 even ratios that are measured side by side are false, because plans suffer differently: one thread
 ran at 0.62 of the speed of two on a quiet machine, and at 1.73 of it beside one busy process.
 
-Today's launch is profiled before the search, where knowing what takes its time changes what is
-tried first. The best plan is profiled at the end. No speed counts a profiled step.
+A study that is given a budget of trials ends before it where no further plan is expected to be
+worth a trial, where its time is up, and where a host is lost.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ from cputune.steps import (
     HostLost,
     LearningRunner,
     OutOfMemory,
-    ProfilingRunner,
     Runner,
 )
-from cputune.tuner.conclusion import cannot_work, conclude, recommend
+from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.confirmation import confirm_best
 from cputune.tuner.events import (
-    Disturbed,
     OnEvent,
     Said,
     StudyEnded,
@@ -70,9 +68,6 @@ from cputune.tuner.measuring import (
     trial_of,
     was_disturbed,
 )
-from cputune.tuner.nodes import Attempt, Nodes
-from cputune.tuner.padding_flag import gain_of_flag
-from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
@@ -87,42 +82,9 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
-AGAIN_SECONDS = 4.0
-QUIET_LOOKS = 2
-"""How many looks in a row have to find the machine quiet: a process that computes may pause
-shortly."""
-
 Look = Callable[[], Sequence[str]]
 """Looks at who else computes on this machine just now. Returns descriptions; none where it is
 quiet."""
-
-
-def wait_until_quiet(
-    look: Look,
-    on_event: OnEvent,
-    *,
-    most_seconds: float | None,
-    clock: Callable[[], float],
-    pause: Callable[[float], None],
-) -> None:
-    """Report who else computes here; where ``most_seconds`` are given, wait until nobody does.
-
-    Raises NotMeasurableError where the machine was still not quiet after them.
-    """
-    neighbours = tuple(look())
-    if not neighbours:
-        return
-    on_event(Disturbed(neighbours=neighbours, waiting=most_seconds is not None))
-    if most_seconds is None:
-        return
-    until, quiet = clock() + most_seconds, 0
-    while quiet < QUIET_LOOKS:
-        if clock() >= until:
-            raise not_measurable(f"it was not quiet in {most_seconds:.0f} s", neighbours)
-        pause(AGAIN_SECONDS)
-        seen = tuple(look())
-        quiet = 0 if seen else quiet + 1
-        neighbours = seen or neighbours
 
 
 def not_measurable(why: str, neighbours: Sequence[str]) -> StudyDisturbedError:
@@ -130,9 +92,8 @@ def not_measurable(why: str, neighbours: Sequence[str]) -> StudyDisturbedError:
     return StudyDisturbedError(
         f"not measurable today: {why}",
         details="\n".join(f"busy now: {name}" for name in neighbours) or None,
-        hint="end the other processes that compute here, or wait for it: "
-        "--wait-quiet 30m; the trials are kept with the study, --resume goes on with those that "
-        "were quiet",
+        hint="end the other processes that compute here; the trials are kept with the study, "
+        "--resume goes on with those that were quiet",
     )
 
 
@@ -192,7 +153,6 @@ class TuningStudy:
         )
         self._history = History()
         self._next = 0  # the number of the next trial
-        self._hopeless = False
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._identity = identity_of(options, facts, workload, self._named)
@@ -219,13 +179,16 @@ class TuningStudy:
                 closing(self._measuring.living),
             ):
                 self._search(runner, resumed)
-                if self._sampler is not None and self._space is not None and self._has_hosts:
+                if (
+                    self._sampler is not None
+                    and self._space is not None
+                    and not self._findings.host_lost
+                ):
                     fresh = partial(self._open_runner, self._workload, True)
                     belief = self._sampler.believe()
                     confirm_best(self._measuring, self._space, belief, runner, fresh)
             if self._findings.disturbed and not self._options.share_machine:
                 raise self._disturbed()
-            self._look_at_best()
             result = self._concluded()
             self._on_event(StudyEnded(result=result))
             return result
@@ -293,17 +256,13 @@ class TuningStudy:
         self._timer.step_seconds = 0.0  # spent by an earlier command
         return len(self._findings.trials)
 
-    def _learn(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
-        """Learn from a trial: its speed, its failure, its memory.
-
-        ``doubt`` is how unsure its speed is (log), beside the scatter of its own steps.
-        """
+    def _learn(self, trial: Trial, run: Run) -> None:
+        """Learn from a trial: its speed, its failure, its memory."""
         past, race, findings = self._history, self._race, self._findings
         findings.trials.append(trial)
-        here = 0.0 if trial.elsewhere else trial.step_seconds
-        self._timer.step_seconds += here
+        self._timer.step_seconds += trial.step_seconds
         past.tried.add(trial.plan)
-        past.seconds += here
+        past.seconds += trial.step_seconds
         if trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
         if trial.state == FAILED:
@@ -316,39 +275,26 @@ class TuningStudy:
         held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
         past.rank_bytes = max(past.rank_bytes, *held, 0)
         guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
-        guess = replace(guess, error=math.hypot(guess.error, doubt))
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, BUSY_ERROR if was_disturbed(trial) else 0.0))
-        if not trial.elsewhere:
-            past.when.append(past.seconds - here / 2)
+        past.when.append(past.seconds - trial.step_seconds / 2)
 
     # The search
 
     def _search(self, runner: Runner, resumed: int) -> None:
         trials = self._findings.trials
         if not trials:
-            self._measure_today(runner)
-            if not self._has_hosts:
-                return
-            self._end_what_cannot_work()
-            if self._findings.cut_off and not any(one.state == COMPLETED for one in trials):
+            self._storage.begin_baseline()
+            today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+            self._measure(runner, today, "baseline")
+            cut_off = self._findings.cut_off and not any(t.state == COMPLETED for t in trials)
+            if cut_off or self._findings.host_lost:
                 return
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
-        self._measure_all(runner, self._open_space(runner, resumed))
-
-    def _measure_today(self, runner: Runner) -> None:
-        """Measure today's launch on the first host; where that host is lost, on the next one."""
-        today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
-        nodes = Nodes(runner, None, None, self._measuring)
-        lost = True
-        while lost and self._has_hosts:
-            self._storage.begin_baseline()
-            self._begin(nodes, today, "baseline", ())
-            trials = self._findings.trials
-            lost = bool(trials) and trials[-1].kind == HostLost.kind
+        self._measure_all(runner, self._open_space(resumed))
 
     def _observed_workload(self, runner: Runner) -> Workload:
         workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
@@ -356,15 +302,12 @@ class TuningStudy:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
 
-    def _open_space(self, runner: Runner, resumed: int) -> SearchSpace:
+    def _open_space(self, resumed: int) -> SearchSpace:
         """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
         seen = next((t for t in self._findings.trials if t.plan.as_found), None)
         plan = None if seen is None else seen.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=plan)
-        if not resumed and space.asks_for_profile:
-            self._look_where_time_goes(runner)
-            space = replace(space, workload=self._workload)
         self._space = space
         if seen is not None and seen.observed and seen.state == COMPLETED:
             same = [one for one in space.plans() if runs_alike(one, seen.observed)]
@@ -390,46 +333,24 @@ class TuningStudy:
         )
         return space
 
-    def _look_where_time_goes(self, runner: Runner) -> None:
-        """Profile today's launch, where that can be done: it says what is worth trying first."""
-        today = self._findings.trials[0]
-        if today.state == COMPLETED and isinstance(runner, ProfilingRunner):
-            self._on_event(Said(text="looking where the time of today's launch goes"))
-            shares = time_shares(runner, today.plan, partial(self._timer.left, STUDY_SHARE))
-            if self._workload.padding is not None:
-                shares["padding"] = 1 - self._workload.padding.left
-            self._workload = replace(self._workload, time_shares=shares)
-            self._storage.remember(self._workload)
-
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
-        """Measure trials, some at once, until the budget, the time or the plans are spent."""
+        """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
-        completed = (t for t in findings.trials if t.plan.as_found and t.state == COMPLETED)
-        with closing(Nodes(runner, self._hosts, next(completed, None), self._measuring)) as nodes:
-            while self._has_hosts:
-                left = self._options.budget - len(findings.trials) - nodes.trials
-                time_up = findings.cut_off is not None or self._timer.up(STUDY_SHARE)
-                following = self._following(space) if left > 0 and not time_up else None
-                free = None if following is None else nodes.free_for(following[1], left)
-                if following is not None and free is not None:
-                    origin, plan = following
-                    begun = self._storage.begin(space, None if origin == "sampler" else plan)
-                    self._begin(nodes, begun, origin, free)
-                elif nodes.trials or following is not None:
-                    self._end(nodes.next_ended())
-                else:
-                    if left > 0:
-                        findings.notes.append(self._why_it_ended(space, time_up=time_up))
-                    return
-
-    def _why_it_ended(self, space: SearchSpace, *, time_up: bool) -> str:
-        if time_up:
-            return "The search ended early: the time given was up."
-        tried = len({trial.plan for trial in self._findings.trials} & set(space.values))
-        return (
-            f"The search ended after {tried} of {len(space)} plans: no other one is expected to be "
-            "worth a trial."
-        )
+        while len(findings.trials) < self._options.budget and not findings.host_lost:
+            if findings.cut_off is not None or self._timer.up(STUDY_SHARE):
+                findings.notes.append("The search ended early: the time given was up.")
+                return
+            following = self._following(space)
+            if following is None:
+                tried = len({trial.plan for trial in findings.trials} & set(space.values))
+                findings.notes.append(
+                    f"The search ended after {tried} of {len(space)} plans: no other one is "
+                    "expected to be worth a trial."
+                )
+                return
+            origin, plan = following
+            begun = self._storage.begin(space, None if origin == "sampler" else plan)
+            self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace) -> tuple[Origin, Plan] | None:
         """The next plan and who proposes it; None where there is none."""
@@ -440,106 +361,51 @@ class TuningStudy:
         proposed = self._sampler.next_plan()
         return None if proposed is None else ("sampler", proposed)
 
-    def _begin(self, nodes: Nodes, plan: Plan, origin: Origin, free: tuple[str, ...]) -> None:
-        """Run a plan as the next trial; wait for its end unless others may run beside it."""
+    def _measure(self, runner: Runner, plan: Plan, origin: Origin) -> None:
+        """Run a plan as the next trial, and write down what came of it.
+
+        Raises NoValidTrialError where no further plan can work.
+        """
+        findings, measuring = self._findings, self._measuring
         number, self._next = self._next, self._next + 1
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
-        belief = {} if self._sampler is None else self._sampler.believe()
-        self._race.expected = belief.get(plan)
-        self._measuring.living.make_room(self._history.rank_bytes * plan.processes_per_node)
-        attempt = nodes.attempt(plan, free, number, origin)
-        if free:
-            self._history.tried.add(plan)  # so that it is not proposed again while it runs
-            nodes.start(attempt)
-        else:
-            attempt.measure()
-            self._end(attempt)
-
-    def _end(self, attempt: Attempt) -> None:
-        """Write down what came of an attempt, and draw the consequences."""
-        failure, found = attempt.run.failure, attempt.measuring.findings
-        if found is not self._findings:
-            self._findings.contended_runs += found.contended_runs
-        if attempt.number is not None:
-            self._end_trial(attempt, attempt.number)
-        if isinstance(failure, HostLost):
-            self._go_on_without(failure)
-        if not attempt.plan.as_found:
-            self._end_what_cannot_work()
-
-    def _end_trial(self, attempt: Attempt, number: int) -> None:
-        run, plan, runner = attempt.run, attempt.plan, attempt.runner
+        measuring.living.make_room(self._history.rank_bytes * plan.processes_per_node)
+        run, seconds = measuring.quiet_run(runner, plan, number)
         if run.cut is not None:
-            self._findings.cut_off = CutOff(number=number, plan=plan, when=run.cut)
+            findings.cut_off = CutOff(number=number, plan=plan, when=run.cut)
             if not run.logs:  # nothing to write down; it may be tried again
                 self._storage.abandon(plan)
                 return
-        if attempt.slower:
-            run = replace(run, logs=[value - attempt.slower for value in run.logs])
-        self._hopeless = run.failure is not None and run.failure.hopeless
         seen = observed(runner)
         trial = trial_of(
             run,
             self._race,
             number=number,
             plan=as_seen(plan, seen) if plan.as_found and seen else plan,
-            origin=attempt.origin,
-            step_seconds=attempt.seconds,
+            origin=origin,
+            step_seconds=seconds,
             observed=seen,
         )
-        trial = replace(trial, elsewhere=attempt.doubt > 0)
         if isinstance(runner, DataRunner):
-            self._findings.data = runner.data or self._findings.data
+            findings.data = runner.data or findings.data
         if run.samples is not None and plan.world_size == 1:
-            self._findings.samples_per_step = run.samples
+            findings.samples_per_step = run.samples
         self._storage.end(trial, run)
-        self._learn(trial, run, doubt=attempt.doubt)
+        self._learn(trial, run)
         if run.living is not None:
-            self._measuring.living.add(trial, run, self._race.estimate(run.logs).center)
+            measuring.living.add(trial, run, self._race.estimate(run.logs).center)
         self._on_event(TrialEnded(trial=trial))
-
-    def _end_what_cannot_work(self) -> None:
-        error = cannot_work(self._findings.trials, hopeless=self._hopeless)
+        if isinstance(run.failure, HostLost):
+            findings.host_lost = True
+            said = f"{run.failure}; the study ends there, and --resume goes on when it is back"
+            findings.notes.append(f"{said}.")
+            self._on_event(Said(text=said, warns=True))
+            return
+        hopeless = run.failure is not None and run.failure.hopeless
+        error = cannot_work(findings.trials, hopeless=hopeless)
         if error is not None:
             self._storage.discard()
             raise error
-
-    def _go_on_without(self, lost: HostLost) -> None:
-        """Go on without a lost host: leave out the plans that need more hosts than are left."""
-        assert self._hosts is not None, "a host was lost, so the study has hosts"
-        if lost.name in self._hosts.names:  # else another trial on it has reported the loss
-            self._hosts.leave_out(lost.name)
-        left = self._hosts.names
-        with_them = "goes on with " + ", ".join(left) if left else "ends: no host is left"
-        said = f"{lost}; the study {with_them}"
-        self._findings.notes.append(f"{said}.")
-        self._on_event(Said(text=said))
-        if self._space is not None:
-            too_many = (plan for plan in self._space.plans() if plan.nodes > len(left))
-            self._history.tried.update(too_many)
-
-    @property
-    def _has_hosts(self) -> bool:
-        """Whether a machine is left to run on."""
-        return self._hosts is None or bool(self._hosts.names)
-
-    # The best plan
-
-    def _look_at_best(self) -> None:
-        """Find out what the script's own flag would gain, and where the time of the plan goes."""
-        findings = self._findings
-        if self._sampler is None or findings.disturbed:
-            return
-        best = recommend(findings, self._race.noise.deviation).best.plan
-        if self._hosts is None:
-            findings.flag = gain_of_flag(self._measuring, self._workload, best, self._open_runner)
-        known = findings.profile is not None and findings.profile.plan == best
-        if known or self._timer.up(1.0) or not self._has_hosts:
-            return
-        with self._open_runner(self._workload, True) as runner:
-            if isinstance(runner, ProfilingRunner):
-                self._on_event(Said(text="looking where the time of the best plan goes"))
-                findings.profile = profile_of(runner, best, partial(self._timer.left, 1.0))
 
 
 class StudyDisturbedError(NotMeasurableError):

@@ -39,7 +39,7 @@ from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Mpirun, Reach, Srun
-from cputune.steps import HostLost, Infeasible, TimeUp, TrialError
+from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -116,20 +116,6 @@ def test_side_by_side_the_ranks_of_hosts_wait_for_their_turn(runner: ProcessRunn
         assert rank.cpu_times().user - before < 0.2  # it waits, and computes nothing
         assert len(living.turn(3)) == 3
     assert not training()
-
-
-@pytest.mark.torch
-def test_a_plan_runs_on_each_host_beside_the_other_until_it_is_told_to_end(
-    runner: ProcessRunner,
-) -> None:
-    with runner.on(NAMES[1], print) as other, closing(runner.steps(FIRST_ALONE)) as here:
-        with closing(other.steps(FIRST_ALONE)) as there:
-            assert next(here).samples == next(there).samples == 8
-            assert len(training()) == 2
-            other.keep_to(lambda: -1e9)
-            with pytest.raises(TimeUp):
-                list(islice(there, 100_000))
-        assert len(training()) == 1
 
 
 def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunner) -> None:
@@ -389,9 +375,3 @@ class TestOpening:
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError, match="no network interface leads from host to host"):
             interfaces_between(alone, FakeReach())
-
-
-def test_without_a_host_those_behind_it_move_up_where_they_are_alike(facts: HostFacts) -> None:
-    of = two(facts)
-    of.leave_out(NAMES[0])
-    assert of.names == NAMES[1:]

@@ -334,4 +334,6 @@ def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: P
 
 
 def test_ranks_that_tell_no_profile_are_not_waited_for(script: Open) -> None:
-    assert script("light.py").profile(AS_FOUND) == ()
+    with closing(script("light.py").living(AS_FOUND)) as living:
+        living.turn(2)
+        assert living.profile() == ()

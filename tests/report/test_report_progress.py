@@ -8,14 +8,11 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune.report.tuning import Standing, live_lines
 from cputune.tuner.events import (
-    Disturbed,
     Event,
     Said,
     StepTaken,
     TrialEnded,
-    TrialRepeated,
     TrialStarted,
-    Waiting,
 )
 from cputune.words import duration
 
@@ -79,9 +76,7 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
     for event, said in (
         (Said(text="importing torch"), "importing torch"),
         (StepTaken(number=2, index=2, seconds=0.4871, delayed=True), "0.487 s, delayed by others"),
-        (TrialRepeated(number=2, attempt=1, reason="others delayed it"), "others delayed it"),
-        (Waiting(owner="process 7 of eva"), "waiting for process 7 of eva"),
-        (Disturbed(neighbours=("make\x1b[2J 98 %",), waiting=True), "until it is quiet: make\\x1b"),
+        (Said(text="busy: make\x1b[2J 98 %", warns=True), "busy: make\\x1b"),
     ):
         standing.take(event)
         assert said in lines(standing)[0]

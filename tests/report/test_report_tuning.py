@@ -24,7 +24,6 @@ from cputune.tuner.events import (
     Event,
     Said,
     StudyStarted,
-    TrialRepeated,
     TrialStarted,
     outcome,
 )
@@ -54,8 +53,8 @@ def shown(renderable: object) -> str:
             f"{len(SPACE)} plans, 9 trials, 2 trials are on record ({LEGEND})",
         ),
         (
-            TrialRepeated(number=3, attempt=1, reason="other processes delayed 3 of 3 steps"),
-            "trial 3: other processes delayed 3 of 3 steps, so it is run again",
+            Said(text="trial 3: busy, so it is run again", warns=True),
+            "trial 3: busy, so it is run again",
         ),
         (ConfirmStarted(plans=(PLAN, PLAN)), "measuring 2 plans again, side by side"),
         (

@@ -12,7 +12,7 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import Contended, Crashed, Step
-from cputune.tuner.events import TrialRepeated
+from cputune.tuner.events import Said
 from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import (
     Findings,
@@ -98,14 +98,8 @@ class TestTrials:
         assert spent == 3.0 * times + run.step_seconds
         assert study.findings.contended_runs == times
         assert (study.findings.saw_quiet, study.findings.never_quiet) == (True, False)
-        assert study.of_kind(TrialRepeated) == [
-            TrialRepeated(
-                number=5,
-                attempt=n + 1,
-                reason=str(Contended("other processes delayed 3 of 3 steps")),
-            )
-            for n in range(times)
-        ]
+        said = "trial 5: other processes delayed 3 of 3 steps, so it is run again"
+        assert study.of_kind(Said) == [Said(text=said, warns=True)] * times
 
     def test_of_a_machine_that_was_never_quiet_are_believed(self) -> None:
         study = FakeStudy()
@@ -113,7 +107,7 @@ class TestTrials:
         assert (run.failure, started) == (None, 4)
         assert spent == 9.0 + run.step_seconds
         assert (study.findings.never_quiet, study.findings.saw_quiet) == (True, False)
-        assert len(study.of_kind(TrialRepeated)) == 2
+        assert len(study.of_kind(Said)) == 2
         _, _, started = study.run(busy(99))
         assert started == 2, "it is tried once, and believed then"
 

@@ -93,8 +93,8 @@ def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> 
 @pytest.mark.parametrize(
     ("steps", "verdict"),
     [
-        ([0.41], "more"),
-        ([0.42], "lost"),  # taken off: the most that a first step was above, noise, wander
+        ([2.49], "more"),  # one step alone may have been delayed
+        ([2.51], "lost"),  # taken off: that, the most of a first step, noise, wander
         ([0.21] * 2, "more"),
         ([0.22] * 2, "lost"),
         ([0.21, 0.5], "more"),
@@ -107,23 +107,8 @@ def test_lost_is_what_cannot_get_as_fast_as_the_fastest(steps: list[float], verd
     race = Race(
         fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
         excesses=[[0.1, 0.2], *[[0.0, 0.0]] * 5],
-        expected=(0.16, 0.05),
     )
     assert race.verdict(steps) == verdict
-
-
-@pytest.mark.parametrize("times", [3, 5, 8])
-@pytest.mark.parametrize(("beyond", "verdict"), [(-0.002, "more"), (0.005, "lost")])
-def test_a_first_step_was_delayed_where_the_model_expects_the_faster_of_both(
-    times: int, beyond: float, verdict: str
-) -> None:
-    """So many times as slow as the fastest: the border lies in the middle between the two."""
-    race = Race(
-        fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
-        excesses=[[0.1, 0.1], *[[0.0, 0.0]] * 5],
-        expected=(math.log(times) / 2 + beyond, 0.05),
-    )
-    assert race.verdict([math.log(times) + 0.1]) == verdict
 
 
 def test_level_steps_within_a_warm_up_that_was_seen_are_not_enough() -> None:

@@ -318,10 +318,6 @@ class TestNotAskedFor:
     def test_nor_what_has_no_choice_here(self) -> None:
         assert self.told() - self.told(torch="2.5.1") == {"compile"}
 
-    def test_where_a_step_spends_its_time_is_asked_for_knobs_that_hang_on_it(self) -> None:
-        assert self.space(knobs=["dropout"]).asks_for_profile
-        assert not self.space(knobs=["ranks"]).asks_for_profile
-
 
 class TestSuggestions:
     def test_the_guide_and_the_topology(self) -> None:
