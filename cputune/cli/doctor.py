@@ -37,10 +37,11 @@ _EXCLUDES = {
     "root": ("deep", "python", "hosts"),
     "record": ("stack", "check_file", "hosts"),
     "stack": ("deep", "python", "hosts"),
+    "deep": ("hosts", "hostfile"),
     "check_file": ("deep", "hosts"),
     "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("root", "record", "stack", "check_file", "launch_words")
+_ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
@@ -116,7 +117,6 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             hosts.reach,
             seconds=hosts.seconds,
             python=asked["python"],
-            deep=asked["deep"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
     else:
