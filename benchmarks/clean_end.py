@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cputune.inside import carry_script
-from cputune.ranks.commands import held_port
+from cputune.ranks.engines import held_port
 
 TRAIN = """
 import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
     assert all(trial["steps"] > 0 for trial in document["trials"])
 
 
-def test_it_keeps_what_the_doctor_said(result: Result) -> None:
+def test_it_keeps_the_nodes_of_its_machine_and_what_the_doctor_said(result: Result) -> None:
+    kept = {place.numa_node: place.cpus for place in result.places}
+    assert kept == {node.id: node.cpus for node in SMALL.facts.topology.numa_nodes}
     said = [finding.code for finding in cputune.diagnose(SMALL.facts).findings]
     assert [found.code for found in result.findings or ()] == said
 
@@ -138,21 +140,3 @@ def test_a_fingerprint_does_not_change_with_the_load() -> None:
 
     busy = replace(SMALL.facts, load=replace(SMALL.facts.load, average_1min=9.0))
     assert host_fingerprint(busy) == host_fingerprint(SMALL.facts)
-
-
-def test_arguments_of_a_training_get_the_best_plan(result: Result) -> None:
-    @dataclass(frozen=True)
-    class TrainingArguments:
-        use_cpu: bool = False
-        bf16: bool = True
-        learning_rate: float = 0.5
-        per_device_train_batch_size: int = 1
-
-    best = replace(result.best, plan=replace(result.best.plan, precision="fp32"))
-    changed = replace(result, best=best).apply(TrainingArguments())
-    samples = result.workload.samples_per_rank(best.plan.world_size)
-    assert changed == TrainingArguments(
-        use_cpu=True, bf16=False, per_device_train_batch_size=samples
-    )
-    with pytest.raises(UsageError, match="no TrainingArguments: dict"):
-        result.apply({})

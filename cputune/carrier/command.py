@@ -6,11 +6,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from cputune.carrier.environment import plan_variables
-from cputune.errors import UsageError
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry import Force
 from cputune.knobs import plan_arguments, plan_in_torch
@@ -18,9 +16,6 @@ from cputune.knobs.batches import accumulation_of
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
-
-Arguments = TypeVar("Arguments")
-"""TrainingArguments, of transformers or of a library that builds on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,20 +194,3 @@ def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:
     if workload.recipe is not None:
         return (flag,) if on else ()
     return (flag, str(on))
-
-
-def with_plan(workload: Workload, plan: Plan, given: Arguments) -> Arguments:
-    """A copy of TrainingArguments that has the plan. Raises UsageError for anything else."""
-    known = getattr(type(given), "__dataclass_fields__", {})
-    if not is_dataclass(given) or isinstance(given, type) or "use_cpu" not in known:
-        raise UsageError(
-            f"these are no TrainingArguments: {type(given).__name__}",
-            hint="result.apply(TrainingArguments(...))",
-        )
-    wanted = {"use_cpu": True, **plan_arguments(plan)}
-    wanted.pop("ddp_backend", None)  # it is set when the ranks start, before these exist
-    samples = workload.samples_per_rank(plan.world_size)
-    steps = accumulation_of(plan) or 1
-    if samples is not None and samples % steps == 0:
-        wanted["per_device_train_batch_size"] = samples // steps
-    return replace(given, **{name: value for name, value in wanted.items() if name in known})

@@ -47,22 +47,19 @@ def base_environment(
     return base
 
 
-def rank_numbers(
-    plan: Plan, rank: int, port: int, *, node: int = 0, address: str = "127.0.0.1"
-) -> dict[str, str]:
-    """The numbers of the local ``rank`` of a node. A job of one rank has none, as without us.
+def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
+    """The numbers of a rank of this machine. A job of one rank has none, as without us.
 
-    ``address`` and ``port``: where the first rank of all is to be met.
+    ``port``: where the first rank is to be met.
     """
     if plan.world_size == 1 or plan.as_found:
         return {}
     return {
-        "RANK": str(node * plan.processes_per_node + rank),
+        "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(plan.processes_per_node),
-        **({"NODE_RANK": str(node)} if plan.nodes > 1 else {}),
-        "MASTER_ADDR": address,
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
 

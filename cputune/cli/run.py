@@ -9,6 +9,7 @@ import click
 
 from cputune.cli.given import (
     choose_python,
+    complete_result,
     facts_of,
     launched,
     python_option,
@@ -24,7 +25,12 @@ from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
-@click.argument("result", required=False, metavar="[RESULT] [-- SCRIPT ARGS...]")
+@click.argument(
+    "result",
+    required=False,
+    metavar="[RESULT] [-- SCRIPT ARGS...]",
+    shell_complete=complete_result,
+)
 @click.option(
     "--plan",
     metavar="PLAN",

@@ -62,8 +62,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
-@click.pass_context
-def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
+def command(script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 
     \b
@@ -105,7 +104,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         _require_packages(job)
     opened = None
     if named is not None:
-        opened = ctx.with_resource(open_hosts(named.nodes, named.reach, job, seconds=named.seconds))
+        opened = open_hosts(named.nodes, named.reach, job, seconds=named.seconds)
     facts = facts_of(root) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:

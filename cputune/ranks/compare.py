@@ -143,6 +143,7 @@ def as_shown(
     of a user's script it is learnt how long it trains: recipes train on a part of their data.
     """
     first, own = states[0], plan.as_found or plan.world_size == 1
+    trains_to_its_end = plan.as_found and workload.recipe is None
     seen = workload.observed(
         framework=first.get("framework"),
         global_batch_size=global_batch(states) if workload.batch_per_rank is None else None,
@@ -151,7 +152,8 @@ def as_shown(
         optimizer=optimizer_of(first) if plan.as_found else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
-        **(_to_its_end(states) if plan.as_found and workload.recipe is None else {}),
+        samples_to_end=samples_to_end(states) if trains_to_its_end else None,
+        epochs=first.get("epochs") if trains_to_its_end else None,
     )
     if not plan.as_found:
         return seen
@@ -161,20 +163,11 @@ def as_shown(
     return replace(seen, training=training or seen.training)
 
 
-def _to_its_end(states: Sequence[RankState]) -> dict[str, int | float | None]:
-    """How long a script trains."""
-    return {"samples_to_end": samples_to_end(states), "epochs": states[0].get("epochs")}
-
-
 def samples_to_end(states: Sequence[RankState]) -> int | None:
     """How many samples the whole training takes; None where the script does not say it."""
     first = states[0]
-    steps, epochs, there = (
-        first.get("steps_to_end"),
-        first.get("epochs"),
-        first.get("dataset_samples"),
-    )
-    if steps:
+    epochs, there = first.get("epochs"), first.get("dataset_samples")
+    if steps := first.get("steps_to_end"):
         return int(steps) * global_batch(states)
     return round(epochs * there) or None if epochs and there else None
 

@@ -7,7 +7,7 @@ whose turn it is. The commands of this machine by which a launch begins run belo
 ======= ============ ==================================================================
 way     format       how it is started
 ======= ============ ==================================================================
-none    none         here: a process for each rank (``ranks/commands.py``)
+none    none         here: a process for each rank (``local_ranks``)
 none    mpirun.sh    here, where oneCCL wants the ranks started by an MPI
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
                      of it when its standard input ends or the line home is cut
@@ -32,16 +32,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cputune.carrier.environment import rank_numbers
 from cputune.emitters import render
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
-from cputune.host.interpreter import training_python
-from cputune.inside import SOCKET_VARIABLE, recipe_script, root_directory
+from cputune.host.interpreter import training_interpreter, training_python
+from cputune.inside import (
+    FORCE_VARIABLE,
+    SAMPLES_VARIABLE,
+    SCRATCH_VARIABLE,
+    SOCKET_VARIABLE,
+    TURNS_VARIABLE,
+    recipe_script,
+    root_directory,
+    site_directory,
+)
+from cputune.inside.carry import Force
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks.failure import signal_name
-from cputune.ranks.messages import Exit, RankCommand, command
+from cputune.ranks.supervisor import bootstrap
+from cputune.ranks.supervisor_main import Exit, RankCommand
 from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.reach import Mpirun, Reach, Srun, Ssh
@@ -67,6 +79,13 @@ HERE = "{folder}"
 
 LAUNCH, LIBRARY = "launch", "lib"
 SITE = f"{LIBRARY}/cputune/inside/site"
+
+TRIAL_SAMPLES = 2048
+"""How many examples of a recipe's real data set a trial tokenizes: enough for 100 steps."""
+
+KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""The variable that names torch.compile's cache (torch/_inductor/runtime/cache_dir_utils.py).
+Unset, the cache is a folder of the user in /tmp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +114,18 @@ class Launch:
 class Engine:
     """Starts a launch, watches it, ends it, and says why it ended.
 
-    ``format`` is the format that is emitted for it, and started. None on this machine, where the
-    ranks of a plan are started directly (``cputune.ranks.commands``).
+    ``format`` is the format that is emitted for it, and started.
     """
 
     reach: Reach
-    format: str = ""
+    format: str
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """The commands of this machine by which a launch begins. Raises Infeasible, HostLost."""
         raise NotImplementedError
 
-    def watch(self, launch: Launch) -> str | None:
-        """What the launch waits for before its ranks run, in the engine's own words; None: nothing.
-
-        Raises HostLost where a host is gone and no connection would show it.
-        """
-        return None
+    def watch(self, launch: Launch) -> None:
+        """Raise HostLost where a host is gone before its ranks run: no connection shows it then."""
 
     def end(self, launch: Launch) -> None:
         """Remove what the engine has put on other hosts, once the commands have ended."""
@@ -154,11 +168,11 @@ class Held(Engine):
                 "home": launch.variables[SOCKET_VARIABLE],
             }
             commands.append(
-                command(
-                    self.reach.argv(node, far_command()),
-                    {**launch.environment, **self.reach.variables},
-                    input=sent_lines(script_text("hold.py"), asked).decode(),
-                )
+                {
+                    "argv": list(self.reach.argv(node, far_command())),
+                    "env": {**launch.environment, **self.reach.variables},
+                    "input": sent_lines(script_text("hold.py"), asked).decode(),
+                }
             )
         return commands
 
@@ -202,12 +216,11 @@ class FromHere(Engine):
             programs = ssh_handing_on(folder, told, ssh, environment)
             told["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
         script = str(folder / LAUNCH / launch.files[0].name)
-        return [command(["bash", script], {**environment, **told})]
+        return [{"argv": ["bash", script], "env": {**environment, **told}}]
 
-    def watch(self, launch: Launch) -> str | None:
-        """Nothing: it waits for nobody. A host that is gone is looked for, since it shows late."""
+    def watch(self, launch: Launch) -> None:
+        """A host that is gone is looked for, since it shows late."""
         self._ask_others(launch, "print('{}')", {})
-        return None
 
     def end(self, launch: Launch) -> None:
         """Remove the files from every other host; a host that is lost keeps them."""
@@ -239,6 +252,90 @@ LOST = re.compile(
     r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*terminated"
 )
 """How srun, hydra, Open MPI and ssh report that a host is gone; the line contains its name."""
+
+
+BY_MPIRUN = FromHere(Mpirun(dialect="intelmpi"))
+"""Starts on this machine what an MPI has to start: the emitted launch."""
+
+
+def needs_mpirun(plan: Plan) -> bool:
+    """Whether a launcher has to start the ranks: with oneCCL they find each other by MPI."""
+    return plan.backend == "ccl" and plan.world_size > 1
+
+
+def trial_variables(
+    post: str, scratch: str | Path, kernels: str | Path, force: Force | None
+) -> dict[str, str]:
+    """The variables by which a rank knows that it is measured, and what it sets in the script.
+
+    After each step the rank waits for leave to take another. ``kernels`` is where torch.compile
+    keeps what it has compiled, for later trials. It is never the user's own cache: a trial has to
+    compile what a first run compiles.
+    """
+    return {
+        SOCKET_VARIABLE: post,
+        SCRATCH_VARIABLE: str(scratch),
+        FORCE_VARIABLE: "" if force is None else force.to_json(),
+        TURNS_VARIABLE: "1",
+        SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
+        KERNELS_VARIABLE: str(kernels),
+    }
+
+
+def local_ranks(
+    plan: Plan,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    holder: socket.socket,
+    *,
+    fork: bool = False,
+) -> list[RankCommand]:
+    """The ranks of a plan as processes of this machine, bound before they load anything.
+
+    ``argv`` is the command of a rank; of a fork of the supervisor, the script and its arguments.
+    They meet at the port that ``holder`` reserves.
+    """
+    port = int(holder.getsockname()[1])
+    return [
+        {
+            "argv": list(argv),
+            "env": {**rank_numbers(plan, rank, port), **environment},
+            "cpus": None if plan.as_found else list(plan.cpus[rank]),
+            "fork": fork,
+        }
+        for rank in range(plan.processes_per_node)
+    ]
+
+
+def python_command(argv: Sequence[str]) -> list[str]:
+    """``python SCRIPT ARGS``, measured: the hooks are set before the script runs."""
+    code = bootstrap("cputune.inside.hooks", "sys.exit(run_script(sys.argv[1:]))")
+    return [training_python(), "-c", code, *argv]
+
+
+def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
+    """A command as typed, run as if the environment of this Python were activated."""
+    beside = os.path.join(training_interpreter().prefix, "bin")
+    path = f"{beside}:{environment.get('PATH', os.defpath)}"
+    return {"argv": list(words), "env": {**environment, "PATH": path}}
+
+
+def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which every Python process sets its hooks as it starts."""
+    others = environment.get("PYTHONPATH")
+    site = str(site_directory())
+    return {**environment, "PYTHONPATH": f"{site}:{others}" if others else site}
+
+
+def held_port() -> socket.socket:
+    """A socket that reserves a free port: bound, not listening, so nobody else is given the port.
+
+    Rank 0 can still listen on the port, since both set SO_REUSEADDR (socket(7)).
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder
 
 
 def render_for(

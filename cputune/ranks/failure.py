@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 
 from cputune.inside.messages import OF_LAUNCHERS, Raised
-from cputune.ranks.messages import Exit
+from cputune.ranks.supervisor_main import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
 
 _NO_MEMORY = re.compile(

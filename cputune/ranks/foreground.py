@@ -22,10 +22,8 @@ from cputune.facts import HostFacts
 from cputune.host.children import below, end
 from cputune.host.interpreter import training_python
 from cputune.plan import Plan
-from cputune.ranks import commands
-from cputune.ranks.engines import Launch, render_for, write
-from cputune.ranks.messages import RankCommand, command
-from cputune.ranks.supervisor_main import end_with
+from cputune.ranks import engines
+from cputune.ranks.supervisor_main import RankCommand, end_with
 from cputune.ranks.work_folder import WorkFolder
 from cputune.workload import Workload
 
@@ -51,18 +49,17 @@ def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
     way = carried(workload, plan, versions)
     base = base_environment(os.environ, plan, way.variables, offline=False)
     if plan.as_found and workload.launch:
-        become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
-    if commands.needs_mpirun(plan):
+        become(engines.as_activated(workload.filled(workload.launch, os.environ), base))
+    if engines.needs_mpirun(plan):
         with WorkFolder() as work:
-            files = render_for(commands.BY_MPIRUN, plan, workload, facts)
+            files = engines.render_for(engines.BY_MPIRUN, plan, workload, facts)
             for one in files:
-                write(work.path / one.name, one.text)
-            return supervise([command(["bash", str(work.path / files[0].name)], os.environ)])
+                engines.write(work.path / one.name, one.text)
+            script = ["bash", str(work.path / files[0].name)]
+            return supervise([{"argv": script, "env": dict(os.environ)}])
     words = (training_python(), *workload.filled(launch_command(workload, way), os.environ))
-    engine = commands.Here()
-    with engine.holder:
-        launch = Launch(plan=plan, argv=words, variables=way.variables, environment=base)
-        ranks = engine.start(launch)
+    with engines.held_port() as holder:
+        ranks = engines.local_ranks(plan, words, {**base, **way.variables}, holder)
         if plan.world_size == 1:
             become(ranks[0])
         return supervise(ranks)
@@ -70,8 +67,7 @@ def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
 
 def become(command: RankCommand) -> NoReturn:
     """Replace this process by the command."""
-    if command["cpus"] is not None:
-        os.sched_setaffinity(0, command["cpus"])
+    _bind(command)
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, exec keeps that
@@ -114,10 +110,16 @@ def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
     def prepare() -> None:
         end_with(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
-        if rank["cpus"] is not None:
-            os.sched_setaffinity(0, rank["cpus"])
+        _bind(rank)
 
-    return subprocess.Popen(rank["argv"], env=rank["env"], cwd=rank["cwd"], preexec_fn=prepare)
+    return subprocess.Popen(rank["argv"], env=rank["env"], preexec_fn=prepare)
+
+
+def _bind(rank: RankCommand) -> None:
+    """Bind this process to the CPUs of a rank, where it has any."""
+    cpus = rank.get("cpus")
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
 
 
 def _pass_on(number: int) -> None:

@@ -24,9 +24,8 @@ from cputune.ranks.compare import global_batch
 from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
-from cputune.ranks.messages import Exit, RankCommand
 from cputune.ranks.supervisor import Supervisor
-from cputune.ranks.supervisor_main import TAIL_BYTES
+from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
     Crashed,
@@ -52,28 +51,18 @@ MOST_WORDS = 2000
 STARTUP_SECONDS = 1800.0
 """The patience with the first step: a script may download and tokenize before it trains."""
 
-IDLE_SECONDS = 180.0
-"""The patience with the first step while nothing is computed."""
-
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
 """The patience with a later step, over the slowest one before it. One busy process beside it can
 make a step 9 times as long."""
 
-LOOK_EVERY_SECONDS = 20.0
-IDLE_SHARE = 0.002
-"""A process that uses less than this share of one CPU is not about to start: even a download of
-half a megabyte per second uses several times as much."""
-
-LOOK_SECONDS = 1.0
-"""How often a launch over hosts looks whether it has time left; the search may have ended."""
+LOOK_SECONDS = 20.0
+"""How often a launch looks, before its first step, whether the hosts of its ranks are there."""
 
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
 """Ranks that run on may take several steps without asking: as many as fill these seconds, and at
 most so many."""
-
-TWICE = "each was started as a job of its own, or the launcher numbers them alike"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +108,6 @@ class Job:
         *,
         ranks: int,
         grace_seconds: float,
-        in_turns: bool = False,
         hosts: Sequence[str] = (),
         on_note: Callable[[str], None] = lambda text: None,
         clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ),
@@ -143,9 +131,7 @@ class Job:
         self._slowest = 0.0
         self._quickest = math.inf
         self._memory_kills = kernel_kills()
-        self._look_at = self._busy_until = self._used_seconds = 0.0
-        self._waits = ""
-        self._in_turns = in_turns
+        self._look_at = 0.0
         self._allowed = self._wanted = 1
         self._runs_on = False
         self._held: list[Step] = []
@@ -158,7 +144,7 @@ class Job:
         self.waits: list[float] = []
 
     def launch(self, engine: Engine, launch: Launch) -> None:
-        """Start the plan by its engine, which later says what it waits for and why it has ended."""
+        """Start the plan by its engine, which later says why it has ended."""
         self._engine = engine, launch
         self.start(engine.start(launch))
 
@@ -238,9 +224,8 @@ class Job:
         Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
         of the time: once there are steps, for another one that is no slower.
         """
-        since = self._busy_until = time.monotonic()
-        self._look_at = since + min(LOOK_EVERY_SECONDS, IDLE_SECONDS / 2)
-        checked = False
+        since, checked = time.monotonic(), False
+        self._look_at = since + LOOK_SECONDS
         while True:
             self._allow_what_is_wanted()
             for step in self.hear(self._patience(since, seconds_left())):
@@ -270,57 +255,35 @@ class Job:
 
         Raises TimedOut and TimeUp.
         """
-        now, count, every = time.monotonic(), self._gather.count, math.inf
+        now, count = time.monotonic(), self._gather.count
         longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
-        if count == 0:
-            longest, every = STARTUP_SECONDS, min(LOOK_EVERY_SECONDS, IDLE_SECONDS / 2)
+        longest = longest if count else STARTUP_SECONDS
         if now - since >= longest:
-            if count:
-                raise self._timed_out(f"no step for {longest:.0f} s after {count} steps")
-            silent = ", ".join(str(n) for n in range(self._world) if not self._has_state(n))
-            of = f" of rank {silent}" if silent and self.observed else ""
-            raise self._timed_out(f"no first step in {longest:.0f} s{self._waiting()}{of}")
+            reason = f"no step for {longest:.0f} s after {count} steps"
+            if not count:
+                silent = [str(n) for n in range(self._world) if not self._has_state(n)]
+                of = f" of rank {', '.join(silent)}" if silent and self.observed else ""
+                reason = f"no first step in {longest:.0f} s{of}"
+            tails = self.end().values()
+            raise TimedOut(reason, details=next(filter(str.strip, tails), None))
         if time_left + self._slowest <= 0:
-            waits = self._waits_for()
-            raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
-        if count == 0 and now >= self._look_at:
-            self._look_at = now + every
-            self._look(now, every)
-        every = LOOK_SECONDS if self._hosts else every
-        return min(since + longest - now, time_left + self._slowest, every)
+            raise TimeUp(BEFORE_ITS_FIRST_STEP)
+        looks = self._hosts and not count
+        if looks and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._look_for_hosts()
+        until_look = self._look_at - now if looks else math.inf
+        return min(since + longest - now, time_left + self._slowest, until_look)
 
-    def _look(self, now: float, every: float) -> None:
-        """Before the first step: whether anything is computed, and what is waited for."""
-        if self._hosts:  # the CPU time there is not known: they are taken to compute all the time
-            # Once a rank has connected, the connection shows whether its host is there.
-            if sum(rank.pid is not None for rank in self.ranks.values()) < self._world:
-                waits = self._waits_for() or ""
-                if waits not in ("", self._waits):
-                    self._on_note(f"it waits for {waits}")
-                self._waits = waits
-            return
-        used = self._supervisor.cpu_seconds()
-        if used - self._used_seconds > IDLE_SHARE * every:
-            self._busy_until = now
-        elif now - self._busy_until >= IDLE_SECONDS:
-            idle = f"nothing was computed for {IDLE_SECONDS:.0f} s"
-            raise self._timed_out(f"no first step, and {idle}{self._waiting()}")
-        self._used_seconds = used
+    def _look_for_hosts(self) -> None:
+        """Raise HostLost where a host is gone; once a rank has connected, its connection shows it.
 
-    def _waits_for(self) -> str | None:
-        """What the engine waits for before the ranks run, in its words."""
-        if len(self.observed) == self._world or self._engine is None:
-            return None
-        engine, launch = self._engine
-        return engine.watch(launch)
-
-    def _waiting(self) -> str:
-        waits = self._waits_for()
-        return f": it waits for {waits}" if waits else ""
-
-    def _timed_out(self, reason: str) -> TimedOut:
-        tails = self.end().values()
-        return TimedOut(reason, details=next((tail for tail in tails if tail.strip()), None))
+        What the ranks use there is not known: they are taken to compute all the time.
+        """
+        connected = sum(rank.pid is not None for rank in self.ranks.values())
+        if connected < self._world and self._engine is not None:
+            engine, launch = self._engine
+            engine.watch(launch)
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
@@ -331,7 +294,7 @@ class Job:
         computed in vain.
         """
         done = self._gather.count
-        if not self._in_turns or done == 0:
+        if done == 0:
             return
         if self._runs_on:
             more = done + 1 + steps_ahead(self._quickest) - self._allowed
@@ -413,16 +376,16 @@ class Job:
                 rank.trained.append(told)
             return self._gather.add(rank.number, int(message["number"]), step)
         elif message["event"] == "hello":
-            rank.pid = message["pid"] if rank.pid is None else rank.pid
-            if self._hosts and rank.pid != message["pid"]:  # on one host: a child
-                self._refuse(rank, f"two processes say that they are rank {rank.number}: {TWICE}")
+            rank.pid = message["pid"]
         elif message["event"] == "state":
             message["local_rank"] = rank.number
             rank.state = message
         elif message["event"] == "profile":
             rank.profile = message
         elif message["event"] == "refused":
-            self._refuse(rank, str(message["reason"]), hopeless=bool(message.get("hopeless")))
+            rank.trouble = self.cleaned(str(message["reason"]))
+            hopeless = bool(message.get("hopeless"))
+            self.refused = self.refused or Infeasible(rank.trouble, hopeless=hopeless)
         elif message["event"] == "note":
             self._on_note(str(message["text"]))
         elif message["event"] == "error":
@@ -432,10 +395,6 @@ class Job:
         elif message["event"] == "end":
             self.ends.append(message)
         return None
-
-    def _refuse(self, rank: Rank, reason: str, *, hopeless: bool = False) -> None:
-        rank.trouble = self.cleaned(reason)
-        self.refused = self.refused or Infeasible(rank.trouble, hopeless=hopeless)
 
     def _over(self, script: str) -> TrialError:
         if self._engine is not None:

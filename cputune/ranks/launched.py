@@ -15,11 +15,11 @@ from pathlib import Path
 from cputune.equivalence import Training
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
-from cputune.ranks.commands import on_python_path
+from cputune.ranks.engines import on_python_path
 from cputune.ranks.job import Job, Rank
 from cputune.ranks.listen import Post
-from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import Supervisor, tail_of
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import Step
 
@@ -124,4 +124,4 @@ def observe(
 
 def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:
     environment = on_python_path({**(asked.environment or os.environ), **told})
-    return command(asked.argv, environment, cwd=asked.cwd)
+    return {"argv": list(asked.argv), "env": environment, "cwd": asked.cwd}

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cputune.carrier import environment
 from cputune.carrier.command import Carried, carried, trial_command
-from cputune.emitters.format import EmittedFile
 from cputune.equivalence import equivalent
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
@@ -27,14 +29,15 @@ from cputune.inside.messages import RankState
 from cputune.knobs import as_seen, keeps_mathematics
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.ranks import commands, compare, engines
+from cputune.ranks import compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch
+from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisors, modules_of
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.work_folder import WorkFolder
-from cputune.remote.named import Node
 from cputune.script import require_trainable, script_text
 from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
@@ -89,8 +92,8 @@ class ProcessRunner:
         self._offline = offline
         self.lives: list[LivingPlan] = []
         """What holds processes; the runner closes it at the latest when it is closed itself."""
+        self._last: LivingPlan | None = None
         self._running: LivingPlan | None = None
-        self._observed: tuple[RankState, ...] = ()
 
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
         """End the steps by TimeUp where no time is left; imports and start-up use time, too."""
@@ -102,13 +105,11 @@ class ProcessRunner:
         Raises TrialError and TimeUp. Starting another plan ends the one that is read.
         """
         self._end_what_runs()
-        self._observed = ()
-        running = self._running = LivingPlan(self, plan)
+        running = self._last = self._running = LivingPlan(self, plan)
         try:
             for step in running.steps():  # noqa: UP028  (that would close them with this one)
                 yield step
         finally:
-            self._observed = running.observed
             if self._running is running:
                 self._end_what_runs()
 
@@ -125,9 +126,7 @@ class ProcessRunner:
 
     def living(self, plan: Plan) -> LivingPlan:
         """The plan in processes of its own, which are stopped between their turns."""
-        living = LivingPlan(self, plan)
-        living.begin()
-        return living
+        return LivingPlan(self, plan)
 
     @property
     def workload(self) -> Workload:
@@ -154,7 +153,7 @@ class ProcessRunner:
 
     @property
     def _seen(self) -> tuple[RankState, ...]:
-        return self._observed if self._running is None else self._running.observed
+        return () if self._last is None else self._last.observed
 
     def close(self) -> None:
         """End what runs, and every process and file of this runner."""
@@ -217,6 +216,7 @@ LONGEST_REST_SECONDS = 10.0
 class LivingPlan:
     """The processes of one plan, which run on, or take steps in turn with those of others.
 
+    They are started at once and not waited for; where that fails, the first step raises it.
     ``observed`` is what each of its ranks reported; empty before its first step.
 
     Between two turns the processes are stopped. Whatever the machine does hits all plans alike that
@@ -227,39 +227,30 @@ class LivingPlan:
     def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
         self._runner = runner
         self._plan = plan
-        self._work = WorkFolder(within=runner.work)
-        self._scratch = self._work.path / "scratch"
+        self._folder = Path(tempfile.mkdtemp(prefix="trial-", dir=runner.work.path))
+        self._scratch = self._folder / "scratch"
         self._job: Job | None = None
-        self._turn = 1
-        self._runs_on = False
+        self._holder = engines.held_port()
+        self._failed: TrialError | TimeUp | None = None
         self._steps = self._read()
         self.observed: tuple[RankState, ...] = ()
         runner.lives.append(self)
-
-    def begin(self) -> None:
-        """Start the plan, and do not wait for it.
-
-        A failure here is not raised: the start is repeated when steps are read, and fails there.
-        """
         try:
             self._start()
-        except (TrialError, TimeUp):
-            self._end_job()
-            self._job = None
+        except (TrialError, TimeUp) as error:
+            self._failed = error
 
     def steps(self) -> Iterator[Step]:
         """Its steps, one after the other; the first waits for its start.
 
         Raises TrialError where the plan fails, and TimeUp; nothing of it is left then.
         """
-        self._runs_on = True
         if self._job is not None:
             self._job.run_on()
         return self._steps
 
     def come_to_rest(self) -> bool:
         """Stop it between two steps; False where it does not come to the end of one."""
-        self._runs_on = False
         if self._job is None or not self._job.comes_to_rest(LONGEST_REST_SECONDS):
             return False
         self._job.stand_still()
@@ -271,7 +262,6 @@ class LivingPlan:
         The ranks wait between two steps when they are stopped. Raises TrialError where the
         plan fails; nothing of it is left then.
         """
-        self._turn = steps
         if self._job is not None:
             self._job.turn(steps, profiled=profiled)
         taken = tuple([next(self._steps) for _ in range(steps)])
@@ -297,21 +287,19 @@ class LivingPlan:
         self._runner.lives.remove(self)
         self._steps.close()
         self._end_job()
-        self._work.close()
+        self._holder.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self) -> Generator[Step]:
         runner = self._runner
         try:
-            job = self._job or self._start()
-            for number, step in enumerate(
-                job.steps(
-                    lambda states: self._believe(job, states),
-                    runner.workload.name,
-                    lambda: runner.seconds_left(),
-                )
-            ):
+            if self._failed is not None:
+                raise self._failed
+            assert self._job is not None, "it has started"
+            name, left = runner.workload.name, lambda: runner.seconds_left()
+            for number, step in enumerate(self._job.steps(self._believe, name, left)):
                 if number < LOOKED_AT:
-                    self._compare_training(job)
+                    self._compare_training(self._job)
                 yield step
         except TrialError as error:  # a failing script may print its arguments, secrets among them
             if isinstance(error, HostLost) and runner.hosts is not None:
@@ -321,16 +309,17 @@ class LivingPlan:
         finally:
             self._end_job()
 
-    def _believe(self, job: Job, states: Sequence[RankState]) -> None:
+    def _believe(self, states: Sequence[RankState]) -> None:
+        assert self._job is not None, "its ranks have told their states"
         self.observed = tuple(states)
-        self._runner.believe(self._plan, job, states)
+        self._runner.believe(self._plan, self._job, states)
 
     def _end_job(self) -> None:
         if self._job is not None:
             self._job.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _start(self) -> Job:
+    def _start(self) -> None:
         """Start its processes. Raises TrialError where they cannot be, and TimeUp."""
         runner, plan, workload = self._runner, self._plan, self._runner.workload
         hosts = runner.hosts
@@ -338,13 +327,12 @@ class LivingPlan:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if hosts is None and plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        self._end_job()
         try:
             way = carried(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
         offline = runner.hub_offline()
-        emitted = hosts is not None or commands.needs_mpirun(plan)
+        emitted = hosts is not None or engines.needs_mpirun(plan)
         base, modules = dict(os.environ), tuple[str, ...]()
         if not emitted:
             base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
@@ -352,81 +340,70 @@ class LivingPlan:
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
         home = None if hosts is None else engines.own_address(hosts.addresses)
-        post = Post(self._work.path, host=home)
-        of_hosts = [] if hosts is None else list(hosts.names[: plan.nodes])
+        post = Post(self._folder, host=home)
         self._job = Job(
             supervisor,
             post,
             ranks=plan.world_size,
             grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
-            in_turns=True,
-            hosts=of_hosts,
+            hosts=() if hosts is None else hosts.names[: plan.nodes],
             on_note=runner.on_note,
             clean=lambda text: runner.workload.hide(text, os.environ),
         )
-        self._job.turn(self._turn)
         if emitted:
-            engine, launch = self._emitted(hosts, way, post.address, offline=offline)
+            told = environment.OFFLINE if offline else {}
+            self._job.launch(*self._emitted(hosts, way, post.address, told))
         else:
-            engine, launch = self._here(way, post.address, base, fork=supervisor.fork)
-        self._job.launch(engine, launch)
-        if self._runs_on:
-            self._job.run_on()
-        return self._job
+            self._job.start(self._here(way, post.address, base, fork=supervisor.fork))
 
     def _here(
         self, way: Carried, post: str, base: Mapping[str, str], *, fork: bool
-    ) -> tuple[engines.Engine, engines.Launch]:
-        """The plan's processes on this machine."""
-        runner, plan, workload = self._runner, self._plan, self._runner.workload
+    ) -> list[RankCommand]:
+        """The plan's processes on this machine; a launch that was typed runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        kernels, force = runner.work.path / "kernels", way.force or self._question()
-        told = commands.trial_variables(post, self._scratch, kernels, force)
-        words = workload.filled(trial_command(workload, way), os.environ)
-        typed = workload.filled(workload.launch, os.environ) if plan.as_found else []
-        launch = engines.Launch(
-            plan=plan,
-            argv=tuple(typed or (words if fork else commands.python_command(words))),
-            variables={**way.variables, **told},
-            environment=base,
-        )
-        return commands.Here(fork=fork, typed=bool(typed)), launch
+        kernels, force = self._runner.work.path / "kernels", way.force or self._question()
+        told = engines.trial_variables(post, self._scratch, kernels, force)
+        environment = {**base, **way.variables, **told}
+        words, typed = self._words(way)
+        if typed:
+            return [engines.as_activated(typed, engines.on_python_path(environment))]
+        argv = words if fork else engines.python_command(words)
+        return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
     def _emitted(
-        self, hosts: RankHosts | None, way: Carried, post: str, *, offline: bool
-    ) -> tuple[engines.Engine, engines.Launch]:
+        self, hosts: RankHosts | None, way: Carried, post: str, told: Mapping[str, str]
+    ) -> tuple[Engine, Launch]:
         """The emitted launch of the plan on its hosts, started by their engine; None: on this one.
 
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        engine: engines.Engine = commands.BY_MPIRUN
-        nodes: tuple[Node, ...] = ()
-        facts, interface = runner.facts, None
-        if hosts is not None:
-            there = hosts.of(plan)
-            nodes, facts = tuple(host.node for host in there), there[0].facts
-            interface, engine = hosts.interface(plan), engines.engine_of(hosts.reach, plan)
-        scratch, kernels = f"{engines.HERE}/scratch", f"{engines.HERE}/kernels"
-        told = commands.trial_variables(post, scratch, kernels, self._question())
-        argv: list[str] = []
-        files: tuple[EmittedFile, ...] = ()
-        if plan.as_found:
-            words = workload.filled(trial_command(workload, way), os.environ)
-            typed = workload.filled(workload.launch, os.environ)
-            argv = typed or [training_python(), *words]
-        else:
-            files = engines.render_for(engine, plan, workload, facts, nodes, interface)
-        launch = engines.Launch(
+        own = (f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", self._question())
+        launch = Launch(
             plan=plan,
-            nodes=nodes,
-            files=files,
-            argv=tuple(argv),
-            variables={**(environment.OFFLINE if offline else {}), **told},
-            environment=commands.as_activated((), os.environ)["env"] if argv else os.environ,
+            variables={**told, **engines.trial_variables(post, *own)},
+            environment=os.environ,
             folder=runner.work.path / "launch",
         )
-        return engine, launch
+        if hosts is None:
+            files = engines.render_for(engines.BY_MPIRUN, plan, workload, runner.facts)
+            return engines.BY_MPIRUN, replace(launch, files=files)
+        there, engine = hosts.of(plan), engines.engine_of(hosts.reach, plan)
+        launch = replace(launch, nodes=tuple(host.node for host in there))
+        if plan.as_found:
+            words, typed = self._words(way)
+            argv = tuple(typed or [training_python(), *words])
+            activated = engines.as_activated((), os.environ)["env"]
+            return engine, replace(launch, argv=argv, environment=activated)
+        interface = hosts.interface(plan)
+        files = engines.render_for(engine, plan, workload, there[0].facts, launch.nodes, interface)
+        return engine, replace(launch, files=files)
+
+    def _words(self, way: Carried) -> tuple[list[str], list[str]]:
+        """What python runs; and of today's launch the command of its launcher, as it was typed."""
+        workload, typed = self._runner.workload, self._runner.workload.launch
+        words = workload.filled(trial_command(workload, way), os.environ)
+        return words, workload.filled(typed, os.environ) if self._plan.as_found else []
 
     def _question(self) -> Force | None:
         """Today's launch is asked once whether its padding may be cut."""

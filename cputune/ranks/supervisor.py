@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from cputune.inside import root_directory
 from cputune.log import log
 from cputune.plan import Plan
 from cputune.ranks.listen import Line
-from cputune.ranks.messages import RankCommand, Request
+from cputune.ranks.supervisor_main import RankCommand, Request
 from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
 from cputune.workload import Workload
@@ -84,7 +85,20 @@ class Supervisor:
                     origin.launches += 1
                     origin._ask({"do": "fork"}, theirs)
                 else:
-                    self._process = self._spawned(environment, modules, work, theirs)
+                    code = bootstrap("cputune.ranks.supervisor_main", "main()")
+                    # A process that forks may not start threads, as OpenBLAS would when loaded.
+                    alone = {"OPENBLAS_NUM_THREADS": "1"} if modules else {}
+                    given = (str(theirs.fileno()), str(work.path), *modules)
+                    with self._log.open("wb") as written:
+                        self._process = psutil.Popen(
+                            [training_python(), "-c", code, *given],
+                            env={**environment, **alone},
+                            stdin=subprocess.DEVNULL,
+                            stdout=written,
+                            stderr=written,
+                            pass_fds=(theirs.fileno(),),
+                            start_new_session=True,
+                        )
             ready = self._await("ready", min(READY_SECONDS, most_seconds))
         except BaseException as error:
             self.kill()  # it does not listen before everything is imported
@@ -95,28 +109,6 @@ class Supervisor:
         self._process = self._process or psutil.Process(ready["pid"])
         self.threads = tuple(ready["threads"])
         self.fork = bool(modules) and not self.threads
-
-    def _spawned(
-        self,
-        environment: Mapping[str, str],
-        modules: Sequence[str],
-        work: WorkFolder,
-        theirs: socket.socket,
-    ) -> psutil.Process:
-        doomed = json.dumps([str(folder) for folder in work.doomed])
-        code = bootstrap("cputune.ranks.supervisor_main", "main()")
-        # A process that forks may not start threads, as OpenBLAS would when it is loaded.
-        own = {**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment)
-        with self._log.open("wb") as written:
-            return psutil.Popen(
-                [training_python(), "-c", code, str(theirs.fileno()), doomed, *modules],
-                env=own,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
 
     def start(
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
@@ -197,15 +189,6 @@ class Supervisor:
         self._stopped.clear()
         said = tail_of(self._log, lambda text: without_secrets(text, os.environ))
         return Crashed("the process that starts the ranks died", details=said or None)
-
-    def cpu_seconds(self) -> float:
-        """CPU time of all living processes below it."""
-        total = 0.0
-        for process in self._below():
-            with contextlib.suppress(psutil.Error):
-                used = process.cpu_times()
-                total += used.user + used.system
-        return total
 
     def _ask(self, request: Request, given: socket.socket | None = None) -> None:
         """Ask it for something, and give it a socket. Raises OSError where it is gone."""
@@ -288,6 +271,7 @@ class Supervisors:
         """
         key = frozenset({*environment.items(), ("modules", *modules)})
         origin = self._kept.pop(key, None)
+        new = partial(Supervisor, environment, modules, self._work, most_seconds=most_seconds)
         if origin is not None and not origin.alive:
             origin.end()
             origin = None
@@ -297,15 +281,14 @@ class Supervisors:
                 self._kept.pop(other).end()
             if modules:
                 self._on_note(f"importing {names_of(modules)}")
-            origin = Supervisor(environment, modules, self._work, most_seconds=most_seconds)
+            origin = new()
             if modules and origin.threads:
                 self._on_note(
                     "ranks are started as new processes: importing the training stack starts "
                     "threads (" + ", ".join(origin.threads) + ")"
                 )
         self._kept[key] = origin  # the most recently used
-        work = self._work
-        return Supervisor(environment, modules, work, origin=origin, most_seconds=most_seconds)
+        return new(origin=origin)
 
     def close(self) -> None:
         """End all of them."""

@@ -11,8 +11,19 @@ supervisor of its own. A fork is only right while there is no other thread: it s
 threads it has, and the tuner decides. So that several launches of one such environment can
 live at once, it also forks itself: each launch has a supervisor of its own.
 
-It speaks the lines of ``cputune.ranks.messages`` on the socket that it is given as a
-descriptor. Only the standard library is loaded, until the first ranks are ended.
+On the socket that it is given as a descriptor it is told a ``Request`` and answers with what
+happened (``event``): JSON objects, one a line.
+
+=========  ==============================  ====================================================
+``event``  beside it                       what happened
+=========  ==============================  ====================================================
+``ready``  ``pid``, ``threads``            the modules are imported; ``threads`` names those
+                                           beside the main one that bar a fork
+``exit``   ``rank``, ``status``, ``tail``  one that was started has ended (``Exit``)
+``gone``   ``tails``                       nothing is left; what each wrote last, by its number
+=========  ==============================  ====================================================
+
+Only the standard library is loaded, until the first ranks are ended.
 """
 
 from __future__ import annotations
@@ -31,10 +42,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import IO, NoReturn
-
-from cputune.ranks.messages import Answer, RankCommand, Request
+from collections.abc import Callable, Iterator
+from typing import IO, Literal, NoReturn, TypedDict
 
 TAIL_BYTES = 32 << 10
 """The most bytes of a tail. Secrets are removed first, then half of it is kept: a secret that was
@@ -55,6 +64,51 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
 
 
+class RankCommand(TypedDict, total=False):
+    """How one rank, or one launcher, is started; ``argv`` and ``env`` say it all for most.
+
+    Attributes:
+        argv: its words; of a fork, the script with its arguments.
+        env: its environment.
+        cwd: the folder in which it starts, where that is not this one.
+        cpus: those that it is bound to.
+        fork: it is a fork of the supervisor, which has imported the training stack.
+        input: written to its standard input, which stays open until it is to end.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None
+    cpus: list[int] | None
+    fork: bool
+    input: str
+
+
+class Request(TypedDict, total=False):
+    """What a supervisor is asked to do, once each.
+
+    ``start`` these ``commands``, numbered from 0. ``mark`` is a variable with its value by which
+    processes are found that a launcher has started elsewhere (slurmd); None where everything is
+    below the supervisor. ``fork``: make a copy of the supervisor, which speaks on the descriptor
+    sent with this (SCM_RIGHTS). ``end`` everything that was started, and yourself; 0 seconds of
+    grace kill at once. One whose line is cut without it takes the tuner for killed.
+    """
+
+    do: Literal["start", "fork", "end"]
+    commands: list[RankCommand]
+    mark: tuple[str, str] | None
+    grace_seconds: float
+
+
+class Exit(TypedDict):
+    """One that was started has ended; ``tail`` is what it wrote last."""
+
+    event: Literal["exit"]
+    rank: int
+    status: int
+    tail: str
+
+
 class Child:
     """One process that was started: its number, the pipe of what it writes, and the end of that.
 
@@ -65,8 +119,13 @@ class Child:
         self.number = number
         self.pipe: int | None = pipe
         self.input: IO[bytes] | None = None
-        self.tail = bytearray()
+        self.written = bytearray()
         self.runs = True
+
+    @property
+    def tail(self) -> str:
+        """The end of what it has written."""
+        return self.written.decode(errors="replace")
 
     def read(self) -> bool | None:
         """Read what it has written. None where there is nothing now, False for ever."""
@@ -76,15 +135,15 @@ class Child:
             data = os.read(self.pipe, 1 << 18)
         except BlockingIOError:
             return None
-        self.tail += data
-        del self.tail[:-TAIL_BYTES]
+        self.written += data
+        del self.written[:-TAIL_BYTES]
         return bool(data)
 
 
 class Children:
     """The processes of one launch, and what they write."""
 
-    def __init__(self, control: socket.socket, work: Sequence[str]) -> None:
+    def __init__(self, control: socket.socket, work: str) -> None:
         self._control = control
         self._work = work
         self._children: dict[int, Child] = {}
@@ -125,36 +184,33 @@ class Children:
     def end(self, grace_seconds: float) -> None:
         """End every descendant, and what bears the mark; tell the tuner what they wrote last.
 
-        All are reaped here: what this process leaves as a zombie is adopted by process 1, which in
-        many a container reaps nothing.
+        What is held on another host ends by itself, once its input has ended. All are reaped here:
+        what this process leaves as a zombie is adopted by process 1, which in many a container
+        reaps nothing.
         """
         from cputune.host.children import below, end, marked
 
         mark = self._mark
-        self._end_inputs()
+        held = [child for child in self._children.values() if child.input is not None]
+        for child in held:
+            assert child.input is not None
+            child.input.close()
+        self._wait_while(lambda: any(child.runs for child in held), HELD_SECONDS)
         end(
             lambda: below(os.getpid()) + (marked(*mark) if mark else []),
             grace_seconds=grace_seconds,
             pause=self._wait,
         )
-        until = time.monotonic() + REAP_SECONDS
-        while self._reap() and time.monotonic() < until:
-            self._wait(0.02)
+        self._wait_while(self._reap, REAP_SECONDS)
         for child in self._children.values():
             while child.read():
                 pass
-        tails = {str(c.number): c.tail.decode(errors="replace") for c in self._children.values()}
-        self.say({"event": "gone", "tails": tails})
+        self.say("gone", tails={str(child.number): child.tail for child in self._children.values()})
 
-    def _end_inputs(self) -> None:
-        """What is held on another host ends by itself, once nothing more comes from us."""
-        held = [child for child in self._children.values() if child.input is not None]
-        for child in held:
-            assert child.input is not None
-            child.input.close()
-        until = time.monotonic() + HELD_SECONDS
-        while any(child.runs for child in held) and time.monotonic() < until:
-            self._wait(0.02)
+    def say(self, event: str, **told: object) -> None:
+        """Tell the tuner what happened, where it still listens."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps({"event": event, **told}).encode() + b"\n")
 
     def _fork_myself(self, descriptor: int) -> None:
         parent = os.getpid()
@@ -172,14 +228,14 @@ class Children:
         child = Child(number, read_end)
         parent = os.getpid()
         try:
-            if not command["fork"]:
+            if not command.get("fork"):
                 pid, child.input = spawn(command, write_end)
             elif (pid := os.fork()) == 0:
                 self._forget()
                 _be_rank(command, write_end, parent)
         except OSError as error:
             os.close(read_end)
-            self.say({"event": "exit", "rank": number, "status": 127, "tail": str(error)})
+            self.say("exit", rank=number, status=127, tail=str(error))
             return
         finally:
             os.close(write_end)
@@ -196,9 +252,11 @@ class Children:
         pipes = [child.pipe for child in self._children.values() if child.pipe is not None]
         for descriptor in (self._wake, self._wake_write, *pipes):
             os.close(descriptor)
-        for child in self._children.values():
-            if child.input is not None:
-                child.input.close()
+
+    def _wait_while(self, is_true: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while is_true() and time.monotonic() < until:
+            self._wait(0.02)
 
     def _wait(self, seconds: float) -> None:
         """Wait, then reap and read: a rank that writes much can only end while it is read."""
@@ -236,20 +294,14 @@ class Children:
                 for _ in range(64):
                     if not child.read():
                         break
-                tail = child.tail.decode(errors="replace")
                 code = os.waitstatus_to_exitcode(status)
-                self.say({"event": "exit", "rank": child.number, "status": code, "tail": tail})
+                self.say("exit", rank=child.number, status=code, tail=child.tail)
         return False
-
-    def say(self, answer: Answer) -> None:
-        """Tell the tuner, where it still listens."""
-        with contextlib.suppress(OSError):
-            self._control.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def main() -> None:
-    """``supervisor DESCRIPTOR WORK_DIRECTORIES [MODULE...]``; the directories are JSON."""
-    descriptor, work = int(sys.argv[1]), json.loads(sys.argv[2])
+    """``supervisor DESCRIPTOR WORK_DIRECTORY [MODULE...]``."""
+    descriptor, work = int(sys.argv[1]), sys.argv[2]
     with ended_with_the_tuner(descriptor, work):
         for name in sys.argv[3:]:
             with contextlib.suppress(Exception):  # the ranks report a broken package
@@ -257,8 +309,11 @@ def main() -> None:
     supervise(descriptor, work)
 
 
-def supervise(descriptor: int, work: Sequence[str]) -> NoReturn:
-    """Start ranks for the tuner at the other end, until it says that all shall end or is gone."""
+def supervise(descriptor: int, work: str) -> NoReturn:
+    """Start ranks for the tuner at the other end, until it says that all shall end or is gone.
+
+    Of a tuner that is gone the folder ``work`` is removed.
+    """
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
@@ -266,7 +321,7 @@ def supervise(descriptor: int, work: Sequence[str]) -> NoReturn:
     ended, gone = False, True
     try:
         threads = sorted({*_other_threads()} - HARMLESS_THREADS)
-        children.say({"event": "ready", "pid": os.getpid(), "threads": threads})
+        children.say("ready", pid=os.getpid(), threads=threads)
         ended = children.serve()
         gone = not ended
     except ConnectionError:
@@ -279,7 +334,7 @@ def supervise(descriptor: int, work: Sequence[str]) -> NoReturn:
             children.end(0)
         sys.stderr.flush()
         if gone:
-            remove(work)
+            shutil.rmtree(work, ignore_errors=True)
         os._exit(0)
 
 
@@ -313,22 +368,22 @@ def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
 
     Its process id, and its standard input, which is held open, where it has one.
     """
-    parent = os.getpid()
+    parent, told = os.getpid(), command.get("input")
     child = subprocess.Popen(
         command["argv"],
         env=command["env"],
-        cwd=command["cwd"],
-        stdin=subprocess.DEVNULL if command["input"] is None else subprocess.PIPE,
+        cwd=command.get("cwd"),
+        stdin=subprocess.DEVNULL if told is None else subprocess.PIPE,
         stdout=output,
         stderr=output,
         bufsize=0,
-        preexec_fn=lambda: _prepare(command["cpus"], parent),
+        preexec_fn=lambda: _prepare(command.get("cpus"), parent),
     )
-    if command["input"] is not None and child.stdin is not None:
+    if told is not None and child.stdin is not None:
         fcntl.fcntl(child.stdin, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
         os.set_blocking(child.stdin.fileno(), False)
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            child.stdin.write(command["input"].encode())
+            child.stdin.write(told.encode())
     child.returncode = 0  # this process reaps it, not subprocess
     return child.pid, child.stdin
 
@@ -337,13 +392,12 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> NoReturn:
     """The life of a forked rank."""
     status = 70
     try:
-        _prepare(command["cpus"], parent)
+        _prepare(command.get("cpus"), parent)
         with open(os.devnull, "rb") as null:
             os.dup2(null.fileno(), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        os.chdir(command["cwd"])
         for name in set(os.environ) - set(command["env"]):
             del os.environ[name]
         os.environ.update(command["env"])
@@ -364,7 +418,7 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def ended_with_the_tuner(descriptor: int, work: Sequence[str]) -> Iterator[None]:
+def ended_with_the_tuner(descriptor: int, work: str) -> Iterator[None]:
     """Let SIGIO end this process if the tuner is killed while modules are imported.
 
     No thread watches for that: ranks can only be forked without threads.
@@ -373,7 +427,7 @@ def ended_with_the_tuner(descriptor: int, work: Sequence[str]) -> Iterator[None]
     def look(*_: object) -> None:
         with contextlib.suppress(BlockingIOError), socket.socket(fileno=os.dup(descriptor)) as line:
             if not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                remove(work)
+                shutil.rmtree(work, ignore_errors=True)
                 os._exit(0)
 
     signal.signal(signal.SIGIO, look)
@@ -384,9 +438,3 @@ def ended_with_the_tuner(descriptor: int, work: Sequence[str]) -> Iterator[None]
     yield
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
     signal.signal(signal.SIGIO, signal.SIG_DFL)
-
-
-def remove(work: Sequence[str]) -> None:
-    """Remove the files of a tuner that was killed."""
-    for directory in work:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -14,8 +14,7 @@ from pathlib import Path
 from cputune.errors import CannotError
 from cputune.host.files import FOR_NOW
 
-PREFIX = "cputune-"
-OF_THIS_HOST = f"{PREFIX}{socket.gethostname()}-"
+OF_THIS_HOST = f"cputune-{socket.gethostname()}-"
 """A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
 the run dies. A run on another host that sees the folder on a shared disk does not remove it."""
 
@@ -28,22 +27,22 @@ _MOST_TRIES = 100
 class WorkFolder:
     """A folder that only this user can read, in TMPDIR; what killed runs left there is removed.
 
-    Attributes:
-        path: of the folder.
-        doomed: what a supervisor removes where the run is killed: this, and the folder of
-            the run that this one is a part of.
+    ``path`` is that of the folder.
     """
 
-    def __init__(self, *, within: WorkFolder | None = None) -> None:
-        """``within`` is the folder of a run that this one is a part of; it is made in there."""
+    def __init__(self) -> None:
+        where = Path(tempfile.gettempdir())
+        remove_orphans(where)
         self._locks: list[int] = []
-        if within is not None:
-            path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within.path))
-        else:
-            path = self._make(Path(tempfile.gettempdir()))
-        self.path: Path = path
-        FOR_NOW.add(self.path)
-        self.doomed: tuple[Path, ...] = (self.path, *(within.doomed if within else ()))
+        for _ in range(_MOST_TRIES):
+            self.path = Path(tempfile.mkdtemp(prefix=OF_THIS_HOST, dir=where))
+            # Until it is locked another run may remove it as left behind; it is still empty.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                self._locks += _lock(self.path)
+                if self.path.exists():
+                    FOR_NOW.add(self.path)
+                    return
+        raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def close(self) -> None:
         """Remove all of it."""
@@ -51,17 +50,6 @@ class WorkFolder:
         FOR_NOW.discard(self.path)
         while self._locks:
             os.close(self._locks.pop())
-
-    def _make(self, where: Path) -> Path:
-        remove_orphans(where)
-        for _ in range(_MOST_TRIES):
-            folder = Path(tempfile.mkdtemp(prefix=OF_THIS_HOST, dir=where))
-            # Until it is locked another run may remove it as left behind; it is still empty.
-            with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                self._locks += _lock(folder)
-                if folder.exists():
-                    return folder
-        raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def __enter__(self) -> WorkFolder:
         return self

@@ -65,8 +65,8 @@ def tune(job: Workload, asked: Asked) -> Result:
     if asked.hosts is not None and not isinstance(asked.hosts, RankHosts):
         from cputune.ranks.hosts import open_named
 
-        with open_named(asked.hosts, job) as opened:
-            return _tune(job, replace(asked, hosts=opened), opened)
+        opened = open_named(asked.hosts, job)
+        return _tune(job, replace(asked, hosts=opened), opened)
     return _tune(job, asked, asked.hosts)
 
 
@@ -109,9 +109,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             held.enter_context(study_lock(Path(asked.study)))
         if runner is None and not asked.share_machine:
             held.enter_context(measuring_lock(wait_for, until=until))
-        neighbours = _nobody
-        if runner is None:
-            neighbours = _who_computes_here() if hosts is None else hosts.neighbours
+        neighbours = _who_computes_here() if runner is None and hosts is None else _nobody
         busy = () if asked.share_machine else neighbours()
         if busy:
             said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
@@ -131,7 +129,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
 
 
 def _nobody() -> tuple[str, ...]:
-    """Beside a runner that simulates."""
+    """Beside a runner that simulates, and on other hosts, whose ranks say what delays them."""
     return ()
 
 

@@ -24,7 +24,7 @@ from cputune.inside import SCRATCH_VARIABLE
 from cputune.plan import Plan
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.launched import Begin, Launched, observe
-from cputune.ranks.messages import RankCommand
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.work_folder import WorkFolder
 from cputune.remote.ask import ask_each
 from cputune.remote.named import Node

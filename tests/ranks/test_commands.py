@@ -11,9 +11,8 @@ import pytest
 from cputune.carrier.command import carried
 from cputune.carrier.environment import OFFLINE, base_environment, hub_reachable, plan_variables
 from cputune.plan import Plan
-from cputune.ranks.commands import Here, held_port
-from cputune.ranks.engines import Launch
-from cputune.ranks.messages import RankCommand
+from cputune.ranks.engines import held_port, local_ranks
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.workload import Workload
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
@@ -36,13 +35,12 @@ OUTER = {
 
 def started(plan: Plan, base: Mapping[str, str], *, fork: bool = True) -> list[RankCommand]:
     """How the ranks of a plan start."""
-    variables = plan_variables(plan, {})
-    launch = Launch(plan=plan, argv=("t.py", "-x"), variables=variables, environment=base)
+    environment = {**base, **plan_variables(plan, {})}
     with closing(held_port()) as holder:
-        return Here(fork=fork, holder=holder).start(launch)
+        return local_ranks(plan, ("t.py", "-x"), environment, holder, fork=fork)
 
 
-def local_ranks(plan: Plan, base: Mapping[str, str]) -> list[dict[str, str]]:
+def environments(plan: Plan, base: Mapping[str, str]) -> list[dict[str, str]]:
     """The environments in which they do."""
     return [rank["env"] for rank in started(plan, base)]
 
@@ -50,7 +48,7 @@ def local_ranks(plan: Plan, base: Mapping[str, str]) -> list[dict[str, str]]:
 def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
     base = base_environment(OUTER, ONE, plan_variables(ONE, {}), offline=False)
     assert base == {"PATH": "/usr/bin", "HF_HOME": "/data/hf"}
-    (variables,) = local_ranks(ONE, base)
+    (variables,) = environments(ONE, base)
     assert variables["OMP_NUM_THREADS"] == "2"
     assert "RANK" not in variables, "a job of one rank has no rank numbers"
     assert "MASTER_PORT" not in variables
@@ -58,7 +56,7 @@ def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
 
 def test_every_rank_gets_its_numbers_and_the_plan() -> None:
     base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
-    second = local_ranks(TWO, base)[1]
+    second = environments(TWO, base)[1]
     expected = {
         "RANK": "1",
         "LOCAL_RANK": "1",
@@ -73,7 +71,7 @@ def test_every_rank_gets_its_numbers_and_the_plan() -> None:
 
 def test_as_found_leaves_the_environment_as_it_is() -> None:
     base = base_environment(OUTER, AS_FOUND, plan_variables(AS_FOUND, {}), offline=False)
-    assert local_ranks(AS_FOUND, base) == [OUTER]
+    assert environments(AS_FOUND, base) == [OUTER]
 
 
 def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
@@ -114,7 +112,7 @@ def test_ranks_are_bound_and_a_run_as_found_is_not() -> None:
     assert [rank["cpus"] for rank in ranks] == [[0], [1]]
     assert [rank["argv"] for rank in ranks] == [["t.py", "-x"]] * 2
     (free,) = started(AS_FOUND, {}, fork=False)
-    assert free["cpus"] is None
+    assert free.get("cpus") is None
 
 
 def test_a_global_batch_that_cannot_be_divided_is_infeasible() -> None:

@@ -7,7 +7,7 @@ import pytest
 from cputune.inside.messages import Raised
 from cputune.ranks.failure import early_end
 from cputune.ranks.failure import failure as why
-from cputune.ranks.messages import Exit
+from cputune.ranks.supervisor_main import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
 
 

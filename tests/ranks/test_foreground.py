@@ -18,8 +18,8 @@ from cputune.facts import HostFacts, Package
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.ranks import foreground
-from cputune.ranks.messages import RankCommand
 from cputune.ranks.runner import ProcessRunner
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.steps import Infeasible
 from cputune.workload import Workload
 
@@ -144,8 +144,7 @@ sys.exit(5)
 START = """
 import os, sys
 from cputune.ranks.foreground import supervise
-from cputune.ranks.messages import command
-rank = command([sys.executable, "train.py"], os.environ)
+rank = {"argv": [sys.executable, "train.py"], "env": dict(os.environ)}
 sys.exit(supervise([rank, rank]))
 """
 

@@ -28,13 +28,9 @@ from cputune.inside import carry_script
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
-from cputune.ranks.commands import KERNELS_VARIABLE
+from cputune.ranks.engines import KERNELS_VARIABLE
 from cputune.ranks.hosts import RankHosts, interfaces_between, open_hosts
-from cputune.ranks.job import Job
-from cputune.ranks.listen import Post
 from cputune.ranks.runner import ProcessRunner
-from cputune.ranks.supervisor import Supervisor
-from cputune.ranks.work_folder import WorkFolder
 from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
@@ -287,26 +283,13 @@ def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts
             assert not any(isinstance(source, int) for source, _ in heard)
 
 
-def test_two_ranks_of_one_number_are_refused() -> None:
-    with WorkFolder() as work:
-        supervisor, post = Supervisor(os.environ, (), work), Post(work.path, host="127.0.0.1")
-        job = Job(supervisor, post, ranks=2, grace_seconds=0, hosts=NAMES)
-        hello = {"event": "hello", "rank": 1, "local_rank": 0, "pid": 7}
-        another = {**hello, "pid": 8}
-        job._take([(1, hello), (1, hello), (1, None), (1, another)])
-        assert job.refused is None  # one process has two lines; another has come for it
-        job._take([(1, hello)])
-        assert "two processes say that they are rank 1" in str(job.refused)
-        job.end()
-
-
 def nodes(*names: str) -> list[Node]:
     return [Node(name=name) for name in names]
 
 
 def refused(reach: FakeReach, *names: str, job: Workload = RECIPE) -> CputuneError:
-    with pytest.raises(CputuneError) as caught, open_hosts(nodes(*names), reach, job):
-        pass
+    with pytest.raises(CputuneError) as caught:
+        open_hosts(nodes(*names), reach, job)
     assert caught.value.hint
     return caught.value
 
@@ -326,11 +309,8 @@ class TestOpening:
 
     def test_a_host_that_is_not_reached(self) -> None:
         reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with (
-            pytest.raises(Unreachable, match="no such host"),
-            open_hosts(nodes("alpha", "beta"), reach, RECIPE),
-        ):
-            pass
+        with pytest.raises(Unreachable, match="no such host"):
+            open_hosts(nodes("alpha", "beta"), reach, RECIPE)
 
     def test_the_python_that_trains_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "/opt/training/bin/python")

@@ -17,8 +17,8 @@ from cputune.host.children import below
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import SAID_LETTERS, Supervisor, tail_of
+from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.work_folder import WorkFolder
 
 
@@ -49,7 +49,7 @@ def begin(work: WorkFolder, tmp_path: Path) -> Iterator[Begin]:
 
 
 def python(code: str) -> RankCommand:
-    return command([sys.executable, "-S", "-c", code], os.environ, cwd="/")
+    return {"argv": [sys.executable, "-S", "-c", code], "env": dict(os.environ), "cwd": "/"}
 
 
 def test_many_that_die_at_once_are_all_told(begin: Begin) -> None:

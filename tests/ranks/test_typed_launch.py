@@ -12,8 +12,7 @@ import pytest
 
 import cputune
 from cputune.layout import baseline_plan
-from cputune.ranks.commands import Here, held_port
-from cputune.ranks.engines import Launch
+from cputune.ranks.engines import as_activated
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload
 
@@ -21,14 +20,9 @@ FAULTS = Path(__file__).parent.parent / "faults"
 
 
 def test_this_pythons_launchers_are_found_first() -> None:
-    words = ("torchrun", "train.py")
-    environment, plan = {"PATH": "/usr/bin"}, baseline_plan(cputune.probe())
-    launch = Launch(plan=plan, argv=words, variables={"A": "1"}, environment=environment)
-    with held_port() as holder:
-        (command,) = Here(typed=True, holder=holder).start(launch)
+    command = as_activated(("torchrun", "train.py"), {"PATH": "/usr/bin", "A": "1"})
     assert command["argv"] == ["torchrun", "train.py"]
-    assert command["env"]["PATH"] == f"{os.path.dirname(sys.executable)}:/usr/bin"
-    assert command["env"]["A"] == "1"
+    assert command["env"] == {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin", "A": "1"}
 
 
 @pytest.mark.torch
