@@ -1,22 +1,20 @@
-"""What pays, in the order of what it brings: what was not tried, and what is done already.
+"""What would pay and was not tried, in the order of what it brings.
 
-The doctor, the tuner and the report have it from here: what it brings, and whether it is done, one
-command does it, or somebody has to decide. The factors are those that were read where the lever
+The doctor, the tuner and the report have it from here: what it brings, and whether one command does
+it, or somebody has to decide. The factors are those that were read where the lever
 lives, with their sources in ``cputune.knobs`` and ``docs/measuring.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from cputune.documents import Amount
 
 if TYPE_CHECKING:
     from cputune.knobs.record import LeftOut
-    from cputune.plan import Plan
-    from cputune.result import Worth
     from cputune.workload import Padding
 
 GAINS = {
@@ -27,7 +25,7 @@ GAINS = {
 """By the code of a finding how many times as fast its cure made training, at least and at most of
 what was read (docs/knobs.md); of others nobody knows a figure."""
 
-Takes = Literal["done", "one command", "your decision"]
+Takes = Literal["one command", "your decision"]
 
 
 def in_words(low: float, high: float, takes: Takes) -> str:
@@ -49,14 +47,14 @@ class FindingOfDoctor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One lever that pays, and what it brings, or would.
+    """One lever that pays, and what it would bring.
 
     Attributes:
         what: the lever, in words.
         low: how many times as fast it makes a step, at least where it was read.
         high: and at most.
-        takes: whether it is done, one command does it, or somebody has to decide.
-        do: the command, the option or the flag; of what is done, where.
+        takes: whether one command does it, or somebody has to decide.
+        do: the command, the option or the flag.
     """
 
     what: str
@@ -72,15 +70,12 @@ class Lever:
 
 
 _BRINGS = {
-    "precision": ("bf16", "bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
-    "allocator": ("tcmalloc", "tcmalloc", *GAINS["allocator-default"]),
-    "dropout": ("bytes", "dropout masks of bytes", 1.10, 1.36),
-    "optimizer": ("adamw_torch_fused", "a fused AdamW, where the script's is a loop", 1.10, 1.28),
+    "precision": ("bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
+    "allocator": ("tcmalloc", *GAINS["allocator-default"]),
+    "dropout": ("dropout masks of bytes", 1.10, 1.36),
+    "optimizer": ("a fused AdamW, where the script's is a loop", 1.10, 1.28),
 }
-"""Of knobs the value that pays, what it is, and the factors that were read of it."""
-
-_MEASURED = {"padding": ("cut", "padding is cut off"), "order": ("length", "samples by length")}
-"""The same of knobs whose factor hangs on the data: none is known but what was measured."""
+"""Of knobs what pays, and the factors that were read of it."""
 
 LEAST_SHARE = 0.1
 """Of tokens that are padding: less is not worth a decision."""
@@ -96,7 +91,7 @@ def untried(
         Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
         for one in left_out
         if one.option is not None and one.what in _BRINGS
-        for _, words, low, high in (_BRINGS[one.what],)
+        for words, low, high in (_BRINGS[one.what],)
     ]
     missing = next((one for one in findings if one.code == "allocator-missing"), None)
     if missing is not None:
@@ -111,32 +106,6 @@ def untried(
         if left_so is not None or (padding.kept is not None and not tried):
             found.append(_of_padding(padding, left_so))
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
-
-
-def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Lever, ...]:
-    """What pays and the best plan has, with what it brought where that was measured by itself."""
-    measured = {one.knob: one.speedup for one in worth}
-    levers = {name: (*lever, 1.0, 1.0) for name, lever in _MEASURED.items()} | _BRINGS
-    found = []
-    for name, (value, what, low, high) in levers.items():
-        if best.value(name) != value:
-            continue
-        where = "as typed" if today.value(name) == value else "in the best plan"
-        one = Lever(what=what, low=low, high=high, takes="done", do=where)
-        if name in measured:
-            gain = measured[name]
-            here = "measured here" if gain.significant else "measured here: not sure"
-            one = replace(one, low=gain.low, high=gain.high, do=f"{where}, {here}")
-        if name in measured or name in _BRINGS:
-            found.append(one)
-    return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
-
-
-def done_here(code: str, where: str) -> Lever:
-    """What the doctor sees done: the cure of a finding."""
-    name = "precision" if code == "bf16-native" else "allocator"
-    _, what, low, high = _BRINGS[name]
-    return Lever(what=what, low=low, high=high, takes="done", do=where)
 
 
 def _of_padding(padding: Padding, option: str | None) -> Lever:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune import cpulist
-from cputune.cpulist import MAX_CPUS
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
@@ -21,7 +20,7 @@ from cputune.host import read_document, write_atomically
 from cputune.knobs import kept_by_change
 from cputune.knobs.record import Keeps, LeftOut
 from cputune.levers import Lever
-from cputune.plan import Cpu, Plan
+from cputune.plan import Plan
 from cputune.steps import FailureKind
 from cputune.text import figure
 from cputune.workload import Workload
@@ -233,14 +232,6 @@ class TimeToEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCpus:
-    """The online CPUs of one NUMA node of the machine that was measured."""
-
-    numa_node: Cpu
-    cpus: Annotated[tuple[Cpu, ...], Meta(max_length=MAX_CPUS)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A finding of the doctor, with the fields of the ``cputune.doctor/1`` document."""
 
@@ -262,10 +253,8 @@ class Result:
     noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
-    ``places`` are the CPUs of each NUMA node, none where they are not known. ``findings`` are the
-    doctor's when the study began; None where nobody asked it.
-    ``untried`` is what was left out of the search and would pay, what would bring the most first;
-    ``done`` is what pays and the best plan has.
+    ``findings`` are the doctor's when the study began; None where nobody asked it.
+    ``untried`` is what was left out of the search and would pay, what would bring the most first.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
@@ -282,7 +271,6 @@ class Result:
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
     asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
-    places: tuple[NodeCpus, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
     workload: Workload
@@ -299,7 +287,6 @@ class Result:
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
     untried: tuple[Lever, ...] = ()
-    done: tuple[Lever, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()

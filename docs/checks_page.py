@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cputune.doctor.finding import Check
 from cputune.doctor.registry import all_checks
-from cputune.report.writing import links
+from cputune.report.writing import source_urls
 
 _HEAD = """# Every check of the doctor
 
@@ -37,7 +37,14 @@ def _section(check: Check) -> str:
             "",
             f"Remedy: {check.remedy}",
             "",
-            f"Source: {links(check.source)}",
+            f"Source: {_links(check.source)}",
             "",
         ]
     )
+
+
+def _links(source: str) -> str:
+    found = []
+    for part, url in zip(source.split(","), source_urls(source), strict=True):
+        found.append(url if part.strip() == url else f"[{part.strip()}]({url})")
+    return ", ".join(found)

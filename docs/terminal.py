@@ -23,7 +23,7 @@ from rich.text import Text
 
 import cputune
 from cputune.cli import cli
-from cputune.cli.output import set_color, set_verbosity
+from cputune.cli.output import set_verbosity
 from cputune.host import RecordedHost
 
 FOLDER = Path(__file__).parent / "terminal"
@@ -52,15 +52,12 @@ def printed(command: str, width: int, *, color: bool) -> str:
     """What a command prints about that machine, with the codes of its colours."""
     with tempfile.TemporaryDirectory() as folder:
         there = simulated_machine(Path(folder))
-        words = ["--color", "always" if color else "never", *COMMANDS[command]]
-        words += ["--root", folder] if command == "doctor" else []
+        words = [*COMMANDS[command], *(["--root", folder] if command == "doctor" else [])]
         set_verbosity(0)
         environment = {"COLUMNS": str(width), "TERM": "xterm-256color", "CPUTUNE_CONFIG": "none"}
-        try:
-            with patch("cputune.cli.results.facts_or_none", lambda: cputune.probe(there)):
-                done = CliRunner(env=environment).invoke(cli, words)
-        finally:
-            set_color("auto")
+        environment["FORCE_COLOR" if color else "NO_COLOR"] = "1"
+        with patch("cputune.cli.results.facts_or_none", lambda: cputune.probe(there)):
+            done = CliRunner(env=environment).invoke(cli, words, color=color)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     lines = done.stdout.replace(str(RESULT), RESULT.name).splitlines()

@@ -19,7 +19,7 @@ def test_its_example_is_taken(tmp_path: Path) -> None:
     root = click.Context(cli)
     read_settings(root, cli.params[0], str(tmp_path / "config.toml"))
     assert root.default_map is not None
-    assert root.default_map["color"] == "never"
+    assert root.default_map["quiet"] == "True"
     tune = cli.get_command(root, "tune")
     assert tune is not None
     context = click.Context(tune, info_name="tune", parent=root)

@@ -8,13 +8,10 @@ import pytest
 from machines import machine
 
 import cputune
-from cputune.doctor import diagnose
 from cputune.knobs import knob_named
-from cputune.knobs.kernels import FUSED
 from cputune.knobs.record import LeftOut
-from cputune.levers import done, untried
-from cputune.plan import Plan
-from cputune.result import Found, Speedup, Worth
+from cputune.levers import untried
+from cputune.result import Found
 from cputune.workload import Padding, Workload
 
 TCMALLOC = Found(
@@ -72,40 +69,6 @@ def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
     assert (found.high, found.do) == (2.0, "tune without --keep")
 
 
-TODAY = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),), allocator="tcmalloc")
-BEST = replace(TODAY, precision="bf16", settings={"padding": "cut", "order": "length"})
-
-
-def test_what_is_done_is_said_with_what_was_measured_of_it() -> None:
-    cut = Worth(knob="padding", value="cut", speedup=Speedup(ratio=2.4, low=2.3, high=2.5, pairs=9))
-    assert [one.words for one in done(TODAY, BEST, [cut])] == [
-        "padding is cut off: ×2.30–2.50; done: in the best plan, measured here",
-        "bf16, which this CPU multiplies in hardware: ×1.72–2.22; done: in the best plan",
-        "tcmalloc: ×1.12–1.30; done: as typed",
-    ], "of samples by length alone nothing was measured, so no figure is said"
-    unsure = replace(cut, speedup=Speedup(ratio=1.03, low=0.88, high=1.2, pairs=9))
-    assert [one.words for one in done(TODAY, BEST, [unsure])][-1] == (
-        "padding is cut off: ×0.88–1.20; done: in the best plan, measured here: not sure"
-    )
-    assert [one.takes for one in done(TODAY, TODAY)] == ["done"]
-    assert done(replace(TODAY, allocator="default"), replace(TODAY, allocator="default")) == ()
-
-
 def test_each_lever_of_the_list_is_a_value_of_its_knob() -> None:
     for name, value in {"precision": "bf16", "allocator": "tcmalloc", "dropout": "bytes"}.items():
         knob_named(name).parse(value)
-    fused = replace(TODAY, settings={"optimizer": FUSED})
-    assert any("fused AdamW" in one.what for one in done(TODAY, fused))
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_the_doctor_says_what_is_done(there: bool) -> None:
-    facts = machine(isa=("avx512f", "avx512_bf16"))
-    path = "/usr/lib/libtcmalloc_minimal.so.4"
-    variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "LD_PRELOAD": path} if there else {}
-    found = diagnose(replace(facts, environment={**facts.environment, **variables})).done
-    assert [one.words for one in found] == [
-        "bf16, which this CPU multiplies in hardware: ×1.72–2.22; done: "
-        "ACCELERATE_MIXED_PRECISION is bf16",
-        f"tcmalloc: ×1.12–1.30; done: LD_PRELOAD names {path}",
-    ][: 2 * there]

@@ -225,14 +225,3 @@ def loopback_name(network: Network) -> str | None:
     line it stands: getaddrinfo puts the address of the smallest scope first (RFC 6724).
     """
     return next(filter(is_loopback, network.hostname_addresses or ()), None)
-
-
-def gloo_link(network: Network, address: str | None, told: str | None = None) -> str | None:
-    """The interface that gloo takes: the one it is told, else that of the own name's address.
-
-    ``address`` is the first to which the host's own name resolves, on itself. Where it resolves
-    to none that is the machine's, gloo takes loopback.
-    """
-    if told:
-        return told
-    return (link_with(network, address) or "lo") if address else "lo"

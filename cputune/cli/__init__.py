@@ -5,6 +5,7 @@ Subcommands are imported when they are used, so that ``cputune --help`` stays qu
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Collection
@@ -14,21 +15,15 @@ from typing import NoReturn
 import click
 
 from cputune.cli.output import (
-    OutputError,
     guard_streams,
+    lose,
     print_traceback,
     report_error,
-    set_color,
     set_json,
     set_verbosity,
     verbosity,
 )
-from cputune.cli.settings import (
-    common_options,
-    did_you_mean,
-    place_of,
-    read_settings,
-)
+from cputune.cli.settings import common_options, place_of, read_settings
 from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
@@ -50,12 +45,14 @@ _SUBCOMMANDS = {
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
 }
 _LINUX_ALONE = ("tune", "run", "verify")
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a stream says that cannot be written: full, lost, closed."""
+
+READER_GONE = 141
+"""What a shell shows for a program that SIGPIPE ended."""
 
 
 class _LazyGroup(click.Group):
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        return ["-h", "--help"]
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_SUBCOMMANDS)
 
@@ -67,22 +64,9 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``cputune help`` and ``cputune help tune`` beside click's own."""
-        if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
-        return super().parse_args(ctx, args)
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _SUBCOMMANDS and not ctx.resilient_parsing:
-            hint = did_you_mean(
-                args[0], _SUBCOMMANDS, "`cputune --help` lists the commands", "`cputune {}`"
-            )
-            if args[0].endswith(".py"):
-                hint = f"cputune tune -- {args[0]}"
-            raise UsageError(f"there is no command {args[0]!r}", hint=hint)
         elsewhere = sys.platform != "linux" and not ctx.resilient_parsing
         if elsewhere and args[0] in _LINUX_ALONE and not {"--help", "-h"} & set(args):
             raise CannotError(
@@ -126,14 +110,8 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
     callback=read_settings,
     help="Defaults of options, in place of your usual file; none reads no file.",
 )
-@click.option(
-    "--color",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    help="Beats NO_COLOR, which beats FORCE_COLOR, which beats the terminal.",
-)
 @click.pass_context
-def cli(ctx: click.Context, color: str) -> None:
+def cli(ctx: click.Context) -> None:
     """Find faults of a CPU training machine, tune training on it, emit the launch.
 
     \b
@@ -141,7 +119,6 @@ def cli(ctx: click.Context, color: str) -> None:
     cputune tune --budget 20
     cputune emit --format mpirun
     """
-    set_color(color)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -159,21 +136,24 @@ def main(stopping: Collection[int] = ()) -> NoReturn:
             code = _run()
         except KeyboardInterrupt:  # before a command, or while an error was printed
             code = report_error(Interrupted("interrupted"))
+        finally:
+            set_verbosity(0)  # who runs this in a process of their own logs as they like
     sys.exit(code)
 
 
 def _run() -> int:
     guard_streams()
-    set_verbosity(0)
-    set_json("--json" in _typed_words())
+    typed = sys.argv[1:]
+    # What stands behind -- is the script's.
+    set_json("--json" in (typed[: typed.index("--")] if "--" in typed else typed))
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
-    except OutputError as error:
-        # Where the reader went away (`cputune doctor | head`) there is nothing to say.
-        code = error.exit_code if error.exit_code == 141 else report_error(error)
+    except SystemExit as ended:  # by completion; by click and rich where the reader went away
+        lose(1)
+        code = READER_GONE if ended.code == 1 else ended.code
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
         if verbosity() >= 2:
             print_traceback(error)
@@ -181,16 +161,14 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _typed_words() -> list[str]:
-    """What was typed, without the script and its arguments: it says which command failed."""
-    words = sys.argv[1:]
-    return words[: words.index("--")] if "--" in words else words
-
-
 def _of_ours(error: BaseException) -> CputuneError:
     """An error of click's or of the system as one of ours; anything else is an interrupt."""
     if isinstance(error, CputuneError):
         return error
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
+        lose(1)
+        said = f"the output cannot be written: {error.strerror or error}"
+        return CannotError(said, hint="make room, or send it elsewhere")
     if isinstance(error, OSError):
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return CannotError(

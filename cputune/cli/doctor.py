@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
-from cputune.cli.output import console, json_text, print_json, tell, verbosity
-from cputune.cli.settings import ConfiguredCommand, did_you_mean, json_option
+from cputune.cli.output import console, print_json, tell, verbosity
+from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings
@@ -31,22 +31,21 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 
 _EXCLUDES = {
     # an option: the options that make no sense with it
-    "json": ("markdown", "record"),
-    "markdown": ("record",),
+    "json": ("record", "explain"),
     "explain": ("record", "stack", "check_file"),
     "root": ("deep", "python", "hosts"),
     "record": ("stack", "check_file", "hosts"),
     "stack": ("deep", "python", "hosts"),
+    "deep": ("hosts", "hostfile"),
     "check_file": ("deep", "hosts"),
     "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("root", "record", "stack", "check_file", "launch_words")
+_ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
 @click.command(name="doctor", cls=ConfiguredCommand)
 @json_option
-@click.option("--markdown", is_flag=True, help="For pasting into an issue.")
 @click.option(
     "--explain",
     is_flag=False,
@@ -96,7 +95,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
                 )
     stack, check_file, words = asked["stack"], asked["check_file"], asked["launch_words"]
     if asked["explain"] is not None:
-        click.echo(_explained(asked["explain"], as_json=asked["json"]), nl=False)
+        click.echo(_explained(asked["explain"]), nl=False)
         return
     codes = tuple(check.code for check in all_checks())
     only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
@@ -116,7 +115,6 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             hosts.reach,
             seconds=hosts.seconds,
             python=asked["python"],
-            deep=asked["deep"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
     else:
@@ -195,52 +193,45 @@ def _look_at(
 def _show(
     diagnosis: Diagnosis | HostsDiagnosis, asked: dict[str, Any], host: Host, *, machine: bool
 ) -> None:
-    """Show the diagnosis as JSON, as Markdown or as text.
+    """Show the diagnosis as text, or as JSON.
 
-    What may be shared names neither the machine nor its users; remedies stay complete, since they
-    are run. What was seen of several hosts names the hosts: that is what it is for.
+    JSON may be shared, so it names neither the machine nor its users; remedies stay complete, since
+    they are run. What was seen of several hosts names the hosts: that is what it is for.
     """
     from cputune.probing.scrub import Scrubber
     from cputune.report.diagnosis import blocks, document
-    from cputune.report.writing import markdown, print_blocks
+    from cputune.report.writing import print_blocks
 
-    shown = partial(blocks, diagnosis, machine=machine)
-    if not asked["json"] and not asked["markdown"]:
-        print_blocks(shown(unfold=verbosity() > 0), console())
-        return
-    if isinstance(diagnosis, Diagnosis):
-        scrub = Scrubber.of(host)
-    else:
-        variables = host.environment()
-        scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
-    if asked["markdown"]:
-        click.echo(scrub.text(markdown("cputune doctor", shown(unfold=True))), nl=False)
+    if not asked["json"]:
+        print_blocks(blocks(diagnosis, machine=machine, unfold=verbosity() > 0), console())
         return
     said = document(diagnosis)
     if isinstance(diagnosis, Diagnosis):
+        scrub = Scrubber.of(host)
         said["host"] = scrub.document(said["host"])
         for finding in said["findings"]:
             finding["evidence"] = scrub.text(finding["evidence"])
     else:
+        variables = host.environment()
+        scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
         said = {key: scrub.document(value) for key, value in said.items()}
     print_json(said)
 
 
-def _explained(code: str, *, as_json: bool) -> str:
+def _explained(code: str) -> str:
     """The story of a check, or the list of all where ``code`` is empty."""
-    from cputune.report.diagnosis import check_document, check_list, explain
+    from cputune.report.diagnosis import check_list, explain
 
+    checks = {check.code: check for check in all_checks()}
     if not code:
-        checks = all_checks()
-        documents = {"schema": "cputune.checks/1", "checks": [check_document(c) for c in checks]}
-        return json_text(documents) if as_json else check_list(checks)
-    _known(code, tuple(check.code for check in all_checks()))
-    check = next(check for check in all_checks() if check.code == code)
-    return json_text(check_document(check)) if as_json else explain(check)
+        return check_list(tuple(checks.values()))
+    _known(code, tuple(checks))
+    return explain(checks[code])
 
 
 def _known(word: str, words: tuple[str, ...]) -> None:
     """Raise UsageError for a word that is none of these."""
     if word not in words:
-        hint = did_you_mean(word, words, "`cputune doctor --explain` lists the codes")
+        near = difflib.get_close_matches(word, words, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`cputune doctor --explain` lists the codes"
         raise UsageError(f"no check is called {word!r}", hint=hint)

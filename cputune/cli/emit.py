@@ -14,16 +14,14 @@ from cputune.cli.given import (
     asked_hosts,
     batch_options,
     choose_python,
-    complete_result,
     facts_of,
     launched,
-    networks_seen,
     python_option,
     say,
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
-from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
+from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
@@ -31,7 +29,6 @@ from cputune.options import Cluster, EmitOptions
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
-_PATH = click.Path(path_type=Path)
 
 
 @click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
@@ -39,7 +36,6 @@ _PATH = click.Path(path_type=Path)
     "result",
     required=False,
     metavar="[RESULT] [-- SCRIPT ARGS...]",
-    shell_complete=complete_result,
 )
 @click.option(
     "--format",
@@ -60,12 +56,6 @@ _PATH = click.Path(path_type=Path)
 @click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
 @click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
 @batch_options
-@click.option(
-    "--doctor",
-    metavar="FILE",
-    type=_PATH,
-    help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
-)
 @options_from(Cluster)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -87,10 +77,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
-    networks = {} if options["doctor"] is None else networks_seen(options["doctor"])
-    # Where no hosts are named, the hosts that the doctor reached are meant.
-    named = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
-    hosts = named or tuple(Node(name=name) for name in networks)
+    hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
     versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}
     files = emit(
@@ -104,7 +91,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         python=training_python() if facts.package("torch") and not facts.recorded else None,
         versions={name: version for name, version in versions.items() if version},
         cluster=given(Cluster, options),
-        networks=networks,
         host=LiveHost(),
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):

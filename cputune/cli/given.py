@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
-from click.shell_completion import CompletionItem
 
 from cputune.cli.output import tell
 from cputune.cli.settings import all_of
-from cputune.documents import parse, record_of
 from cputune.errors import CputuneError, ResultError, UsageError
-from cputune.facts import HostFacts, Network
+from cputune.facts import HostFacts
 from cputune.host import LiveHost, read_document
 from cputune.host.interpreter import (
     has_module,
@@ -137,42 +135,18 @@ def asked_hosts(
     if hosts is not None and hostfile is not None:
         raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
     if hostfile is not None:
-        hint = "one host on each line, `host slots=N`"
-        return parse_hostfile(_text_of(Path(hostfile), hint), where=hostfile)
+        try:
+            text = read_document(hostfile, most_bytes=1 << 24)
+        except OSError as error:
+            said, hint = f"cannot read {hostfile}: {error.strerror}", "one host on each line"
+            raise UsageError(said, hint=hint) from error
+        return parse_hostfile(text, where=hostfile)
     if hosts == SLURM:
         found = allocated_nodes(LiveHost())
         if not found:
             raise UsageError("this is no Slurm allocation", hint="salloc one, or --hosts a,b")
         return found
     return () if hosts in (None, NONE) else parse(hosts or "")
-
-
-def _text_of(path: Path, hint: str, most_bytes: int = 1 << 24) -> str:
-    try:
-        return read_document(path, most_bytes=most_bytes)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-
-
-def networks_seen(path: Path) -> dict[str, Network]:
-    """The networks of the hosts that the doctor reached, by name, in their order.
-
-    Raises UsageError.
-    """
-    hint = "cputune doctor --hosts node1,node2 --json > hosts.json"
-    text = _text_of(path, hint, MOST_HOSTS_BYTES)
-    try:
-        document = parse(text)
-        if document["schema"] != "cputune.hosts/1":
-            raise ValueError(f"its schema is {document['schema']}")
-        seen = {one["name"]: one["host"] for one in document["hosts"]}
-        found = {n: record_of(Network, h["network"]) for n, h in seen.items() if h is not None}
-    except (ValueError, TypeError, KeyError) as error:
-        said = f"{path} is not what the doctor saw of several hosts: {error}"
-        raise UsageError(said, hint=hint) from error
-    if not found:
-        raise UsageError(f"{path}: no host was reached", hint=hint)
-    return found
 
 
 def _of_our_job() -> tuple[Node, ...]:
@@ -196,27 +170,19 @@ def _of_our_job() -> tuple[Node, ...]:
     return nodes
 
 
-MOST_HOSTS_BYTES = 256 << 20
-"""The most bytes of such a document; one host of 1,024 CPUs takes about 100 KiB."""
-
 python_option = click.option(
     "--python",
     metavar="ENV",
     help="The environment, or the Python, that trains; else the active one.",
 )
+_BATCH_FLAGS = (
+    "--per_device_train_batch_size",
+    "--per_gpu_train_batch_size",
+    "--gradient_accumulation_steps",
+)
 _ON_PATH = "the first on PATH"
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
-def complete_result(
-    ctx: click.Context, parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Completes ids of the history; files where no id begins so."""
-    from cputune.history import kept_ids
-
-    ids = [id for id in kept_ids() if id.startswith(typed)] if typed else []
-    return [CompletionItem(id) for id in ids] or [CompletionItem(typed, type="file")]
 
 
 def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
@@ -323,6 +289,7 @@ def launched(
     from cputune.script import read_typed, require_trainable
     from cputune.workload import DEFAULT_RECIPE, Workload
 
+    asked = batch_per_rank is not None or global_batch_size is not None
     if batch_per_rank is not None and global_batch_size is not None:
         raise UsageError(
             "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
@@ -335,7 +302,7 @@ def launched(
             require_trainable(workload.argv)
         known = result.workload if result is not None else None
         if known is not None and known.program == workload.program:
-            if batch_per_rank is None and global_batch_size is None:
+            if not asked:
                 _refuse_other_batch(known, workload)
             names = ("argv", "secrets", "launch", "launch_ranks", "variables")
             workload = replace(known, **{name: getattr(workload, name) for name in names})
@@ -343,20 +310,14 @@ def launched(
         workload = result.workload
     else:
         workload = Workload.from_recipe(recipe or DEFAULT_RECIPE)
-    for flag, asked in (
-        ("--global-batch-size", global_batch_size),
-        ("--batch-per-rank", None if nodes > 1 else batch_per_rank),
-    ):
-        if asked is not None and workload.framework == "pytorch":
-            raise UsageError(
-                f"{workload.name} trains by a loop of its own, in which no batch can be set",
-                hint=f"leave out {flag}, and change the script's own batch",
-            )
+    if workload.framework == "pytorch" and asked and (nodes == 1 or global_batch_size is not None):
+        raise UsageError(
+            f"{workload.name} trains by a loop of its own, in which no batch can be set",
+            hint="leave out the batch, and change the script's own",
+        )
     if global_batch_size is not None:
         return replace(workload, global_batch_size=global_batch_size, batch_per_rank=None)
-    if batch_per_rank is not None:
-        return replace(workload, batch_per_rank=batch_per_rank)
-    return workload
+    return replace(workload, batch_per_rank=batch_per_rank) if asked else workload
 
 
 def _refuse_other_batch(known: Workload, typed: Workload) -> None:
@@ -364,16 +325,13 @@ def _refuse_other_batch(known: Workload, typed: Workload) -> None:
 
     The launch would keep the tuned global batch all the same.
     """
-    for flag in (
-        "--per_device_train_batch_size",
-        "--per_gpu_train_batch_size",
-        "--gradient_accumulation_steps",
-    ):
+    if known.global_batch_size is None:
+        return
+    for flag in _BATCH_FLAGS:
         before, now = known.argument(flag), typed.argument(flag)
-        if now not in (None, before) and known.global_batch_size is not None:
+        if now not in (None, before):
             raise UsageError(
                 f"{flag} {now} is another batch than was tuned: {known.name} was tuned with "
                 f"{known.global_batch_size} samples in a step of all ranks",
-                hint="--global-batch-size N says how many samples all ranks take, "
-                "--batch-per-rank N how many each",
+                hint="--global-batch-size N says how many samples all ranks take",
             )

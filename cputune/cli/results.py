@@ -9,56 +9,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cputune.cli.given import complete_result, facts_or_none, opened
+from cputune.cli.given import facts_or_none, opened
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import (
-    ConfiguredCommand,
-    fail_if_slower,
-    output_option,
-    wants_json,
-)
-from cputune.errors import ResultError, UsageError
+from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
+from cputune.errors import UsageError
 from cputune.host import write_atomically
 from cputune.words import slower_by
 
 if TYPE_CHECKING:
     from cputune.report.writing import Block
 
-_FORMATS = ("table", "markdown", "json")
-_format_option = click.option(
-    "-f",
-    "--format",
-    is_eager=True,
-    callback=wants_json,
-    type=click.Choice(_FORMATS),
-    default="table",
-    show_default=True,
-    help="How it is written.",
-)
 
+def _print(blocks: Iterable[Block], document: Callable[[], object], *, json: bool) -> None:
+    from cputune.report.writing import print_blocks
 
-def _print(
-    command: str, format: str, blocks: Iterable[Block], document: Callable[[], object]
-) -> None:
-    """Print blocks, for a terminal or for an issue; or the document."""
-    from cputune.report.writing import markdown, print_blocks
-
-    if format == "json":
+    if json:
         print_json(document())
-    elif format == "markdown":
-        sys.stdout.write(markdown(f"cputune {command}", blocks))
     else:
         print_blocks(blocks, console())
 
 
-_result_argument = click.argument("result", required=False, shell_complete=complete_result)
+_result_argument = click.argument("result", required=False)
 
 
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
-@_format_option
+@json_option
 @click.option("--all", is_flag=True, help="Every plan, and what was left out and why.")
-def show(result: str | None, format: str, all: bool) -> None:
+def show(result: str | None, json: bool, all: bool) -> None:
     """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
 
     RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
@@ -66,24 +44,24 @@ def show(result: str | None, format: str, all: bool) -> None:
     \b
     cputune show
     cputune show last
-    cputune show --format json | jq .speedup
+    cputune show --json | jq .speedup
     """
     from cputune.report.show import MOST_PLANS, ResultToShow, blocks, document
 
     found, file = opened(result)
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
     told = blocks(shown, most=None if all else MOST_PLANS, every=all)
-    _print("show", format, told, lambda: document(shown))
+    _print(told, lambda: document(shown), json=json)
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
-@click.argument("before", shell_complete=complete_result)
-@click.argument("after", shell_complete=complete_result)
-@_format_option
+@click.argument("before")
+@click.argument("after")
+@json_option
 @fail_if_slower
 @click.pass_context
 def compare(
-    ctx: click.Context, before: str, after: str, format: str, fail_if_slower: str | None
+    ctx: click.Context, before: str, after: str, json: bool, fail_if_slower: str | None
 ) -> None:
     """Compare two results: today's launch with today's, best plan with best.
 
@@ -98,20 +76,15 @@ def compare(
     \b
     cputune compare before.json after.json
     cputune compare before.json after.json --fail-if-slower 5%
-    cputune compare 20261121-193000 last --format markdown
+    cputune compare 20261121-193000 last
     """
     from cputune.report import compare as page
 
     share = slower_by(fail_if_slower or page.SLOWER)
     (reference, _), (other, _) = opened(before), opened(after)
     found = page.compare(reference, other, name=after)
-    if found.refused is not None:
-        raise ResultError(
-            f"{after} cannot be compared with {before}: {found.refused}",
-            hint="tune the same work twice, and compare those results",
-        )
     told = page.blocks(before, reference, found)
-    _print("compare", format, told, lambda: page.document(before, reference, found))
+    _print(told, lambda: page.document(before, reference, found), json=json)
     lost = page.slower(found, share) if fail_if_slower or not found.other_machine else None
     if lost is not None:
         tell(f"slower: {lost}")
@@ -119,8 +92,8 @@ def compare(
 
 
 @click.command(name="history", cls=ConfiguredCommand)
-@_format_option
-def history(format: str) -> None:
+@json_option
+def history(json: bool) -> None:
     """List the results of earlier studies, the newest first.
 
     `cputune tune` keeps each result under ~/.local/state/cputune (below $XDG_STATE_HOME), for
@@ -140,7 +113,7 @@ def history(format: str) -> None:
     if kept:
         where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
     told = (*([history_rows(kept)] if kept else ()), Lines((("", where),)))
-    _print("history", format, told, lambda: history_document(kept))
+    _print(told, lambda: history_document(kept), json=json)
 
 
 @click.command(name="report", cls=ConfiguredCommand)

@@ -9,7 +9,6 @@ import click
 
 from cputune.cli.given import (
     choose_python,
-    complete_result,
     facts_of,
     launched,
     python_option,
@@ -25,12 +24,7 @@ from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
-@click.argument(
-    "result",
-    required=False,
-    metavar="[RESULT] [-- SCRIPT ARGS...]",
-    shell_complete=complete_result,
-)
+@click.argument("result", required=False, metavar="[RESULT] [-- SCRIPT ARGS...]")
 @click.option(
     "--plan",
     metavar="PLAN",

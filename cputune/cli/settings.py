@@ -8,20 +8,18 @@ none. What lies in a working folder, which can be a clone, a download or /tmp, s
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
 
-from cputune.cli.output import console, print_json, set_json, set_verbosity, verbosity
+from cputune.cli.output import console, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
 from cputune.options import options_in
 
-_SHOWN = "`cputune config` shows every option and its value"
 _SCRIPT = "cputune.script"
 NO_FILE = "none"
 MOST_BYTES = 1 << 20
@@ -33,21 +31,7 @@ _ACT_AT_ONCE = ("version", "config")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Record = TypeVar("Record")
 
-
-def wants_json(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
-    """Callback of --json: errors become documents, too. Eager, so it is known before any error."""
-    if not ctx.resilient_parsing and value in (True, "json"):
-        set_json(True)
-    return value
-
-
-json_option = click.option(
-    "--json",
-    is_flag=True,
-    is_eager=True,
-    callback=wants_json,
-    help="One document on stdout, nothing else.",
-)
+json_option = click.option("--json", is_flag=True, help="One document on stdout, nothing else.")
 fail_if_slower = click.option(
     "--fail-if-slower",
     metavar="5%",
@@ -57,13 +41,8 @@ fail_if_slower = click.option(
 
 def output_option(help: str, default: str | None = None) -> Callable[[Decorated], Decorated]:
     """The option for where a product goes; ``-`` is stdout."""
-    return click.option(
-        *("-o", "--output"),
-        metavar="FILE",
-        default=default,
-        show_default=default is not None,
-        help=help,
-    )
+    names = ("-o", "--output")
+    return click.option(*names, metavar="FILE", default=default, show_default=True, help=help)
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -159,9 +138,15 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
     }
 
 
-def _variable_of(ctx: click.Context, key: str) -> str:
-    """The variable of an option, as click makes it: ``CPUTUNE_TUNE_MAX_TIME``."""
-    return f"{ctx.auto_envvar_prefix}_{key}".upper().replace("-", "_")
+def place_of(ctx: click.Context, parameter: click.Parameter | None) -> str | None:
+    """The variable, or the file and its key, that a value is of; None where it was typed."""
+    name = parameter.name if isinstance(parameter, click.Option) else None
+    source = ctx.get_parameter_source(name or "")
+    if source is ParameterSource.ENVIRONMENT:
+        return f"{ctx.auto_envvar_prefix}_{name}".upper()
+    if source is ParameterSource.DEFAULT_MAP:
+        return _key_in_file(ctx, (name or "").replace("_", "-"))
+    return None
 
 
 def _key_in_file(ctx: click.Context, key: str) -> str:
@@ -169,53 +154,27 @@ def _key_in_file(ctx: click.Context, key: str) -> str:
     return f"{ctx.find_root().obj}: {table}{key}"
 
 
-def place_of(ctx: click.Context, parameter: click.Parameter | None) -> str | None:
-    """The variable, or the file and its key, that a value is of; None where it was typed."""
-    if not isinstance(parameter, click.Option):
-        return None
-    key = (parameter.name or "").replace("_", "-")
-    source = ctx.get_parameter_source(parameter.name or "")
-    if source is ParameterSource.ENVIRONMENT:
-        return _variable_of(ctx, key)
-    return _key_in_file(ctx, key) if source is ParameterSource.DEFAULT_MAP else None
-
-
-def did_you_mean(word: str, known: Iterable[str], otherwise: str, how: str = "{}") -> str:
-    """A hint: the words that are near to one that means nothing, else another hint."""
-    near = difflib.get_close_matches(word, list(known), n=2)
-    return f"did you mean {' or '.join(map(how.format, near))}?" if near else otherwise
-
-
 def take_defaults(ctx: click.Context) -> None:
     """Make of a table of the file click's default map: each value as it would be typed.
 
-    Raises UsageError for what means nothing there, or in a variable of this command.
+    Raises UsageError for what means nothing there.
     """
+    hint = "`cputune config` shows every option and its value"
     options = options_of(ctx.command)
-    if ctx.parent is not None and not ctx.resilient_parsing:
-        known = [_variable_of(ctx, key) for key in options]
-        for variable in sorted(os.environ):
-            if variable.startswith(_variable_of(ctx, "")) and variable not in known:
-                hint = did_you_mean(variable, known, _SHOWN)
-                raise UsageError(f"{variable} is the variable of no option", hint=hint)
     commands = ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else []
-    tables, typed = {}, {}
+    typed: dict[str, Any] = {}
     for key, value in (ctx.default_map or {}).items():
-        place = _key_in_file(ctx, key)
+        place, one = _key_in_file(ctx, key), options.get(key)
         if key in commands and isinstance(value, dict):
-            tables[key] = value  # for the context of that command
-            continue
-        if key not in options:
-            known = [*options, *(f"[{name}]" for name in commands)]
-            raise UsageError(f"{place} means nothing", hint=did_you_mean(key, known, _SHOWN))
-        one, members = options[key], value if isinstance(value, list) else [value]
-        plain = all(isinstance(member, (str, int, float)) for member in members)
-        if not plain or isinstance(value, list) is not one.multiple:
+            typed[key] = value  # a table, for the context of that command
+        elif one is None:
+            raise UsageError(f"{place} means nothing", hint=hint)
+        elif isinstance(value, dict) or isinstance(value, list) is not one.multiple:
             wanted = "a list of texts" if one.multiple else "a text or a number"
-            hint = f"{key} = [{value!r}]" if one.multiple and plain else _SHOWN
             raise UsageError(f"{place} is {wanted}, not {value!r}", hint=hint)
-        typed[one.name or ""] = [str(member) for member in members] if one.multiple else str(value)
-    ctx.default_map = {**tables, **typed}
+        else:
+            typed[one.name or ""] = list(map(str, value)) if one.multiple else str(value)
+    ctx.default_map = typed
 
 
 def user_file() -> Path | None:
@@ -242,8 +201,6 @@ def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | 
     hint = f"mend it; --config {NO_FILE} does without"
     try:
         ctx.obj, ctx.default_map = str(path), toml(read_document(path, most_bytes=MOST_BYTES))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no file {path}", hint=f"--config {NO_FILE}") from error
     except OSError as error:
         raise CannotError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
     except ValueError as error:
@@ -252,10 +209,8 @@ def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | 
 
 
 @click.command(name="config", cls=ConfiguredCommand)
-@click.argument("command", required=False)
-@json_option
 @click.pass_context
-def config(ctx: click.Context, command: str | None, json: bool) -> None:
+def config(ctx: click.Context) -> None:
     """Show every option's default, and whether a file or a variable says so.
 
     What is typed beats a variable (CPUTUNE_TUNE_BUDGET=40), which beats the file
@@ -263,42 +218,25 @@ def config(ctx: click.Context, command: str | None, json: bool) -> None:
 
     \b
     cputune config
-    cputune config tune
+    cputune config | grep tune
     """
-    root = ctx.find_root()
-    assert isinstance(root.command, click.Group)
-    known = root.command.list_commands(root)
-    if command is not None and command not in known:
-        hint = did_you_mean(command, known, f"one of {', '.join(known)}")
-        raise UsageError(f"there is no command {command}", hint=hint)
-    contexts = [root] if command is None else []
-    for name in known if command is None else [command]:
-        found = root.command.get_command(root, name)
-        assert found is not None
-        contexts.append(click.Context(found, info_name=name, parent=root))
-    rows = [row for context in contexts for row in _rows(context)]
-    if json:
-        print_json({"schema": "cputune.config/1", "file": root.obj, "options": rows})
-        return
     from cputune.report.writing import Lines, Rows, print_blocks
 
-    cells = tuple(
-        (row["command"] or "cputune", row["option"], _shown(row["value"]), row["from"])
-        for row in rows
-    )
-    told = frozenset(number for number, row in enumerate(rows) if row["from"] != "default")
-    headings = ("command", "option", "value", "from")
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    rows = [("cputune", *row[1:]) for row in _rows(root)]
+    for name in root.command.list_commands(root):
+        found = root.command.get_command(root, name)
+        assert found is not None
+        rows += _rows(click.Context(found, info_name=name, parent=root))
+    told = frozenset(number for number, row in enumerate(rows) if row[-1] != "default")
+    table = Rows(headings=("command", "option", "value", "from"), rows=tuple(rows), strong=told)
     where = f"the file that was read: {root.obj or f'none; it would be {user_file()}'}"
-    print_blocks(
-        (Rows(headings=headings, rows=cells, strong=told), Lines((("", where),))), console()
-    )
+    print_blocks((table, Lines((("", where),))), console())
 
 
-def _rows(ctx: click.Context) -> Iterator[dict[str, Any]]:
-    """The options of a command as click would fill them in, for the ``cputune.config/1`` document.
-
-    ``from`` is the variable, the file and its key, or ``default``.
-    """
+def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
+    """The options of a command as click would fill them in, and who says so. Raises as click."""
     take_defaults(ctx)
     for key, one in options_of(ctx.command).items():
         value, source = one.consume_value(ctx, {})
@@ -306,18 +244,6 @@ def _rows(ctx: click.Context) -> Iterator[dict[str, Any]]:
         place = place_of(ctx, one)
         value = one.type_cast_value(ctx, value) if place else one.to_info_dict()["default"]
         if one.multiple:
-            value = list(map(str, value or ()))
-        yield {
-            "command": ctx.info_name if ctx.parent else None,
-            "option": key,
-            "value": str(value) if isinstance(value, Path) else value,
-            "from": place or "default",
-            "variable": _variable_of(ctx, key),
-        }
-
-
-def _shown(value: object) -> str:
-    """A value as TOML writes it; – where there is none."""
-    from json import dumps
-
-    return "–" if value in (None, []) else dumps(value, ensure_ascii=False)
+            value = ", ".join(map(str, value or ()))
+        shown = "–" if value in (None, "") else str(value)
+        yield ctx.info_name or "", key, shown, place or "default"

@@ -17,7 +17,7 @@ from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
 from cputune.emitters.header import changed_since
 from cputune.errors import ResultError
 from cputune.host.interpreter import training_python
-from cputune.report.writing import Block, Heading, Lines, Rows, markdown, print_blocks
+from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
 from cputune.result import Result
 from cputune.words import TUNE_AGAIN, factor, slower_by, surely_slower
 
@@ -62,7 +62,6 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
 @click.option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
-@click.option("--markdown", is_flag=True, help="A table for a pull request or a job's summary.")
 @fail_if_slower
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None:
@@ -108,8 +107,6 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     }
     if asked["json"]:
         print_json(document)
-    elif asked["markdown"]:
-        click.echo(markdown("cputune verify", [table(verdicts)]), nl=False)
     else:
         print_blocks(blocks(verdicts), console())
     facts = None if result is None else facts_or_none()

@@ -14,7 +14,7 @@ __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose
 
 def diagnose(facts: HostFacts) -> Diagnosis:
     """Run every check of the registry over these facts."""
-    from cputune.doctor.registry import CHECKS, done
+    from cputune.doctor.registry import CHECKS
 
     found = (finding for check in CHECKS for finding in check(facts))
-    return Diagnosis(facts=facts, findings=by_severity(found), done=tuple(done(facts)))
+    return Diagnosis(facts=facts, findings=by_severity(found))

@@ -37,7 +37,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cputune.facts import HostFacts
-from cputune.levers import GAINS, Lever, Takes, in_words
+from cputune.levers import GAINS, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
@@ -212,13 +212,9 @@ class FoundOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(FoundOn):
-    """What the doctor has to say about one machine.
-
-    ``done`` is what pays and this machine's launches have already.
-    """
+    """What the doctor has to say about one machine."""
 
     facts: HostFacts
-    done: tuple[Lever, ...] = ()
 
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with commands that install into the environment of this Python."""

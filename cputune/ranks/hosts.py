@@ -177,11 +177,11 @@ def interfaces_between(hosts: Sequence[Probed], reach: Reach) -> tuple[str, ...]
             hint="`cputune doctor --hosts` says what each of them has",
         )
     ways = listening(hosts)
-    reached, silent = ask_ports(hosts, reach, ways)
+    reached = ask_ports(hosts, reach, ways)
     carrying = tuple(name for name in ways if reached.carries(name))
-    if carrying and not silent:
+    if carrying:
         return carrying
-    said = [one.evidence for one in (*silent, *judge_ports(reached))] or ["from host to host"]
+    said = [one.evidence for one in judge_ports(reached)] or ["from host to host"]
     raise CannotError(
         f"no network interface carries what ranks send: {said[0]}",
         hint="`cputune doctor --hosts` says what is wrong between them",

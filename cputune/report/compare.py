@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, untold
-from cputune.report.show import basis, launch_commands, tune_command
+from cputune.errors import ResultError
+from cputune.report.show import basis, launch_commands
 from cputune.report.tuning import speed
 from cputune.report.writing import Block, Lines, Rows
 from cputune.result import Measured, Result, Speedup, Throughput
@@ -53,7 +54,6 @@ class Compared:
         name: how the user names the result.
         today: the ratio of today's launches; None where there is none.
         best: the ratio of the best plans; None where there is none.
-        refused: why the two cannot be compared; None where they can.
         other_machine: how their machines differ; None where nothing shows that they do.
         same_machine: None where a fact that would show it is not known of one of them.
         warnings: differences that the ratio depends on.
@@ -64,7 +64,6 @@ class Compared:
     result: Result
     today: Speedup | None = None
     best: Speedup | None = None
-    refused: str | None = None
     other_machine: str | None = None
     same_machine: bool | None = None
     warnings: tuple[str, ...] = ()
@@ -72,18 +71,17 @@ class Compared:
 
 
 def compare(reference: Result, other: Result, *, name: str = "the other") -> Compared:
-    """Hold ``other``, which is called ``name``, against the reference."""
+    """Hold ``other``, which is called ``name``, against the reference.
+
+    Raises ResultError where their speeds cannot be compared.
+    """
+    if (why := _why_not(reference, other)) is not None:
+        raise ResultError(
+            f"{name} cannot be compared: {why}",
+            hint="tune the same work twice, and compare those results",
+        )
     machines = host_difference(reference.host, other.host, names=("of the first", "of this one"))
     missing = untold(reference.host) or untold(other.host)
-    found = Compared(
-        name=name,
-        result=other,
-        refused=why_not(reference, other),
-        other_machine=machines,
-        same_machine=False if machines else None if missing else True,
-    )
-    if found.refused is not None:
-        return found
     warnings = []
     if machines:
         warnings.append(f"other machine, so this compares machines: {machines}")
@@ -97,10 +95,13 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
         if not result.confirmation
     ]
     first, second = _beside(reference), _beside(other)
-    return replace(
-        found,
+    return Compared(
+        name=name,
+        result=other,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
+        other_machine=machines,
+        same_machine=False if machines else None if missing else True,
         warnings=tuple(warnings),
         notes=tuple(_differences({**first, **second}, first, second)),
     )
@@ -108,8 +109,6 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
 
 _BEARING = ("allowed CPUs", "CPU quota", "memory limit", "batch", "script", "data")
 """What the ratio depends on; limits may change while the machine stays the same."""
-
-_MAY_BE_UNKNOWN = ("batch", "data", "kernel", "microcode")
 
 
 def _beside(result: Result) -> dict[str, str | None]:
@@ -127,14 +126,15 @@ def _differences(
     names: Iterable[str], first: Mapping[str, str | None], second: Mapping[str, str | None]
 ) -> Iterator[str]:
     for name in names:
-        without = "not known" if name in _MAY_BE_UNKNOWN else "none"
-        there, here = (told.get(name) or without for told in (first, second))
+        there, here = (told.get(name) or "not told" for told in (first, second))
         if there != here:
             yield f"other {name}: {there}, and {here}"
 
 
-def why_not(a: Result, b: Result) -> str | None:
+def _why_not(a: Result, b: Result) -> str | None:
     """Why the samples per second of the two cannot be compared; None where they can."""
+    if a == b:
+        return "it is one and the same result"
     if _job(a.workload) != _job(b.workload):
         first, second = _named(a.workload), _named(b.workload)
         if first == second:
@@ -203,12 +203,11 @@ def verdict(first: str, reference: Result, one: Compared) -> Verdict:
     do = launch_commands(one.name, one.result.best.plan.nodes)[0]
     if in_a_word(best) == "slower":
         there = f"nothing: {first} is of another machine"
-        do = there if one.other_machine else tune_command(one.result)
+        do = there if one.other_machine else "tune again, as you did for that one"
     means = f"{one.name} is {times_as_fast(best)} as {first}: {time}."
     return Verdict(means=means, do=do, sure=sure)
 
 
-SCHEMA = "cputune.comparison/1"
 DIFFERENT_TIMES = (
     "Measured at different times; what a machine does from one day to the next is in no interval."
 )
@@ -257,20 +256,14 @@ def table(first: str, reference: Result, one: Compared) -> Rows:
 def document(first: str, reference: Result, one: Compared) -> dict[str, object]:
     """The ``cputune.comparison/1`` document; the first of its results is the reference."""
     said = verdict(first, reference, one)
-    return {
-        "schema": SCHEMA,
-        "verdict": said.means,
-        "do": said.do,
-        "sure": said.sure,
-        "results": [_member(Compared(name=first, result=reference)), _member(one)],
-    }
-
-
-def _member(one: Compared) -> dict[str, object]:
-    told = ("name", "refused", "same_machine", "other_machine", "warnings", "notes")
-    found = {key: plain(getattr(one, key)) for key in told}
-    for what, side in (("today", one.result.baseline), ("best", one.result.best)):
-        ratio = getattr(one, what)
-        words = None if ratio is None else {**plain(ratio), "verdict": in_a_word(ratio)}
-        found[what] = {**plain(side), "ratio": words}
-    return found
+    members = []
+    for member in (Compared(name=first, result=reference), one):
+        told = ("name", "same_machine", "other_machine", "warnings", "notes")
+        found = {key: plain(getattr(member, key)) for key in told}
+        for what, side in (("today", member.result.baseline), ("best", member.result.best)):
+            ratio = getattr(member, what)
+            words = None if ratio is None else {**plain(ratio), "verdict": in_a_word(ratio)}
+            found[what] = {**plain(side), "ratio": words}
+        members.append(found)
+    texts = {"verdict": said.means, "do": said.do, "sure": said.sure}
+    return {"schema": "cputune.comparison/1", **texts, "results": members}

@@ -37,7 +37,6 @@ def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
         "schema": "cputune.doctor/1",
         "host": host_document(diagnosis.facts),
         "findings": [finding.to_json() for finding in diagnosis.findings],
-        "done": [asdict(one) for one in diagnosis.done],
         "summary": diagnosis.summary,
     }
 
@@ -64,12 +63,10 @@ def blocks(
         if of:
             yield Heading(heading)
             yield FindingRows(found=tuple(of), stories=stories)
-    if isinstance(diagnosis, Diagnosis):
-        yield Lines(tuple(("done", one.words) for one in diagnosis.done))
-        if machine:
-            facts = diagnosis.facts
-            yield Heading("The machine")
-            yield Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=unfold)))
+    if isinstance(diagnosis, Diagnosis) and machine:
+        facts = diagnosis.facts
+        yield Heading("The machine")
+        yield Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=unfold)))
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
         yield Lines((("more", f"cputune doctor --explain {code} tells the story of a finding"),))
@@ -149,19 +146,6 @@ def check_list(checks: tuple[Check, ...]) -> str:
     width = max(len(check.code) for check in checks)
     lines = [f"{c.code:{width}}  {c.severity.value:7}  {c.title}" for c in checks]
     return "\n".join([*lines, "", "The story of one: cputune doctor --explain CODE", ""])
-
-
-def check_document(check: Check) -> dict[str, object]:
-    """The same story as a document."""
-    return {
-        "schema": "cputune.check/1",
-        "code": check.code,
-        "severity": check.severity.value,
-        "title": check.title,
-        "story": check.story,
-        "remedy": check.remedy,
-        "sources": source_urls(check.source),
-    }
 
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,13 +93,6 @@ def _on_cpus(plan: Plan) -> str:
     return f"{layout_words(plan)} on CPUs {cpulist.render(cpu for r in plan.cpus for cpu in r)}"
 
 
-def places(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Which parties of a plan run on which CPUs: each rank, and the oneCCL workers of each."""
-    found = {f"rank {number}": cpus for number, cpus in enumerate(plan.cpus)}
-    workers = {f"workers of rank {n}": cpus for n, cpus in enumerate(plan.ccl_cpus) if cpus}
-    return {**found, **workers}
-
-
 def worth_words(change: ChangeMade) -> str:
     """``×2.10 (2.02–2.18)``, and whether the change is surely faster."""
     if change.worth is None:
@@ -115,38 +108,6 @@ def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
     if nodes > 1:
         now = f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh"
     return now, f"cputune emit --format torchrun -o launch {words}"
-
-
-def tune_command(result: Result) -> str:
-    """The command of the study, as far as its result knows."""
-    job = result.workload
-    words = ["cputune", "tune"]
-    for option, value in (
-        ("--budget", result.budget),
-        ("--seed", result.seed),
-        ("--batch-per-rank", job.batch_per_rank),
-        ("--hosts", ",".join(result.hosts) or None),
-    ):
-        words += [] if value is None else [option, str(value)]
-    words += result.asked
-    if job.recipe is None:
-        return f"{shlex.join(words)} -- {for_shell(job, job.launch or job.argv)}"
-    if job.global_batch_size not in (None, job.recipe.global_batch_size):
-        words += ["--global-batch-size", str(job.global_batch_size)]
-    return shlex.join([*words, "--recipe", job.recipe.name])
-
-
-_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-
-
-def install_command(versions: Mapping[str, str]) -> str | None:
-    """What installs these versions of the training stack; None where none is known.
-
-    A version of torch that ends in ``+cpu`` is on PyTorch's own page alone.
-    """
-    pins = [f"{n}=={v}" for n, v in sorted(versions.items()) if n not in ("python", "cputune")]
-    page = ["--extra-index-url", _CPU_WHEELS] if any(p.endswith("+cpu") for p in pins) else []
-    return shlex.join(["pip", "install", *pins, *page]) if pins else None
 
 
 def for_shell(workload: Workload, words: Sequence[str]) -> str:
@@ -217,7 +178,7 @@ def profile_lines(result: Result) -> Iterator[str]:
 SCHEMA = "cputune.summary/1"
 
 MOST_FINDINGS = 100
-COMMANDS = ("train", "launch files", "tune again", "install")
+COMMANDS = ("train", "launch files")
 """What of a launch is a command to copy."""
 
 MOST_PLANS = 15
@@ -259,9 +220,7 @@ class ResultToShow:
         """How the best plan is started, and what each of its ranks is given."""
         result, plan = self.result, self.result.best.plan
         now, files = launch_commands(self.file, plan.nodes)
-        told = {"train": now, "launch files": files, "tune again": tune_command(result)}
-        if install := install_command(result.versions):
-            told["install"] = install
+        told = {"train": now, "launch files": files}
         try:
             way = carried(result.workload, plan, result.versions)
         except ValueError as error:  # the batch was changed by hand
@@ -297,26 +256,6 @@ def change_rows(result: Result) -> Rows:
     )
 
 
-def rank_rows(result: Result) -> Rows:
-    """Each rank of the best plan, its CPUs and their NUMA node; nothing where none is bound."""
-    plan = result.best.plan
-    nodes = {cpu: place.numa_node for place in result.places for cpu in place.cpus}
-    rows = []
-    for who, cpus in {} if plan.as_found else places(plan).items():
-        at = sorted({str(nodes[cpu]) for cpu in cpus if nodes.get(cpu) is not None})
-        rows.append((who, cpulist.render(cpus) or "not bound", ", ".join(at)))
-    return Rows(headings=("", "CPUs", "NUMA node"), rows=tuple(rows))
-
-
-_BRINGS_IN = ("--knobs", "apt-get", "pip install")
-
-
-def left_out(result: Result) -> tuple[tuple[str, str], ...]:
-    """What was left out and why; first what a command would add to the search."""
-    said = dict.fromkeys((out.what, out.why) for out in result.left_out)
-    return tuple(sorted(said, key=lambda one: not any(word in one[1] for word in _BRINGS_IN)))
-
-
 def _as_found(one: Found) -> Finding:
     from cputune.doctor import Finding, Severity
 
@@ -343,8 +282,6 @@ def blocks(
         launch = tuple(shown.launch().items())
         yield Heading("The launch")
         yield Labelled(rows=launch, commands=COMMANDS, pasted=("variables", "flags"))
-        if (ranks := rank_rows(result)).rows:
-            yield ranks
     if (times := time_rows(result)).rows:
         yield Heading("Where the time goes")
         yield times
@@ -354,13 +291,12 @@ def blocks(
     if most is not None and len(result.trials) > most:
         left = len(result.trials) - most
         yield Lines((("", f"{left} slower ones are not shown: cputune show --all"),))
-    for heading, levers in (("Not tried, and would pay", result.untried), ("Done", result.done)):
-        if levers:
-            yield Heading(heading)
-            yield Lines(tuple(("", one.words) for one in levers))
+    if result.untried:
+        yield Heading("Not tried, and would pay")
+        yield Lines(tuple(("", one.words) for one in result.untried))
     if every and result.left_out:
         yield Heading("Left out, and why")
-        yield Labelled(rows=left_out(result))
+        yield Labelled(rows=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)))
     if not brief:
         if result.findings:
             yield Heading("What the doctor found then")
@@ -383,7 +319,7 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
     side = f"{result.speedup.pairs or 'no'} pairs, {len(runs)} runs"
     side += f", {failed} failed" if failed else ""
     seed = None if result.seed is None else f"seed {result.seed}"
-    search = (result.sampler, f"budget {result.budget}" if result.budget else None, seed)
+    budget = f"budget {result.budget}" if result.budget else None
     cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
     memory = limits.get("memory_bytes")
     rows = {
@@ -396,7 +332,7 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
         "measured": result.created,
         "trials": f"{len(states)} ({kinds or 'none'})",
         "took": None if result.seconds is None else duration(result.seconds),
-        "search": ", ".join(filter(None, search)),
+        "search": ", ".join(filter(None, (result.sampler, budget, seed, " ".join(result.asked)))),
         "side by side": side if runs else "not confirmed: speeds are those of single trials",
         "machine": machine(host),
         "codename": cpu.get("codename") if cpu.get("model_name") else None,
@@ -422,7 +358,6 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "speedup": plain(result.speedup) if sure else None,
         "changes": plain(changes_of(result)),
         "launch": shown.launch(),
-        "places": {who: cpulist.render(cpus) for who, cpus in places(result.best.plan).items()},
         "basis": dict(basis(result)),
         "other_machine": shown.elsewhere,
         "result": result.to_json(),

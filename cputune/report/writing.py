@@ -1,13 +1,13 @@
-"""What is shown of a record, as blocks, and how a terminal and Markdown show blocks.
+"""What is shown of a record, as blocks, and how a terminal shows blocks.
 
-A record is put into blocks once; ``print_blocks``, ``markdown`` and the page of ``cputune report``
-show the same ones. Words may come from outside, so each is cleaned where it is written.
+A record is put into blocks once; ``print_blocks`` and the page of ``cputune report`` show the same
+ones. Words may come from outside, so each is cleaned where it is written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 STYLES = {
     "error": "bold red", "warning": "bold yellow", "advice": "bold cyan", "note": "yellow",
-    "done": "green",
 }  # fmt: skip
 """The style of a label: of severities, and of other labels that begin a line."""
 
@@ -191,81 +190,9 @@ def rich_table(table: Rows) -> Table:
     return shown
 
 
-def markdown(title: str, blocks: Iterable[Block]) -> str:
-    """The same blocks for pasting into an issue."""
-    lines = [f"## {title}"]
-    for block in blocks:
-        lines += ["", *_markdown(block)]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _markdown(block: Block) -> Iterator[str]:
-    if isinstance(block, Verdict):
-        yield "\n\n".join(map(markdown_text, block.lines()))
-    elif isinstance(block, Heading):
-        yield f"### {markdown_text(block.words)}"
-    elif isinstance(block, Rows):
-        yield from markdown_table(block)
-    elif isinstance(block, Labelled) and block.commands:
-        lines = (
-            f"# {label}\n{visible(text)}"
-            if label in block.commands
-            else f"# {label}: {visible(text)}"
-            for label, text in block.rows
-        )
-        yield fenced("\n".join(lines), "sh")
-    elif isinstance(block, Labelled):
-        yield from markdown_table(Rows(headings=("", ""), rows=block.rows))
-    elif isinstance(block, Lines):
-        for label, text in block.lines:
-            yield f"- {label}: {markdown_text(text)}" if label else f"- {markdown_text(text)}"
-    else:
-        yield "\n\n".join(map(_markdown_finding, block.found))
-
-
-def _markdown_finding(finding: Finding) -> str:
-    title = markdown_text(finding.title)
-    parts = [f"#### {finding.severity.value}: {title} (`{markdown_text(finding.code)}`)"]
-    parts += map(markdown_text, (finding.evidence, finding.remedy))
-    parts += [finding.worth_words] if finding.worth_words else []
-    if finding.command:
-        parts.append(fenced("\n".join(map(visible, finding.command.splitlines())), "sh"))
-    return "\n\n".join([*parts, f"Source: {links(finding.source)}"])
-
-
-def markdown_table(table: Rows) -> list[str]:
-    """The lines of a table of GitHub's Markdown."""
-    rules = ("---:" if heading in table.right else "---" for heading in table.headings)
-    lines = [_row(map(markdown_text, table.headings)), f"|{'|'.join(rules)}|"]
-    return [*lines, *(_row(map(markdown_text, row)) for row in table.rows)]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def markdown_text(text: str) -> str:
-    """Text that Markdown and HTML show as it is."""
-    return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", visible(text))
-
-
-def fenced(text: str, language: str) -> str:
-    """A block of code, with a fence longer than any in the text."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
 def source_urls(source: str) -> list[str]:
     """The web addresses of a finding's source; what is neither thread nor URL stays as it is."""
     return [_url(part.strip()) for part in source.split(",")]
-
-
-def links(source: str) -> str:
-    """The source as Markdown links."""
-    parts = [part.strip() for part in source.split(",")]
-    return ", ".join(f"[{part}]({_url(part)})" if _url(part) != part else part for part in parts)
 
 
 def _url(part: str) -> str:

@@ -14,7 +14,7 @@ from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
 from cputune.knobs.record import LeftOut
-from cputune.levers import done, untried
+from cputune.levers import untried
 from cputune.options import TuneOptions
 from cputune.result import (
     COMPLETED,
@@ -22,7 +22,6 @@ from cputune.result import (
     TIME_UP,
     Found,
     Measured,
-    NodeCpus,
     Result,
     Speedup,
     Trial,
@@ -119,11 +118,6 @@ def conclude(
         asked=options.search_words,
         hosts=tuple(hosts),
         interface=interface,
-        places=tuple(
-            NodeCpus(numa_node=node.id, cpus=node.cpus)
-            for node in facts.topology.numa_nodes
-            if node.cpus
-        ),
         findings=found,
         versions=_versions(facts),
         workload=workload,
@@ -140,7 +134,6 @@ def conclude(
         data=findings.data,
         left_out=tuple(left_out),
         untried=untried(left_out, workload.padding, found),
-        done=done(advice.baseline.plan, best, findings.worth),
         notes=(*findings.notes, *_notes(findings), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

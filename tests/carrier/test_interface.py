@@ -8,7 +8,6 @@ from cputune.carrier.interface import (
     OF_LAUNCHERS,
     checked,
     choose_interface,
-    gloo_link,
     interface_arguments,
     interface_variables,
     launcher_variables,
@@ -100,14 +99,6 @@ def test_routed_networks_will_do_where_none_is_shared() -> None:
     chosen = choose_interface([("a", a), ("b", b)])
     assert chosen.name == "eth0"
     assert "several networks" in chosen.why
-
-
-def test_gloo_takes_the_address_of_the_own_name_and_loopback_where_there_is_none() -> None:
-    network = host(link("eth0", "10.0.0.1/24"))
-    assert gloo_link(network, "10.0.0.1") == "eth0"
-    assert gloo_link(network, "127.0.1.1") == "lo"
-    assert gloo_link(network, None) == "lo"
-    assert gloo_link(network, "127.0.1.1", told="eth0") == "eth0"
 
 
 def test_debian_s_own_name_is_a_loopback_name() -> None:

@@ -63,13 +63,12 @@ def test_a_host_that_does_not_answer_is_not_waited_for(ssh: str, doctor: Run) ->
     assert (host["reached"], host["reason"]) == (False, "it gave no answer in 1 s")
 
 
-def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None:
+def test_a_host_file(ssh: str, tmp_path: Path, doctor: Run) -> None:
     (tmp_path / "hosts").write_text("node1 slots=2\n")
     listed = ("--hostfile", str(tmp_path / "hosts"), "--ssh", ssh)
-    code, out, _ = doctor(*listed, "--markdown", "--only", "hosts-mpi")
+    code, out, _ = doctor(*listed, "--only", "hosts-mpi")
     assert code == 0
-    assert out.startswith("## cputune doctor\n")
-    assert "| node1 |" in out
+    assert "\nnode1 " in out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     assert (judged.code, judged.out.count("How sure: read from the recording")) == (0, 1)
     assert written.code == 0
     assert (tmp_path / "launch" / "slurm.sh").is_file()
-    assert shown.out.startswith("4.10 times as fast as today's launch")
+    assert shown.out.startswith("3.92 times as fast as today's launch")
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])

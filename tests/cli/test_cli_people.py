@@ -22,28 +22,12 @@ def cputune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Ru
     return cputune
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["doctr"], "did you mean `cputune doctor`?"),
-        (["tunee", "--json"], "did you mean `cputune tune`?"),
-        (["train.py"], "cputune tune -- train.py"),
-        (["xyzzy"], "`cputune --help` lists the commands"),
-    ],
-)
-def test_a_command_that_there_is_not_is_met_with_what_was_meant(
-    cputune: Run, words: list[str], hint: str
-) -> None:
+@pytest.mark.parametrize("words", [["doctr"], ["tune", "--bugdet", "3"]])
+def test_what_there_is_not_is_said_in_two_lines(cputune: Run, words: list[str]) -> None:
     ended = cputune(*words)
     assert ended.code == 2
-    assert f"hint: {hint}\n" in ended.err
+    assert ended.err.startswith(f"error: No such {'option' if words[1:] else 'command'}")
     assert ended.err.count("\n") == 2
-
-
-def test_an_option_that_there_is_not_is_met_with_what_was_meant(cputune: Run) -> None:
-    ended = cputune("tune", "--bugdet", "3")
-    assert ended.code == 2
-    assert "--budget" in ended.err
 
 
 def test_errors_are_one_line_and_a_hint(cputune: Run) -> None:
@@ -54,13 +38,13 @@ def test_errors_are_one_line_and_a_hint(cputune: Run) -> None:
 
 
 def test_help_is_there_under_each_of_its_names(cputune: Run) -> None:
-    assert cputune().out == cputune("help").out == cputune("--help").out
-    assert cputune("help", "tune").out == cputune("tune", "--help").out
+    assert cputune().out == cputune("-h").out == cputune("--help").out
+    assert cputune("tune", "-h").out == cputune("tune", "--help").out
 
 
 def test_what_goes_into_a_pipe_is_not_padded(cputune: Run) -> None:
     tuned().save("cputune.json")
-    for words in (["show"], ["doctor"], ["config", "tune"], ["compare", *["cputune.json"] * 2]):
+    for words in (["show"], ["doctor"], ["config"]):
         lines = cputune(*words).out.splitlines()
         assert [line for line in lines if line != line.rstrip()] == []
 
@@ -77,7 +61,7 @@ def slower(by: float) -> Result:
     ("by", "code"), [(0.0, 0), (0.055, 0), (0.2, 1)], ids=["same", "not surely", "slower"]
 )
 def test_compare_fails_where_speed_is_lost_beyond_doubt(cputune: Run, by: float, code: int) -> None:
-    slower(0).save("before.json")
+    replace(slower(0), created=None).save("before.json")
     slower(by).save("after.json")
     words = ("compare", "before.json", "after.json")
     assert cputune(*words).code == code  # 5 % where nobody says how much
@@ -107,13 +91,6 @@ def test_what_has_changed_since_it_was_tuned_is_a_reason_to_tune_again(cputune: 
         assert said.startswith(says)
 
 
-def test_verify_has_a_table_for_a_pull_request(cputune: Run) -> None:
-    assert cputune("emit", "--format", "torchrun").code == 0
-    ended = cputune("verify", "--no-run", "--markdown", "launch")
-    assert "| launch | state | speed over its result | what failed |" in ended.out
-    assert "| launch/torchrun.sh | not checked | – |" in ended.out
-
-
 @pytest.mark.parametrize(
     ("high", "code"), [(0.94, 1), (0.96, 0)], ids=["slower", "perhaps not slower"]
 )
@@ -126,9 +103,9 @@ def test_verify_ends_with_1_where_more_is_lost_than_was_allowed(
     monkeypatch.setattr("cputune.verifier.verify", lambda *paths, **options: (seen,))
     replace(tuned(), microcode="0x0", host={}, versions={}).save("cputune.json")
     words = ("verify", "launch", "--baseline", "cputune.json", "--fail-if-slower", "5%")
-    ended = cputune(*words, "--markdown")
+    ended = cputune(*words)
     assert ended.code == code
-    assert f"| launch/a.sh | passed | ×0.90 (0.88–{high}) |" in ended.out
+    assert f"launch/a.sh  passed  ×0.90 (0.88–{high})" in ended.out
     assert ("slower by more than 5% than it was tuned: launch/a.sh" in ended.err) is bool(code)
     if library.probe().cpu.microcode:  # no virtual machine has to tell it
         assert "microcode 0x0 then, " in ended.err

@@ -6,13 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 from in_process import Run
 from tuner.fakes import SMALL
 
 import cputune as library
-from cputune.cli import cli
 from cputune.history import keep
 from cputune.result import Result
 from cputune.workload import Workload
@@ -47,16 +45,11 @@ def test_show_opens_a_result_of_the_history_and_names_it_by_its_id(cputune: Run,
     assert "cputune run 20261121-193000\n" in cputune("show", word).out
 
 
-def test_show_has_three_forms(cputune: Run) -> None:
-    assert cputune("show", "--format", "markdown").out.startswith("## cputune show\n")
-    assert json.loads(cputune("show", "-f", "json").out)["schema"] == "cputune.summary/1"
-
-
-def test_a_format_may_be_a_default_of_ones_own(
-    cputune: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CPUTUNE_SHOW_FORMAT", "markdown")
-    assert cputune("show").out.startswith("## cputune show")
+def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
+    replace(result, created=None).save("other.json")
+    words = ("compare", "cputune.json", "other.json", "--json")
+    assert json.loads(cputune("show", "--json").out)["schema"] == "cputune.summary/1"
+    assert json.loads(cputune(*words).out)["schema"] == "cputune.comparison/1"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +61,7 @@ def test_a_format_may_be_a_default_of_ones_own(
         (("show", "."), 3, "cannot read .: not a regular file", "cputune tune"),
         (("compare", "cputune.json"), 2, "Missing argument 'AFTER'", "compare --help"),
         (("compare", "cputune.json", "no.json"), 3, "cannot read no.json", "cputune tune"),
-        (("show", "--format", "xml"), 2, "'xml' is not one of", "cputune show --help"),
+        (("compare", "cputune.json", "last"), 3, "one and the same result", "tune the same"),
     ],
 )
 def test_what_cannot_be_shown_is_said_with_a_hint(
@@ -90,21 +83,16 @@ def test_where_nothing_lies_the_history_is_pointed_out(cputune: Run) -> None:
 
 
 def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
-    ended = cputune("show", "no.json", "--format", "json")
+    ended = cputune("show", "no.json", "--json")
     assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
 
 
 def test_compare_says_it_in_words(cputune: Run) -> None:
-    ended = cputune("compare", "cputune.json", "last")
+    replace(Result.load("cputune.json"), created=None).save("other.json")
+    ended = cputune("compare", "other.json", "last")
     assert ended.code == 0
-    assert ended.out.startswith("The best plans of last and cputune.json are as fast: ")
-    assert "last beside cputune.json: same machine, same work.\n" in ended.out
-
-
-def test_compare_has_three_forms(cputune: Run) -> None:
-    words = ("compare", "cputune.json", "last", "--format")
-    assert cputune(*words, "markdown").out.startswith("## cputune compare\n")
-    assert json.loads(cputune(*words, "json").out)["schema"] == "cputune.comparison/1"
+    assert ended.out.startswith("The best plans of last and other.json are as fast: ")
+    assert "last beside other.json: same machine, same work.\n" in ended.out
 
 
 def test_other_work_ends_compare_with_3(cputune: Run, result: Result) -> None:
@@ -123,15 +111,14 @@ def test_history_lists_what_was_kept(
     for words in ("20261121-193000", "Simulated", "×2.56"):
         assert words in row
     assert place.startswith(f"- Kept in {tmp_path / 'state'}/cputune/history, the newest 100.")
-    assert "\n| id | machine |" in cputune("history", "-f", "markdown").out
-    (kept,) = json.loads(cputune("history", "-f", "json").out)["results"]
+    (kept,) = json.loads(cputune("history", "--json").out)["results"]
     assert kept["id"] == "20261121-193000"
 
 
 def test_a_history_that_is_empty_says_so(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
     assert "nothing was kept" in cputune("history").out
-    assert json.loads(cputune("history", "-f", "json").out)["results"] == []
+    assert json.loads(cputune("history", "--json").out)["results"] == []
 
 
 def test_emit_takes_an_id_too(cputune: Run) -> None:
@@ -139,16 +126,6 @@ def test_emit_takes_an_id_too(cputune: Run) -> None:
     ended = cputune("emit", "--format", "env", "20261121-193000")
     assert ended.code == 0, ended.err
     assert "export OMP_NUM_THREADS=2" in ended.out
-
-
-def test_ids_are_completed_and_files_where_none_begins_so(cputune: Run) -> None:
-    context = click.Context(cli)
-    command = cli.get_command(context, "show")
-    assert command is not None
-    (argument,) = (one for one in command.params if isinstance(one, click.Argument))
-    completed = argument.shell_complete(context, "2026")
-    assert [item.value for item in completed] == ["20261121-193000"]
-    assert [item.type for item in argument.shell_complete(context, "cpu")] == ["file"]
 
 
 def test_a_machine_that_cannot_be_read_hides_no_result(

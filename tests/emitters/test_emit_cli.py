@@ -335,48 +335,6 @@ def test_what_would_take_minutes_is_refused(emit: Run) -> None:
     assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err
 
 
-def hosts_document(**change: object) -> dict[str, object]:
-    """What `doctor --hosts` saw: two hosts on one network, and a third that did not answer."""
-
-    def seen(name: str, address: str) -> dict[str, object]:
-        link = {"name": "ens5", "addresses": [address], "up": True}
-        return {"name": name, "host": {"network": {"interfaces": ["ens5"], "links": [link]}}}
-
-    hosts = [seen("n1", "10.0.0.1/24"), seen("n2", "10.0.0.2/24"), {"name": "n3", "host": None}]
-    return {"schema": "cputune.hosts/1", "hosts": hosts, **change}
-
-
-def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: Run) -> None:
-    write(document())
-    Path("hosts.json").write_text(json.dumps(hosts_document()))
-    answer = emit("-f", "mpirun", "--mpi", "mpich", "--doctor", "hosts.json")
-    assert answer.code == 0
-    lines = Path("launch/hosts.hydra").read_text().splitlines()
-    assert [line.partition(":")[0] for line in lines if not line.startswith("#")] == ["n1", "n2"]
-    assert "  -iface ens5\n" in Path("launch/mpirun.sh").read_text()
-    assert "both hosts have an address of 10.0.0.0/24" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "not what the doctor saw"),
-        (json.dumps(hosts_document(hosts=[])), "no host was reached"),
-        (
-            json.dumps(hosts_document(hosts=[{"name": "a", "host": {"network": {"links": 3}}}])),
-            "links: expected a list",
-        ),
-    ],
-)
-def test_what_the_doctor_did_not_write_is_refused(emit: Run, text: str, why: str) -> None:
-    write(document())
-    Path("hosts.json").write_text(text)
-    answer = emit("-f", "mpirun", "--doctor", "hosts.json")
-    assert answer.code == 2
-    assert why in answer.err
-    assert "hint: cputune doctor --hosts" in answer.err
-
-
 def test_a_global_batch_can_be_asked_for(emit: Run) -> None:
     write(document())
     answer = emit("-f", "torchrun", "--hosts", "a,b", "--global-batch-size", "48")

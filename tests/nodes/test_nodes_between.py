@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
-from consumers.launches import result_of, two_ranks
-from in_process import ran
 from nodes.cluster import Cluster, two_hosts
 from nodes.launches import tiny
 from nodes.namespaces import Odd
@@ -27,10 +23,10 @@ def ssh(hosts: Cluster) -> tuple[str, str]:
     return "--ssh", shlex.join(hosts.ssh)
 
 
-def network_findings(hosts: Cluster, *, deep: bool = False) -> dict[str, str]:
+def network_findings(hosts: Cluster) -> dict[str, str]:
     """Evidence by code, of the codes that tell of names, interfaces and ports."""
     reach = find_reach("ssh", ssh=shlex.join(hosts.ssh))
-    found: HostsDiagnosis = look_at_hosts(parse_hosts("alpha,beta"), reach, seconds=60, deep=deep)
+    found: HostsDiagnosis = look_at_hosts(parse_hosts("alpha,beta"), reach, seconds=60)
     mine = ("name", "gloo", "lib", "int", "ma", "po", "a", "la")
     return {
         f.code: f.evidence
@@ -85,30 +81,3 @@ def test_debian_s_own_name_is_found_on_the_host_that_has_it() -> None:
     with two_hosts(beta=Odd(first_in_hosts="127.0.1.1 beta")) as hosts:
         found = network_findings(hosts)
     assert found == {"hosts-gloo-interface": "own names resolve to loopback: beta as 127.0.1.1"}
-
-
-def test_emit_takes_hosts_and_interface_from_what_the_doctor_saw(
-    hosts: Cluster, tmp_path: Path
-) -> None:
-    def cputune(*words: str) -> str:
-        argv = [sys.executable, "-m", "cputune", *words]
-        return ran(argv).stdout
-
-    seen, result = tmp_path / "hosts.json", tmp_path / "cputune.json"
-    seen.write_text(cputune("doctor", "--hosts", "alpha,beta", *ssh(hosts), "--json"))
-    result.write_text(json.dumps(result_of(two_ranks(), tiny(tmp_path)).to_json()))
-    options = ("--other-machine", "--mpi", "mpich", "--doctor", str(seen), "-o", str(tmp_path))
-    cputune("emit", str(result), "-f", "mpirun", *options)
-    assert "alpha:2\nbeta:2\n" in (tmp_path / "hosts.hydra").read_text()
-    assert "  -iface eth0\n" in (tmp_path / "mpirun.sh").read_text()
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_ranks_on_both_hosts_add_up_and_say_how_long_it_takes() -> None:
-    odd = {name: Odd(first_in_hosts=f"127.0.1.1 {name}") for name in ("alpha", "beta")}
-    with two_hosts(**odd) as hosts:
-        found = network_findings(hosts, deep=True)
-        assert [hosts.left(name) for name in hosts.names] == [[], []]
-    assert found["hosts-all-reduce"].startswith("gloo, 2 ranks over eth0: ")
-    assert "25 MiB in" in found["hosts-all-reduce"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -10,13 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from in_process import ran
 from nodes.cluster import Cluster, two_hosts
 from nodes.namespaces import Odd, until
-
-from cputune.doctor.hosts import network
 
 pytestmark = pytest.mark.nodes
 
@@ -116,31 +112,6 @@ def test_a_host_that_greets_and_says_nothing_takes_no_longer_than_its_limit(
     assert [host["seconds"] < 15 for host in seen["hosts"]] == [True, True]
     assert took < 12 + SLOW_SECONDS
     nothing_stays(hosts)
-
-
-def test_a_cable_that_is_pulled_while_ranks_add_up_is_waited_for_once() -> None:
-    """Both of them wait for each other; the time of one is over, and not that of each."""
-    with two_hosts() as hosts:
-        argv = [*DOCTOR, "--hosts", "alpha,beta", "--ssh", " ".join(hosts.ssh), "--deep"]
-        looking = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        until(lambda: _has_torch(hosts, "beta"), 120)
-        hosts.cut("beta")
-        began = time.monotonic()
-        out, _ = looking.communicate(timeout=300)
-        took = time.monotonic() - began
-        found = [one for one in json.loads(out)["findings"] if one["code"].startswith("hosts-all")]
-        assert [one["code"] for one in found] == ["hosts-all-reduce-fails"]
-        assert "all_reduce on beta: the connection was cut" in found[0]["evidence"]
-        assert took < network.ALL_REDUCE_SECONDS + SLOW_SECONDS
-        until(lambda: not hosts.left("alpha") and not hosts.left("beta"), 150)
-
-
-def _has_torch(hosts: Cluster, name: str) -> bool:
-    for process in hosts.hosts[name].processes():
-        with contextlib.suppress(psutil.Error):
-            if any("libtorch_cpu" in mapped.path for mapped in process.memory_maps()):
-                return True
-    return False
 
 
 def _with_key(hosts: Cluster, key: Path, folder: Path) -> str:

@@ -14,7 +14,7 @@ from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.facts import HostFacts, Unknown
 from cputune.probing import probe
 from cputune.report.diagnosis import blocks, verdict
-from cputune.report.writing import markdown, print_blocks
+from cputune.report.writing import print_blocks
 
 HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
 
@@ -41,7 +41,6 @@ def test_control_characters_reach_no_terminal(facts: HostFacts) -> None:
     hostile = Diagnosis(facts=facts, findings=(finding(text=HOSTILE, command="echo \x1b[2J"),))
     print_blocks(blocks(hostile), Console(file=stream, width=80, no_color=True))
     assert "\x1b" not in stream.getvalue()
-    assert "\x1b" not in markdown("", blocks(hostile))
 
 
 def colored(facts: HostFacts, *found: Finding) -> list[str]:
@@ -69,12 +68,6 @@ def test_unknown_facts_are_one_line_until_stories_are_asked_for(facts: HostFacts
         rows = [line for line in stream.getvalue().splitlines() if line.startswith("unknown ")]
         assert len(rows) == shown
         assert ("load.3: why 3" in stream.getvalue()) == stories
-
-
-def test_markdown_escapes_what_would_be_markup(facts: HostFacts) -> None:
-    found = (finding(text="<img> [a](b) | *c*"),)
-    text = markdown("", blocks(Diagnosis(facts=facts, findings=found)))
-    assert r"\<img\> \[a\](b) \| \*c\*" in text
 
 
 def test_a_verdict_is_said_when_there_is_none(facts: HostFacts) -> None:

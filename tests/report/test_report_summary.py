@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cputune.report.show import ResultToShow, basis, changes_of, document, places
+from cputune.report.show import ResultToShow, basis, changes_of, document
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
 
 RATE = Throughput(median=10.0, low=9.5, high=10.5)
@@ -71,11 +71,6 @@ def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Re
     assert [c.worth for c in (*changes_of(wide), *changes_of(loud))] == [None, None]
     unsure = replace(result, speedup=Speedup(ratio=9, low=3, high=30))
     assert [document(ResultToShow(result=r))["speedup"] for r in (loud, unsure)] == [None, None]
-
-
-def test_everybody_of_a_plan_has_a_place(result: Result) -> None:
-    plan = replace(result.best.plan, cpus=((0,),), ccl_cpus=((1,),), ccl_workers=1)
-    assert places(plan) == {"rank 0": (0,), "workers of rank 0": (1,)}
 
 
 def test_what_a_result_rests_on(result: Result) -> None:

@@ -27,7 +27,6 @@ def look_at_hosts(
     *,
     seconds: float = ANSWER_SECONDS,
     python: str | None = None,
-    deep: bool = False,
     on_seen: Callable[[SeenHost], None] = lambda host: None,
 ) -> HostsDiagnosis:
     """Look at each host for ``seconds`` at most, then at what differs between them.
@@ -37,7 +36,6 @@ def look_at_hosts(
         reach: how they are reached.
         seconds: for each host; one that does not answer in time is a finding.
         python: the interpreter that trains, where it is not ours; the same path everywhere.
-        deep: also what starts processes that communicate.
         on_seen: is called with each host as it is seen, from several threads.
     """
     told = probe_each(
@@ -56,7 +54,7 @@ def look_at_hosts(
         remedy = "Ask for those of one job at a time."
         found.append(network.not_asked.finding(said, severity=Severity.ADVICE, remedy=remedy))
     elif len(answered) > 1:
-        found += network.network_between(answered, reach, deep=deep)
+        found += network.network_between(answered, reach)
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
 
 
@@ -94,7 +92,6 @@ def diagnose_hosts(
     ssh: str | None = None,
     seconds: float = ANSWER_SECONDS,
     python: str | None = None,
-    deep: bool = False,
 ) -> HostsDiagnosis:
     """What ``cputune doctor --hosts`` finds: on each host, and between them.
 
@@ -103,10 +100,9 @@ def diagnose_hosts(
         ssh: another ssh with its options, as one text.
         seconds: the most that one host may take.
         python: the interpreter that trains, where it is not ours; the same path everywhere.
-        deep: also what starts processes that communicate.
 
     Raises UsageError where the names make no sense, CannotError where no way leads to other hosts.
     """
     nodes = parse_distinct_hosts(",".join(hosts))
     reach = find_reach(ssh=ssh)
-    return look_at_hosts(nodes, reach, seconds=seconds, python=python, deep=deep)
+    return look_at_hosts(nodes, reach, seconds=seconds, python=python)

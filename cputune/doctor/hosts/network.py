@@ -1,4 +1,4 @@
-"""What hosts make of each other's names, interfaces and ports, and how fast they add up.
+"""What hosts make of each other's names, interfaces and ports.
 
 Names were asked for by the probe (``remote/sent/probe.py``). ``doctor/looks/meet.py`` tries the
 ports, with 64 KiB through each connection: a path that carries less than the interfaces say lets
@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, TypeVar
-
-from msgspec import Meta
 
 from cputune.carrier.interface import (
     Chosen,
     choose_interface,
-    gloo_link,
-    interface_variables,
     is_loopback,
     link_with,
-    shared_network,
 )
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.documents import record_of
-from cputune.remote.ask import Answer, ask_each, script_text
+from cputune.remote.ask import ask_each, script_text
+from cputune.remote.named import Node
 from cputune.remote.probed import Probed
 from cputune.remote.reach import Reach
 
@@ -43,11 +38,6 @@ EPHEMERAL = (33000, 60000)
 
 STUCK = "64 KiB"
 """How meet.py begins to say that it is connected, and that no more gets through."""
-
-ALL_REDUCE_SECONDS = 120.0
-SIZES = (4, 1 << 20, 25 << 20)
-"""Bytes: one number, for the latency; the first bucket of DDP, and the others (torch.nn.parallel:
-``dist._DEFAULT_FIRST_BUCKET_BYTES``, ``bucket_cap_mb=25``)."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)
@@ -186,39 +176,6 @@ def large_blocked() -> None:
     """
 
 
-@fault("hosts-all-reduce", Severity.ADVICE)
-def all_reduce_took() -> None:
-    """How long an all-reduce takes between the hosts
-
-    One rank on each host added up one number, DDP's first bucket (1 MiB) and one of its others (25
-    MiB), some times each. The median of the slowest rank counts. A model's gradients pass once in
-    every step: its bytes over the bandwidth is what the network takes at least, as far as it is not
-    hidden behind the backward pass.
-
-    Remedy: Hold it against a step: `cputune tune` over the hosts finds whether more are worth it.
-
-    Source: https://pytorch.org/docs/stable/notes/ddp.html#internal-design
-    """
-
-
-@fault("hosts-all-reduce-fails", Severity.ERROR)
-def all_reduce_fails() -> None:
-    """Ranks on the hosts cannot add up a tensor
-
-    Symptom: the training would fail, or wait, in the same way.
-
-    One real rank of torch.distributed was started on each host, as a launch does.
-
-    Remedy: Mend the findings above it first; then look at what the ranks have said.
-
-    Source: https://pytorch.org/docs/stable/distributed.html
-    """
-
-
-Seconds = Annotated[float, Meta(gt=0, le=1e9)]
-Told = TypeVar("Told")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPorts:
     """The answer of ``looks/meet.py``: why a port could not be listened on, or not be reached."""
@@ -227,32 +184,14 @@ class OfPorts:
     reached: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfAllReduce:
-    """What a rank of ``looks/all_reduce.py`` answers: the seconds of each of ``SIZES``."""
-
-    seconds: tuple[Seconds, Seconds, Seconds]
-
-
-def network_between(
-    hosts: Sequence[Probed], reach: Reach, *, deep: bool = False
-) -> Iterator[Finding]:
+def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
     """What the hosts make of each other's names, and whether they reach each other's ports.
 
     The first host is the one with rank 0. Takes some seconds, however many hosts there are.
-    ``deep``: then real ranks on those that have answered add up DDP's buckets, over the interface
-    of all layers.
     """
     yield from judge_names(hosts)
     yield from judge_interface(hosts)
-    ways = listening(hosts)
-    reached, silent = ask_ports(hosts, reach, ways)
-    yield from silent
-    yield from judge_ports(reached)
-    left = [one for one in hosts if one.name in reached.answers]
-    if deep and len(left) > 1:
-        interface, addresses = next(iter(ways.items()))
-        yield add_up(left, reach, addresses, interface=interface)
+    yield from judge_ports(ask_ports(hosts, reach, listening(hosts)))
 
 
 def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
@@ -301,69 +240,22 @@ def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
 
 
 def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
-    """Where gloo would listen by itself; and where no interface can be named to all hosts."""
+    """Where gloo would listen on loopback, and where no interface can be named to all hosts."""
     known = [one for one in hosts if one.facts.network.links is not None]
     chosen = chosen_interface(hosts)
-    command = chosen.name and f"export GLOO_SOCKET_IFNAME={shlex.quote(chosen.name)}"
-    inside, links = [], {}
-    for one in known:
-        network, told = one.facts.network, one.facts.environment.get("GLOO_SOCKET_IFNAME")
-        taken = gloo_link(network, one.own, told) or "lo"
-        if taken == "lo":
-            inside.append(f"{one.name} as {one.own or '127.0.0.1'}")
-        elif (link := network.link(taken)) is not None:
-            links[one.name] = link
+    inside = [
+        f"{one.name} as {one.own or '127.0.0.1'}"
+        for one in known
+        if not one.facts.environment.get("GLOO_SOCKET_IFNAME")
+        and link_with(one.facts.network, one.own or "") in (None, "lo")
+    ]
     if inside:
-        said = f"own names resolve to loopback: {', '.join(inside)}"
-        yield gloo_interface.finding(said, command=command)
-    elif len(links) > 1 and shared_network(list(links.values())) is None:
         yield gloo_interface.finding(
-            "; ".join(
-                f"{on} takes {link.name} ({', '.join(link.addresses[:1]) or 'no address'})"
-                for on, link in links.items()
-            ),
-            command=command,
-            severity=Severity.WARNING,
-            title="gloo would listen in different networks",
+            f"own names resolve to loopback: {', '.join(inside)}",
+            command=chosen.name and f"export GLOO_SOCKET_IFNAME={shlex.quote(chosen.name)}",
         )
     if len(known) == len(hosts) > 1 and chosen.name is None:
         yield interface_unnamed.finding(chosen.why)
-
-
-def side_by_side(
-    hosts: Sequence[Probed],
-    reach: Reach,
-    script: str,
-    kind: type[Told],
-    question: Callable[[str], Mapping[str, object]],
-    seconds: float,
-    *,
-    trains: bool = False,
-) -> tuple[dict[str, Told], tuple[Finding, ...]]:
-    """The answers of a script by host, all asked at once; a finding for each that has none.
-
-    An answer that is no ``kind`` is none. ``question`` is given the name of the host. ``trains``:
-    the script needs the Python that trains.
-    """
-    pythons = {one.name: (one.python,) if trains and one.python else () for one in hosts}
-    answers = ask_each(
-        [one.node for one in hosts],
-        reach,
-        script_text(script, "cputune.doctor.looks"),
-        lambda node: question(node.name),
-        seconds,
-        pythons=lambda node: pythons[node.name],
-    )
-    told: dict[str, Told] = {}
-    silent: list[Finding] = []
-    for answer in answers:
-        name, read = answer.node.name, answer.read(partial(record_of, kind))
-        if isinstance(read, Answer):
-            why = read.unreachable and read.unreachable.reason
-            silent.append(not_asked.finding(f"{script.removesuffix('.py')} on {name}: {why}"))
-        else:
-            told[name] = read
-    return told, tuple(silent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,13 +263,15 @@ class Reached:
     """Which ports were tried, and what each host reports of them.
 
     ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: the
-    name of a place there is ``HOST INTERFACE``, and "" for the port of the first host.
+    name of a place there is ``HOST INTERFACE``, and "" for the port of the first host. ``silent``
+    says of each other host why it gave no answer.
     """
 
     first: str
     master_port: int
     places: Mapping[tuple[str, str], tuple[str, int]]
     answers: Mapping[str, OfPorts]
+    silent: Mapping[str, str] = field(default_factory=dict)
 
     def failing(self, place: str) -> dict[str, str]:
         """Which hosts do not reach a place, and why."""
@@ -387,7 +281,8 @@ class Reached:
 
     def carries(self, interface: str) -> bool:
         """Whether all hosts reach each other over the interface, with large messages too."""
-        return not any(self.failing(f"{on} {by}") for on, by in self.places if by == interface)
+        on = [host for host, by in self.places if by == interface]
+        return not self.silent and not any(self.failing(f"{host} {interface}") for host in on)
 
 
 def ask_ports(
@@ -397,11 +292,10 @@ def ask_ports(
     *,
     master_port: int = MASTER_PORT,
     seconds: float = PORTS_SECONDS,
-) -> tuple[Reached, tuple[Finding, ...]]:
+) -> Reached:
     """Whether the first host's port is reached by its name, and each host's port by the others.
 
     ``ways`` are the addresses on which ranks may listen: of each interface that of each host.
-    Findings are of hosts that did not answer.
     """
     first, others = hosts[0].name, len(hosts) - 1
     # Each port is used once, and none is the port on which ranks meet.
@@ -412,22 +306,35 @@ def ask_ports(
         for name, address in on.items()
     }
 
-    def question(own: str) -> dict[str, object]:
-        listen = [(*place, others) for (name, _), place in places.items() if name == own]
-        call = [(f"{n} {by}", *place) for (n, by), place in places.items() if n != own]
-        if own == first:
+    def question(node: Node) -> dict[str, object]:
+        own = [place for (name, _), place in places.items() if name == node.name]
+        listen = [(*place, others) for place in own]
+        call = [(f"{n} {by}", *place) for (n, by), place in places.items() if n != node.name]
+        if node.name == first:
             listen.append(("", master_port, others))
         else:
             call.append(("", first, master_port))
         return {"listen": listen, "reach": call, "seconds": seconds}
 
-    most = seconds + START_SECONDS
-    answers, silent = side_by_side(hosts, reach, "meet.py", OfPorts, question, most)
-    return Reached(first=first, master_port=master_port, places=places, answers=answers), silent
+    script = script_text("meet.py", "cputune.doctor.looks")
+    nodes = [one.node for one in hosts]
+    answers: dict[str, OfPorts] = {}
+    silent: dict[str, str] = {}
+    for answer in ask_each(nodes, reach, script, question, seconds + START_SECONDS):
+        read = answer.read(partial(record_of, OfPorts))
+        if isinstance(read, OfPorts):
+            answers[answer.node.name] = read
+        elif read.unreachable is not None:
+            silent[answer.node.name] = read.unreachable.reason
+    return Reached(
+        first=first, master_port=master_port, places=places, answers=answers, silent=silent
+    )
 
 
 def judge_ports(reached: Reached) -> Iterator[Finding]:
     """The findings that follow from the answers, one for each port that is not reached."""
+    for name, why in reached.silent.items():
+        yield not_asked.finding(f"the ports of {name}: {why}")
     first, port = reached.first, str(reached.master_port)
     closed = {name: told.closed for name, told in reached.answers.items()}
     if (taken := closed.get(first, {}).get(port)) is not None:
@@ -438,12 +345,10 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
     for (name, interface), (address, number) in reached.places.items():
         if str(number) in closed.get(name, {}):
             continue  # nobody reaches a host that could not listen
-        others = {}
-        for asker, why in reached.failing(f"{name} {interface}").items():
-            if why.startswith(STUCK):
-                stuck.setdefault(interface, []).append(f"{asker} to {name}")
-            else:
-                others[asker] = why
+        others = reached.failing(f"{name} {interface}")
+        for asker in [asker for asker, why in others.items() if why.startswith(STUCK)]:
+            stuck.setdefault(interface, []).append(f"{asker} to {name}")
+            del others[asker]
         if others:
             yield mesh_blocked.finding(_not_reached(f"{address}:{number} of {name}", others))
     works = next((by for _, by in reached.places if by and reached.carries(by)), None)
@@ -458,54 +363,6 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
 def _not_reached(where: str, failing: Mapping[str, str]) -> str:
     why = " / ".join(dict.fromkeys(failing.values()))
     return f"{where} is not reached from {', '.join(failing)}: {why}"
-
-
-def add_up(
-    hosts: Sequence[Probed],
-    reach: Reach,
-    addresses: Mapping[str, str],
-    *,
-    interface: str,
-    master_port: int = MASTER_PORT,
-) -> Finding:
-    """How long gloo takes to add up tensors of one rank on each host with torch, or why it fails.
-
-    ``addresses`` are those on which ranks listen, by name; ``interface`` may be empty.
-    """
-    ranks = [one for one in hosts if one.facts.package("torch") is not None]
-    if len(ranks) < 2:
-        return not_asked.finding("all-reduce: fewer than two hosts have torch")
-    names = [one.name for one in ranks]
-    variables = {
-        **(interface_variables(interface) if interface else {}),
-        "MASTER_ADDR": addresses.get(names[0], names[0]),
-        "MASTER_PORT": str(master_port),
-        "WORLD_SIZE": str(len(ranks)),
-    }
-
-    def question(name: str) -> dict[str, object]:
-        mine = {**variables, "RANK": str(names.index(name))}
-        return {"sizes": SIZES, "seconds": ALL_REDUCE_SECONDS / 2, "variables": mine}
-
-    answers, silent = side_by_side(
-        ranks, reach, "all_reduce.py", OfAllReduce, question, ALL_REDUCE_SECONDS, trains=True
-    )
-    if silent:
-        said = dict.fromkeys(finding.evidence for finding in silent)
-        return all_reduce_fails.finding(f"gloo: {'; '.join(said)}")
-    slowest = map(max, zip(*(told.seconds for told in answers.values()), strict=True))
-    return all_reduce_took.finding(describe_all_reduce(tuple(slowest), len(ranks), interface))
-
-
-def describe_all_reduce(seconds: Sequence[float], ranks: int, interface: str) -> str:
-    """``gloo, 2 ranks over eth0: 0.21 ms for one number; 1 MiB in 1.3 ms (0.81 GB/s); …``."""
-    parts = [f"{1000 * seconds[0]:.2f} ms for one number"]
-    parts += [
-        f"{size >> 20} MiB in {1000 * took:.1f} ms ({size / took / 1e9:.2f} GB/s)"
-        for size, took in zip(SIZES[1:], seconds[1:], strict=True)
-    ]
-    over = f" over {interface}" if interface else ""
-    return f"gloo, {ranks} ranks{over}: {'; '.join(parts)}"
 
 
 CHECKS = checks_of(__name__)

@@ -12,103 +12,95 @@ are answered.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
+import os
 import socket
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 AGAIN_SECONDS = 0.1
-MOST_THREADS = 64
 LARGE = b"x" * (64 << 10)
 
 
-def listener(address: str, port: int) -> socket.socket:
-    """A socket that listens; on all addresses IPv6 and IPv4, as torch's store does."""
-    both = not address and socket.has_ipv6
-    family = socket.AF_INET6 if both or ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if both:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    made.bind((address, port))
-    made.listen(128)
-    return made
+def in_words(error: Exception) -> str:
+    """The system's words for an error; asyncio's own have addresses in them."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)
 
 
-def welcome(listening: socket.socket, expected: int, deadline: float) -> None:
-    """Accept as many connections as are expected, until the deadline."""
-    takers = []
-    with contextlib.suppress(OSError):  # no further connection came in time
-        while expected > 0 and time.monotonic() < deadline:
-            listening.settimeout(max(0.01, deadline - time.monotonic()))
-            came, _ = listening.accept()
-            takers.append(threading.Thread(target=take, args=(came, deadline)))
-            takers[-1].start()
-            expected -= 1
-    for taker in takers:
-        taker.join()
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read what another host sends, and answer."""
+    try:
+        await reader.readexactly(len(LARGE))
+        writer.write(b"k")
+        await writer.drain()
+    except (OSError, EOFError):  # the other host hung up
+        pass
+    finally:
+        writer.close()
 
 
-def take(came: socket.socket, deadline: float) -> None:
-    """Read what is sent, and answer."""
-    left = len(LARGE)
-    with contextlib.suppress(OSError), contextlib.closing(came):
-        came.settimeout(max(0.1, deadline - time.monotonic()))
-        while left > 0:
-            data = came.recv(left)
-            if not data:
-                return
-            left -= len(data)
-        came.sendall(b"k")
-
-
-def reach(address: str, port: int, deadline: float) -> str:
+async def reach(address: str, port: int, deadline: float) -> str:
     """Why a port is not reached, "" where it is. One that refuses may not listen yet."""
     why = "no time"
     while time.monotonic() < deadline:
-        connected = False
+        late = "no answer"
         try:
-            left = max(0.1, deadline - time.monotonic())
-            with socket.create_connection((address, port), left) as line:
-                connected = True
-                line.sendall(LARGE)
-                return "" if line.recv(1) == b"k" else "it hung up"
-        except socket.timeout:  # noqa: UP041 - Python 3.7 has another name for it
-            return "64 KiB do not get through" if connected else "no answer"
+            left = deadline - time.monotonic()
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), left)
+            late = "64 KiB do not get through"
+            writer.write(LARGE)
+            said = await asyncio.wait_for(reader.read(1), deadline - time.monotonic())
+            writer.close()
+            return "" if said else "it hung up"
+        except asyncio.TimeoutError:
+            return late
         except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            time.sleep(AGAIN_SECONDS)
+            why = in_words(error)
+            await asyncio.sleep(AGAIN_SECONDS)
     return why
 
 
-def main() -> None:
+async def meet(
+    listen: list[tuple[str, int, int]], others: list[tuple[str, str, int]], seconds: float
+) -> dict[str, dict[str, str]]:
     """Listen and connect at the same time, and say what came of it."""
-    asked = json.loads(sys.argv[1])
-    deadline = time.monotonic() + asked["seconds"]
+    deadline = time.monotonic() + seconds
+    come, expected = asyncio.Semaphore(0), 0
     told: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
-    threads = []
-    for address, port, expected in asked["listen"]:
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer)
+        come.release()
+
+    for address, port, number in listen:
         try:
-            made = listener(address, port)
+            await asyncio.start_server(welcome, address or None, port)
+            expected += number
         except OSError as error:
-            told["closed"][str(port)] = error.strerror or str(error)
-            continue
-        # A connection is made by the kernel: it is answered even after ours have all come.
-        threads.append(threading.Thread(target=welcome, args=(made, expected, deadline)))
-        threads[-1].start()
-    with ThreadPoolExecutor(MOST_THREADS) as calling:
-        calls = {
-            name: calling.submit(reach, address, port, deadline - 0.5)
-            for name, address, port in asked["reach"]
-        }
-    told["reached"] = {name: call.result() for name, call in calls.items()}
-    for thread in threads:
-        thread.join()
-    print(json.dumps(told))
+            told["closed"][str(port)] = in_words(error)
+
+    async def call(name: str, address: str, port: int) -> None:
+        told["reached"][name] = await reach(address, port, deadline - 0.5)
+
+    await asyncio.gather(*(call(*other) for other in others))
+    try:
+        for _ in range(expected):
+            await asyncio.wait_for(come.acquire(), deadline - time.monotonic())
+    except asyncio.TimeoutError:
+        pass
+    return told
+
+
+async def main() -> None:
+    """Say it, and end at once: connections that hang and names that are looked up end with us."""
+    asked = json.loads(sys.argv[1])
+    told = await meet(asked["listen"], asked["reach"], asked["seconds"])
+    print(json.dumps(told), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -74,13 +74,6 @@ def test_what_is_told_already_is_no_fault() -> None:
     assert not codes(FINE[0], host("b", eth("10.0.0.2/24"), own="127.0.1.1", told="eth0", a=A))
 
 
-def test_gloo_in_different_networks_may_be_meant_but_is_said() -> None:
-    far = host("b", eth("10.9.0.2/24"), own="10.9.0.2", a=A, b=("10.9.0.2",))
-    found = codes(FINE[0], far)["hosts-gloo-interface"]
-    assert found.severity is Severity.WARNING
-    assert found.evidence == "a takes eth0 (10.0.0.1/24); b takes eth0 (10.9.0.2/24)"
-
-
 def test_interfaces_of_different_names_cannot_be_told_to_all() -> None:
     other = host("b", eth("10.0.0.2/24", "ens3"), own="10.0.0.2", a=A, b=B)
     found = codes(FINE[0], other)["hosts-interface"]

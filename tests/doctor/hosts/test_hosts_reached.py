@@ -1,9 +1,8 @@
-"""Ports between hosts and sums of ranks, for real: the hosts are addresses of this machine."""
+"""Ports between hosts, for real: the hosts are addresses of this machine."""
 
 from __future__ import annotations
 
 import ast
-import json
 import shlex
 import socket
 from dataclasses import replace
@@ -15,22 +14,19 @@ from unknown_machine import UNKNOWN
 from cputune.doctor.hosts.network import (
     OfPorts,
     Reached,
-    add_up,
     ask_ports,
-    describe_all_reduce,
     judge_ports,
 )
-from cputune.facts import Network, Package
+from cputune.facts import Network
 from cputune.remote.ask import script_text
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed
 
 REACH = FakeReach()
-TORCH = Package(name="torch", version="2.13.0", location=None)
 
 
-def asked(name: str, *packages: Package) -> Probed:
-    facts = replace(UNKNOWN, network=Network(), packages=packages)
+def asked(name: str) -> Probed:
+    facts = replace(UNKNOWN, network=Network())
     return Probed(node=Node(name=name), facts=facts)
 
 
@@ -50,8 +46,8 @@ HERE = {"lo": {"127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.2", "127.0.0.3": 
 
 def test_hosts_that_reach_each_other_have_no_finding() -> None:
     hosts = [asked(name) for name in HERE["lo"]]
-    reached, silent = ask_ports(hosts, REACH, HERE, master_port=free_port(), seconds=20)
-    assert (silent, tuple(judge_ports(reached))) == ((), ())
+    reached = ask_ports(hosts, REACH, HERE, master_port=free_port(), seconds=20)
+    assert tuple(judge_ports(reached)) == ()
     assert reached.carries("lo")
 
 
@@ -61,7 +57,7 @@ def test_a_port_that_is_taken_is_named_and_no_firewall_is_blamed() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         hosts = [asked(name) for name in ("127.0.0.1", "127.0.0.2")]
-        reached, _ = ask_ports(hosts, REACH, {}, master_port=port, seconds=4)
+        reached = ask_ports(hosts, REACH, {}, master_port=port, seconds=4)
     found = tuple(judge_ports(reached))
     assert [finding.code for finding in found] == ["hosts-port-taken"]
     assert f"port {port} on 127.0.0.1" in found[0].evidence
@@ -106,39 +102,10 @@ def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(answer: 
     hosts = [asked("localhost"), asked("c")]
     here = {"lo": {"localhost": "127.0.0.1", "c": "127.0.0.1"}}
     reach = told_instead(answer, "c")
-    seen, (deaf,) = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
+    seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
     assert set(seen.answers) == {"localhost"}
-    assert deaf.code == "hosts-not-asked"
-    assert deaf.evidence.startswith("meet on c: what it answers makes no sense (")
-
-
-@pytest.mark.parametrize("seconds", [[0.1], [0.1, 0.2, 0], {"4": 0.1}, [0.1, 0.2, "x"]])
-def test_times_of_an_all_reduce_that_make_no_sense_are_said(seconds: object) -> None:
-    reach = told_instead(json.dumps({"seconds": seconds}), "a", "b")
-    found = add_up([asked(name, TORCH) for name in ("a", "b")], reach, {}, interface="")
-    assert found.code == "hosts-all-reduce-fails"
-    assert "all_reduce on a: what it answers makes no sense" in found.evidence
-
-
-def test_the_figures_of_an_all_reduce_have_units() -> None:
-    text = describe_all_reduce((0.0002, 0.001, 0.025), 2, "eth0")
-    assert text == (
-        "gloo, 2 ranks over eth0: 0.20 ms for one number; 1 MiB in 1.0 ms (1.05 GB/s); "
-        "25 MiB in 25.0 ms (1.05 GB/s)"
-    )
-
-
-def test_hosts_without_torch_are_not_asked_to_add_up() -> None:
-    assert add_up([asked("a")], REACH, {}, interface="").code == "hosts-not-asked"
-
-
-@pytest.mark.torch
-def test_two_ranks_add_up_for_real() -> None:
-    hosts = [asked(name, TORCH) for name in ("a", "b")]
-    told = {"a": "127.0.0.1"}
-    found = add_up(hosts, REACH, told, interface="lo", master_port=free_port())
-    assert found.code == "hosts-all-reduce", found.evidence
-    assert "25 MiB in" in found.evidence
+    deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
+    assert deaf.evidence.startswith("the ports of c: what it answers makes no sense (")
 
 
 def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
