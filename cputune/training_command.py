@@ -99,8 +99,8 @@ class TrainingCommand:
         if self.total is None:
             return 1 if self.launcher in ("torchrun", "accelerate") else None
         total = number_of(self.total)
-        machines = self.machines if self.launcher == "accelerate" else 1
-        return total and max(1, total // machines)
+        machines = 1 if self.launcher == "torchrun" else self.machines
+        return max(1, total // machines) if total and not self.host_file else None
 
     @property
     def ranks_per_node(self) -> int | None:

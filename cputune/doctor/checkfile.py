@@ -13,22 +13,21 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, command, kubernetes
-from cputune.doctor.files.context import Context
+from cputune.doctor.files import accelerate, judge, kubernetes
+from cputune.doctor.files.judge import Context
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
+from cputune.training_command import TrainingCommand
 
-FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *command.CHECKS, *kubernetes.CHECKS)
+FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *judge.CHECKS, *kubernetes.CHECKS)
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 LETTERS_AT_MOST = 1 << 20
 """YAML, which takes longer to read, is held to ``yaml_lines``' own number of values."""
-
-_SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+['\"]?([^\s'\";&|]+)")
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
@@ -57,29 +56,48 @@ def check_file(
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
-    context = replace(Context.of(name, facts, host or Host()), here=here, parser=parser)
+    if re.search(r"(docker|container)file", name.lower()) or text.startswith("FROM "):
+        raise UsageError(
+            f"{name} is a Dockerfile, which is not judged",
+            hint="judge the command of its CMD: cputune doctor -- COMMAND; its packages: --stack",
+        )
+    context = Context(name=name, facts=facts, host=host or Host(), here=here, parser=parser)
     return by_severity(_judge(text, context))
 
 
 def _judge(text: str, context: Context) -> Iterator[Finding]:
     lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
     suffix = context.name.lower().endswith((".yaml", ".yml", ".json"))
-    if suffix or re.match(r"\w+:(\s|$)", next(lines, "")):
-        documents = read_documents(text, context.name)
-        if not any(kind_of(document) for document in documents):
-            raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
-        for document in documents:
-            if kind_of(document) == "accelerate":
-                yield from accelerate.judge_accelerate(document, context)
-            elif kind_of(document) is not None:
-                yield from kubernetes.judge_kubernetes(document, context)
-    elif re.search(r"(docker|container)file", context.name.lower()) or text.startswith("FROM "):
-        raise UsageError(
-            f"{context.name} is a Dockerfile, which is not judged",
-            hint="judge the command of its CMD: cputune doctor -- COMMAND; its packages: --stack",
-        )
-    else:
-        yield from _judge_script(text, context)
+    if not suffix and not re.match(r"\w+:(\s|$)", next(lines, "")):
+        launches = read_launches(text, context.name)
+        if not launches:
+            raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
+        yield from judge.judge_launches((_in_batch(one, text) for one in launches), context)
+        return
+    documents = [one for one in read_documents(text, context.name) if _kind_of(one)]
+    if not documents:
+        raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
+    for document in documents:
+        if _kind_of(document) in kubernetes.KINDS:
+            yield from kubernetes.judge_kubernetes(document, context)
+        else:
+            yield from accelerate.judge_accelerate(document, context)
+
+
+def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
+    """The launch on as many machines as the ``#SBATCH`` lines of its script ask for."""
+    asked = re.findall(r"(?m)^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
+    if not asked or not (launch.part or launch.launcher == "mpirun"):
+        return launch
+    return replace(launch, environment={"SLURM_NNODES": asked[-1], **launch.environment})
+
+
+def _kind_of(document: Document) -> str | None:
+    """``PyTorchJob``, ``TrainJob`` or ``accelerate``; None for what is not judged."""
+    kind = document.get("kind")
+    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
+        return "accelerate"
+    return str(kind) if kind in kubernetes.KINDS else None
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -104,32 +122,3 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
             moved = f"mv {shlex.quote(path)} {shlex.quote(path + '.old')}"
             return (accelerate.unreadable.finding(str(error), command=moved),)
     return ()
-
-
-def _judge_script(text: str, context: Context) -> Iterator[Finding]:
-    launches = read_launches(text, context.name)
-    for found in _SOURCED.finditer(text):
-        path, why = found[1], None
-        if path.startswith("/") and "$" not in path and context.host.live:
-            why = None if context.host.exists(path) else "is not there, and is to be sourced"
-        elif path.startswith("$") and path.endswith("setvars.sh"):
-            why = None if context.versions.oneccl else "comes with bindings that are not installed"
-        if why:
-            line = text.count("\n", 0, found.start(1)) + 1
-            yield command.sourced_missing.finding(context.at(line, f"{path} {why}"))
-    if not launches:
-        raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
-    asked = re.findall(r"(?m)^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
-    context = replace(context, batch_nodes=int(asked[-1]) if asked else 1)
-    for launch in launches:
-        yield from command.judge_launch(launch, context)
-
-
-def kind_of(document: Document) -> str | None:
-    """``PyTorchJob``, ``TrainJob`` or ``accelerate``; None for what is not judged."""
-    kind = document.get("kind")
-    if kind in kubernetes.KINDS:
-        return str(kind)
-    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
-        return "accelerate"
-    return None

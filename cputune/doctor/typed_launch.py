@@ -19,17 +19,15 @@ from importlib import resources
 
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended
-from cputune.doctor.files.command import judge_launch
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.judge import Context, judge_launches
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Command, Host
 from cputune.host.interpreter import shebang
-from cputune.layout import advise
 from cputune.script import require_trainable, script_text
-from cputune.training_command import TrainingCommand, number_of
+from cputune.training_command import TrainingCommand
 
 NAME = "what was typed"
 _IMPORT_SECONDS = 120.0
@@ -58,7 +56,7 @@ def python_of(launch: TrainingCommand, host: Host) -> str | None:
 
 def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, beside those of the machine."""
-    found = [*judge_launch(launch, Context.of(NAME, facts, host)), *_batch(launch, facts)]
+    found = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
     path = launch.option("--config_file") if launch.launcher == "accelerate" else None
     if path:
         try:
@@ -77,27 +75,6 @@ def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[
 def _folder(launch: TrainingCommand) -> str:
     """That of the script; of a module the working folder."""
     return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
-
-
-def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
-    """What a step of this launch trains on, and of the launch that is advised in its place."""
-    size = number_of(launch.argument("--per_device_train_batch_size"))
-    if not size or launch.ranks is None:
-        return
-    each = size * (number_of(launch.argument("--gradient_accumulation_steps")) or 1)
-    ranks = launch.ranks * launch.machines
-    better = advise(facts, batch=ranks * each, nodes=launch.machines)
-    if launch.ranks > 1:
-        yield typed_batch.finding(
-            f"{ranks} ranks × {each} samples are {ranks * each} of a step; one process with the "
-            f"same words trains on {each}"
-        )
-    elif better.ranks > 1:
-        yield typed_batch.finding(
-            f"{each} samples of a step in one process; {better.ranks} ranks are advised "
-            f"({better.why}), with --per_device_train_batch_size {max(1, size // better.ranks)} "
-            "each for the same training"
-        )
 
 
 def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
@@ -182,21 +159,6 @@ def import_fails() -> None:
     Remedy: Install what is missing, or take away what stands in its place.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
-    """
-
-
-@fault("launch-batch", Severity.ADVICE)
-def typed_batch() -> None:
-    """The batch that was typed is that of one rank
-
-    Symptom: with another number of ranks the loss takes another way.
-
-    Cause: --per_device_train_batch_size counts for each rank. A step trains on it times the ranks,
-    times --gradient_accumulation_steps.
-
-    Remedy: Keep the product where the training is to stay the same: cputune tune does.
-
-    Source: https://huggingface.co/docs/transformers/main_classes/trainer
     """
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.accelerate import one_process
-from cputune.doctor.files.command import faulty_words, reader_of
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.judge import Context, faulty_words, one_process, reader_of
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
@@ -133,9 +131,8 @@ def with_todays_flags(
     launch = launch_of(("python", *workload.argv))
     if workload.recipe is not None or launch is None:
         return workload, ()
-    context = replace(
-        Context.of(workload.name, facts, host or Host()), parser=parser_of(workload, host)
-    )
+    parser = parser_of(workload, host)
+    context = Context(name=workload.name, facts=facts, host=host or Host(), parser=parser)
     words, changes = launch.arguments, list[str]()
     for _ in range(ROUNDS):
         now = replace(launch, arguments=words)

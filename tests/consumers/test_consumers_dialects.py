@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from cputune.doctor.files.command import REFUSED
+from cputune.doctor.files.judge import REFUSED
 
 pytestmark = [pytest.mark.consumer]
 

@@ -1,3 +1,5 @@
+"""``doctor --check-file``: files of every kind, the good ones, and each with one thing wrong."""
+
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,6 @@ from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.checkfile import FILE_CHECKS, check_file
 from cputune.doctor.files.shell import LETTERS_AT_MOST, read_launches
-from cputune.doctor.finding import Severity
 from cputune.doctor.registry import all_checks
 from cputune.errors import UsageError
 from cputune.facts import Launcher
@@ -35,143 +36,6 @@ mpirun -n 2 -ppn 2 python run_qa.py \\
   --output_dir out \\
   --use_cpu --bf16 --ddp_backend gloo
 """
-
-
-def codes(text, name, packages=TODAY, **more):
-    return {finding.code for finding in check_file(text, name, machine(packages, **more))}
-
-
-def only(text, name, packages=TODAY, **more):
-    (finding,) = check_file(text, name, machine(packages, **more))
-    return finding
-
-
-def with_mpi(dialect, packages=TODAY):
-    launcher = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=dialect)
-    return replace(machine(packages), launchers=(launcher,))
-
-
-def script(line, *, before="export OMP_NUM_THREADS=1 MASTER_ADDR=127.0.0.1"):
-    return f"{before}\n{line}\n"
-
-
-class TestAccelerate:
-    def test_a_good_file_has_no_finding(self):
-        assert codes(GOOD_YAML, "config.yaml") == set()
-
-    def test_bf16_on_a_cpu_without_it(self):
-        assert codes(GOOD_YAML, "c.yaml", isa=("avx2", "avx512f")) == {"file-precision"}
-
-    def test_bf16_of_one_rank_needs_use_cpu(self):
-        text = "distributed_type: 'NO'\nmixed_precision: bf16\nnum_processes: 1\nuse_cpu: false\n"
-        assert only(text, "c.yaml").evidence.startswith("c.yaml:4: mixed_precision: bf16")
-        assert codes(text, "c.yaml", accelerators=("nvidia",)) == set()
-
-    @pytest.mark.parametrize(
-        ("accelerate", "expected"), [("1.7.0", set()), ("1.8.1", {"file-key-ignored"})]
-    )
-    def test_ipex_config_where_accelerate_knows_it(self, accelerate, expected):
-        text = GOOD_YAML + "ipex_config:\n  ipex: true\n"
-        assert codes(text, "c.yaml", {**IPEX_ERA, "accelerate": accelerate}) == expected
-
-    def test_without_accelerate_the_file_is_judged_by_todays(self):
-        finding = only(GOOD_YAML + "tp_config: {}\n", "c.yaml", {})
-        assert "accelerate 1.15.0 (not installed; today's stack)" in finding.evidence
-
-
-class TestScripts:
-    def test_a_good_script_has_no_finding(self):
-        assert codes(GOOD_SCRIPT, "run.sh") == set()
-
-    def test_accelerate_in_each_rank_of_an_mpirun_is_told_the_cpu(self):
-        told = "mpirun -n 2 -ppn 2 accelerate launch {} --num_processes 2 run_qa.py --bf16"
-        assert "file-use-cpu" in codes(script(told.format("")), "run.sh")
-        for cpu in ("--cpu", "--config_file a.yaml"):
-            assert "file-use-cpu" not in codes(script(told.format(cpu)), "run.sh")
-
-    @pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 2", "mpirun -n 2"])
-    def test_ranks_without_a_thread_count(self, launcher):
-        text = script(f"{launcher} train.py --use_cpu", before="export MASTER_ADDR=a")
-        finding = only(text, "run.sh")
-        assert finding.code == "file-threads-unset"
-        assert finding.command == "export OMP_NUM_THREADS=2"
-
-    def test_an_assignment_that_is_not_exported_reaches_nobody(self):
-        text = "OMP_NUM_THREADS=2\ntorchrun --nproc-per-node 2 t.py --use_cpu\n"
-        assert codes(text, "run.sh") == {"file-threads-unset"}
-
-    @pytest.mark.parametrize(
-        ("dialect", "options", "expected"),
-        [
-            ("intelmpi", "-n 2 -x A=B --bind-to none", {"file-mpi-dialect"}),
-            ("mpich", "-n 2 -genv A B -bind-to user:0,1", set()),
-            ("mpich", "-n 2 -perhost 2", {"file-mpi-dialect"}),
-            ("openmpi4", "-n 2 -genv A B --bind-to none", {"file-mpi-dialect"}),
-            ("openmpi4", "-n 2 -bind-to none", set()),
-            ("openmpi5", "-n 2 -bind-to none", {"file-mpi-dialect"}),
-            ("openmpi5", "-n 2 -x A=B", {"file-openmpi-one-core"}),
-            ("openmpi5", "-n 2 --map-by ppr:2:node:pe=2", set()),
-        ],
-    )
-    def test_the_dialect_of_the_mpirun_that_is_here(self, dialect, options, expected):
-        text = script(f"mpirun {options} python t.py --use_cpu")
-        found = check_file(text, "run.sh", with_mpi(dialect))
-        assert {finding.code for finding in found} == expected
-
-    def test_a_script_that_speaks_every_dialect_is_not_told_off_for_one(self):
-        text = script(
-            "case $dialect in\n  hydra) launch=(mpirun -n 2 -genv A B) ;;\n"
-            "  *) launch=(mpirun -n 2 -x A=B --bind-to none)\n"
-            "     launch+=(--allow-run-as-root) ;;\nesac\n"
-            '"${launch[@]}" python t.py --use_cpu'
-        )
-        found = check_file(text, "run.sh", with_mpi("intelmpi"))
-        assert found == ()
-
-    def test_ccl_needs_mpi_and_workers_where_it_lives(self):
-        packages = {**IPEX_ERA, "oneccl_bind_pt": "2.8.0"}
-        line = "torchrun --nproc-per-node 2 t.py --use_cpu --ddp_backend ccl"
-        found = check_file(script(line), "run.sh", machine(packages))
-        assert [finding.code for finding in found] == ["file-backend", "file-backend"]
-        assert found[0].command == "export CCL_WORKER_COUNT=1"
-        assert found[1].severity is Severity.WARNING
-        line = "mpirun -n 2 -genv CCL_WORKER_COUNT 1 python t.py --use_cpu --ddp_backend ccl"
-        assert codes(script(line), "run.sh", packages) == set()
-
-    @pytest.mark.parametrize(
-        ("packages", "expected"),
-        [
-            (IPEX_ERA, set()),
-            ({**IPEX_ERA, "accelerate": "1.10.1"}, {"file-flag-ignored"}),
-            ({**IPEX_ERA, "torch": "2.6.0"}, {"file-flag-refused"}),
-            ({**IPEX_ERA, "transformers": "4.57.6"}, {"file-flag-refused"}),
-        ],
-    )
-    def test_use_ipex_by_what_is_installed(self, packages, expected):
-        assert codes(script("python t.py --use_cpu --use_ipex"), "run.sh", packages) == expected
-
-    def test_variables_arrays_continuations_and_here_documents_are_read(self):
-        text = """
-NP=2
-args=(
-  --use_cpu   # the CPU's
-  --no_cuda
-)
-cat <<EOF > hosts
-don't python x.py --fp16
-EOF
-if true; then
-  OMP_NUM_THREADS=1 torchrun --nproc-per-node ${NP} \\
-     train.py "${args[@]}" --epochs $(nproc)
-fi
-"""
-        finding = only(text, "run.sh")
-        assert finding.evidence.startswith("run.sh:11: --no_cuda is refused")
-
-    def test_without_transformers_flags_are_not_judged(self):
-        assert codes(script("python t.py --no_cuda --fp16"), "run.sh", {}) == set()
-
-
 PYTORCHJOB = """\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -217,6 +81,19 @@ spec:
 """
 
 
+def codes(text, name="run.sh", packages=TODAY, *, host=None, **more):
+    return {finding.code for finding in check_file(text, name, machine(packages, **more), host)}
+
+
+def script(line, *, before="export OMP_NUM_THREADS=2 MASTER_ADDR=127.0.0.1"):
+    return f"{before}\n{line}\n"
+
+
+@pytest.mark.parametrize("text", [GOOD_YAML, GOOD_SCRIPT, PYTORCHJOB, TRAINJOB])
+def test_a_good_file_has_no_finding(text):
+    assert codes(text, "file") == set()
+
+
 CONFIGURATIONS = (
     # what is written otherwise in GOOD_YAML
     ("use_cpu: true", "use_cpu: true\nipex_config:\n  ipex: true"),
@@ -242,56 +119,108 @@ LAUNCHES = (
     "mpirun -n 2 python run_qa.py --use_cpu --ddp_backend=ccl",
     "python run_qa.py --fp16",
     "python run_qa.py --bf16",
+    "python train.py --use_cpu --no_cuda",
     "torchrun --nproc-per-node 2 run_qa.py --output_dir out",
+    "torchrun --nproc-per-node 2 train.py",
+    "mpirun -n 2 -ppn 2 accelerate launch --num_processes 2 run_qa.py --bf16",
+    "mpirun -n 2 -ppn 2 accelerate launch --cpu --num_processes 2 run_qa.py --bf16",
+    "mpirun -n 2 -ppn 2 accelerate launch --config_file a.yaml run_qa.py --bf16",
     "torchrun --nproc_per_node=auto run_qa.py --use_cpu",
     "OMP_NUM_THREADS=4 torchrun --nproc-per-node 2 run_qa.py --use_cpu",
+    "unset OMP_NUM_THREADS; torchrun --nproc-per-node 2 train.py --use_cpu",
+    f"unset OMP_NUM_THREADS; mpirun -n 2 {RANKS}",
+    f"OMP_NUM_THREADS=1 {RANKS}",
     "python run_qa.py --use_cpu --ddp_backend gloo",
     "accelerate launch --cpu --num_processes 2 train.py",
+    "accelerate launch --cpu --num_processes 9 --mpirun_hostfile h train.py",
+    "accelerate launch --cpu --num_cpu_threads_per_process 8 train.py",
     "accelerate launch --cpu --mpirun_ccl 1 train.py",
     "accelerate launch --cpu --mixed_precision fp16 train.py",
     "ipexrun --nprocs-per-node 1 train.py",
     "mpirun -n 2 numactl -m 0 python train.py --use_cpu",
-    "mpirun -n 2 -x FOO=1 python train.py --use_cpu",
-    "mpirun -ppn 4 -n 4 -x FOO=1 python train.py --use_cpu",
-    f"OMP_NUM_THREADS=4 taskset -c 0 {RANKS}",
+    f"OMP_NUM_THREADS=4 taskset -c 0,1 {RANKS}",
+    f"OMP_NUM_THREADS=4 numactl --physcpubind=0-2 -m 0 {RANKS}",
+    f"OMP_NUM_THREADS=4 numactl -N 0 {RANKS}",
+    # Loopback is no address for two machines, and one on a single machine.
+    f"mpirun -hosts a,b -n 2 {RANKS}",
+    f"mpirun -n 4 -ppn 2 {RANKS}",
+    f"mpirun -hosts a,b {RANKS}",
+    f"#SBATCH --nodes=2\nsrun {RANKS}",
+    f"srun -N 2 {RANKS}",
+    f"#SBATCH -N 2\nmpirun -n 4 {RANKS}",
+    "torchrun --nnodes 2 --nproc-per-node 2 --master-addr localhost train.py --use_cpu",
+    "torchrun --nnodes 2 --nproc-per-node 2 train.py --use_cpu",
+    f"mpirun -hosts a -n 2 {RANKS}",
+    f"#SBATCH --nodes=1\nsrun {RANKS}",
+    "torchrun --nnodes 2 --rdzv-endpoint $HEAD:29500 train.py --use_cpu",
+    f"#SBATCH -N 2\n{RANKS}",
+    # Ranks that are numbered need an address.
+    f"unset MASTER_ADDR; mpirun -n 2 {RANKS}",
+    f"unset MASTER_ADDR; mpirun -n 2 -f somewhere {RANKS}",
+    f"unset MASTER_ADDR; RANK=0 WORLD_SIZE=2 {RANKS}",
+    f"export OMP_NUM_THREADS=$(nproc) MASTER_PORT=$port; {RANKS}",
+)
+MPIRUNS = (
+    # the dialect of the mpirun that is here, and the options of another
+    ("intelmpi", "-n 2 -x A=B --bind-to none"),
+    ("mpich", "-n 2 -genv A B -bind-to user:0,1"),
+    ("mpich", "-n 2 -perhost 2"),
+    ("openmpi4", "-n 2 -genv A B --bind-to none"),
+    ("openmpi4", "-n 2 -bind-to none"),
+    ("openmpi5", "-n 2 -bind-to none"),
+    ("openmpi5", "-n 2 -x A=B"),
+    ("openmpi5", "-n 2 --map-by ppr:2:node:pe=2"),
 )
 VARIABLES = (
     # in front of a launch, and exported before it
     "OMP_NUM_THREADS=abc",
     "MKL_NUM_THREADS=1 OMP_NUM_THREADS=2",
     "OMP_THREAD_LIMIT=1 OMP_NUM_THREADS=2",
-    "KMP_AFFINITY=compact",
     "OMP_PROC_BIND=close",
     "GOMP_CPU_AFFINITY=0-3",
-    "CCL_WORKER_AFFINITY=900",
-    "OMP_PLACES='{900}'",
+    "TRANSFORMERS_CACHE=/cache",
+    "ONEDNN_MAX_CPU_ISA=AVX2",
     "LD_PRELOAD=/a/libiomp5.so:/a/libgomp.so.1",
 )
+THREADS = """                - name: OMP_NUM_THREADS
+                  value: "4"
+"""
 JOBS = (
     # and what is written otherwise in it
-    (PYTORCHJOB, ('"2"', "2")),
     (PYTORCHJOB, ('"2"', "auto")),
     (PYTORCHJOB, ('  nprocPerNode: "2"\n', "")),
     (PYTORCHJOB, ("Master", "Worker")),
-    (PYTORCHJOB, ("- name: pytorch", "- name: main")),
-    (PYTORCHJOB, ('"4"', "4")),
     (PYTORCHJOB, ("requests: {cpu: 8", "requests: {cpu: 4")),
     (PYTORCHJOB, ("mountPath: /dev/shm", "mountPath: /data")),
     (PYTORCHJOB, ('"4"', '"8"')),
+    (PYTORCHJOB, ('"4"', '"$(nproc) + 1"')),
+    (PYTORCHJOB, ('"4"', "many")),
+    (PYTORCHJOB, (THREADS, THREADS + THREADS.replace("OMP", "MKL").replace("4", "3"))),
+    (PYTORCHJOB, (THREADS, THREADS + THREADS.replace("OMP_NUM_THREADS", "CCL_WORKER_AFFINITY"))),
     (PYTORCHJOB, ('"--bf16"', '"--use_ipex"')),
     (PYTORCHJOB, ('"--use_cpu", "--bf16"', '"--output_dir", "o"')),
+    (PYTORCHJOB, ('["torchrun", "train.py", "--use_cpu", "--bf16"]', '["bash", "train.sh"]')),
+    (
+        PYTORCHJOB,
+        (
+            '["torchrun", "train.py", "--use_cpu", "--bf16"]',
+            '["bash", "-c", "cd /w && torchrun train.py --use_cpu --no_cuda"]',
+        ),
+    ),
     (TRAINJOB, ("    numProcPerNode: 2\n", "")),
-    (TRAINJOB, ("Node: 2\n    com", 'Node: "2"\n    com')),
-    (TRAINJOB, ("OMP_NUM", "PET_NUM")),
+    (TRAINJOB, ("OMP_NUM", "NO_NUM")),
     (TRAINJOB, (", memory: 32Gi", "")),
     (TRAINJOB, ("cpu: 8", "cpu: 8500m")),
 )
 GOLDEN = Path(__file__).parent.parent / "golden" / "files.txt"
 
 
-def judged(title, text, name):
-    found = check_file(text, name, machine(TODAY))
-    said = [words(one, BY_CODE[one.code], code=True) for one in found]
+def judged(title, text, name, dialect=None):
+    facts = machine(TODAY)
+    if dialect is not None:
+        mpirun = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=dialect)
+        facts = replace(facts, launchers=(mpirun,))
+    said = [words(one, BY_CODE[one.code], code=True) for one in check_file(text, name, facts)]
     return "\n".join((f"== {title}", *(said or ["nothing\n"])))
 
 
@@ -304,6 +233,9 @@ def changed_into(good, change, name):
 def test_files_are_judged_as_was_reviewed(request):
     found = [changed_into(GOOD_YAML, change, "config.yaml") for change in CONFIGURATIONS]
     found += [judged(line, script(line), "run.sh") for line in LAUNCHES]
+    for dialect, options in MPIRUNS:
+        line = f"mpirun {options} {RANKS}"
+        found.append(judged(f"{dialect}: {line}", script(line), "run.sh", dialect))
     for variables in VARIABLES:
         there = judged(variables, script(f"{variables} {RANKS}"), "run.sh")
         assert there == judged(variables, script(f"export {variables}; {RANKS}"), "run.sh")
@@ -315,22 +247,86 @@ def test_files_are_judged_as_was_reviewed(request):
     assert said == GOLDEN.read_text(encoding="utf-8")
 
 
-class TestKubernetes:
-    @pytest.mark.parametrize("text", [PYTORCHJOB, TRAINJOB])
-    def test_a_good_job_has_no_finding(self, text):
-        assert codes(text, "job.yaml") == set()
+def test_what_hangs_on_the_machine():
+    assert codes(GOOD_YAML, "c.yaml", isa=("avx2", "avx512f")) == {"bf16-slow"}
+    alone = "distributed_type: 'NO'\nmixed_precision: bf16\nnum_processes: 1\nuse_cpu: false\n"
+    assert codes(alone, "c.yaml") == {"file-use-cpu"}
+    assert codes(alone, "c.yaml", accelerators=("nvidia",)) == set()
 
-    def test_the_example_of_the_guides_leaves_the_ranks_open(self):
-        text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
-        text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
-        assert codes(text, "job.yaml") == {"file-ranks-auto", "file-k8s-elastic"}
 
-    def test_a_command_inside_a_shell_is_read(self):
-        text = PYTORCHJOB.replace(
-            '["torchrun", "train.py", "--use_cpu", "--bf16"]',
-            '["bash", "-c", "cd /w && torchrun train.py --use_cpu --no_cuda"]',
-        )
-        assert codes(text, "job.yaml") == {"file-flag-refused"}
+@pytest.mark.parametrize(
+    ("accelerate", "expected"), [("1.7.0", set()), ("1.8.1", {"file-key-ignored"})]
+)
+def test_ipex_config_where_accelerate_knows_it(accelerate, expected):
+    text = GOOD_YAML + "ipex_config:\n  ipex: true\n"
+    assert codes(text, "c.yaml", {**IPEX_ERA, "accelerate": accelerate}) == expected
+
+
+def test_without_packages_a_configuration_is_judged_by_todays_and_no_flag():
+    (finding,) = check_file(GOOD_YAML + "tp_config: {}\n", "c.yaml", machine({}))
+    assert "accelerate 1.15.0 (not installed; today's stack)" in finding.evidence
+    assert codes(script("python t.py --no_cuda --fp16"), packages={}) == set()
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (IPEX_ERA, set()),
+        ({**IPEX_ERA, "accelerate": "1.10.1"}, {"file-flag-ignored"}),
+        ({**IPEX_ERA, "torch": "2.6.0"}, {"file-flag-refused"}),
+        ({**IPEX_ERA, "transformers": "4.57.6"}, {"file-flag-refused"}),
+    ],
+)
+def test_use_ipex_by_what_is_installed(packages, expected):
+    assert codes(script("python t.py --use_cpu --use_ipex"), packages=packages) == expected
+
+
+def test_ccl_needs_mpi_and_workers_where_it_lives():
+    packages = {**IPEX_ERA, "oneccl_bind_pt": "2.8.0"}
+    line = "torchrun --nproc-per-node 2 t.py --use_cpu --ddp_backend ccl"
+    (finding,) = check_file(script(line), "run.sh", machine(packages))
+    assert (finding.code, finding.command) == ("file-backend", "export CCL_WORKER_COUNT=1")
+    with_worker = script(line, before="export OMP_NUM_THREADS=1 CCL_WORKER_COUNT=1")
+    assert codes(with_worker, packages=packages) == {"ccl-without-mpi"}
+    line = "mpirun -n 2 -genv CCL_WORKER_COUNT 1 -genv OMP_NUM_THREADS 1 "
+    line += "python t.py --use_cpu --ddp_backend ccl"
+    assert codes(script(line), packages=packages) == set()
+    assert codes(OF_TWO_HOSTS.replace("--no_cuda", "--use_cpu"), packages=packages) == set()
+
+
+def test_a_script_that_speaks_every_dialect_is_not_told_off_for_one():
+    text = script(
+        "case $dialect in\n  hydra) launch=(mpirun -n 2 -genv A B) ;;\n"
+        "  *) launch=(mpirun -n 2 -x A=B --bind-to none)\n"
+        "     launch+=(--allow-run-as-root) ;;\nesac\n"
+        '"${launch[@]}" python t.py --use_cpu'
+    )
+    assert "refused" not in judged("", text, "run.sh", "intelmpi")
+
+
+def test_variables_arrays_continuations_and_here_documents_are_read():
+    text = """
+NP=2
+args=(
+  --use_cpu   # the CPU's
+  --no_cuda
+)
+cat <<EOF > hosts
+don't python x.py --fp16
+EOF
+if true; then
+  OMP_NUM_THREADS=2 torchrun --nproc-per-node ${NP} \\
+     train.py "${args[@]}" --epochs $(nproc)
+fi
+"""
+    (finding,) = check_file(text, "run.sh", machine(TODAY))
+    assert finding.evidence.startswith("run.sh:11: --no_cuda is refused")
+
+
+def test_the_example_of_the_guides_leaves_the_ranks_open():
+    text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
+    text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
+    assert codes(text, "job.yaml") == {"ranks-auto", "file-k8s-elastic"}
 
 
 class TestBadInput:
@@ -430,8 +426,8 @@ OF_FOUR_HOSTS = GOOD_YAML.replace("hostfile\n", "hostfile\n  mpirun_ccl: '1'\n")
             "run.sh",
             OF_TWO_HOSTS,
             (
-                *("run.sh:2: $ccl_path/env/setvars.sh", "CCL_WORKER_COUNT=1; accelerate"),
-                *("--no_cuda", "--ddp_backend ccl", "--use_ipex"),
+                *("CCL_WORKER_COUNT=1; accelerate", "--no_cuda", "--ddp_backend ccl"),
+                "--use_ipex",
             ),
         ),
         (
@@ -486,133 +482,52 @@ class FakeHost(Host):
         return self.variables
 
 
-def on(text, *, facts=None, **host):
-    """(code, severity) of what is found on a live machine; mpirun's own faults left out."""
-    found = check_file(text, "run.sh", facts or machine(TODAY), FakeHost(**host))
-    return {(finding.code, finding.severity.value) for finding in found}
+@pytest.mark.parametrize(
+    ("preload", "dead"),
+    [
+        ("/lib/there.so", False),
+        ("/lib/gone.so", True),
+        ("/lib", True),
+        ("libtcmalloc.so.4", True),
+        ("libc.so.6", False),
+        ("${CONDA_PREFIX}/lib/libtcmalloc.so", True),
+        ("${PLACE}/there.so", False),
+        ("$(dirname x)/lib/x.so", False),
+        ("/usr/$LIB/libx.so", False),
+    ],
+)
+def test_a_preload_that_cannot_be_loaded(preload, dead):
+    text = script(f'export LD_PRELOAD="{preload}"\npython train.py --use_cpu')
+    host = FakeHost(files={"/lib/there.so": ""}, variables={"PLACE": "/lib"})
+    assert codes(text, host=host) == ({"preload-dead"} if dead else set())
 
 
-class TestAround:
-    """What stands around a launch: it was neither read nor judged."""
+def test_a_variable_that_the_file_unsets_is_not_held_against_it():
+    left = {"OMP_NUM_THREADS": "3", "OMP_PROC_BIND": "close"}
+    text = script('unset "${!OMP_@}"\nOMP_NUM_THREADS=2 ' + f"mpirun -n 2 {RANKS}")
+    assert codes(text, environment=left) == set()
+    text = text.replace('unset "${!OMP_@}"', "").replace("OMP_NUM_THREADS=2", "")
+    kept = codes(text, environment=left)
+    assert kept == {"ranks-oversubscribed"}
 
-    @pytest.mark.parametrize(
-        "launch",
-        [
-            f"mpirun -hosts a,b -n 2 {RANKS}",
-            f"mpirun -n 4 -ppn 2 {RANKS}",
-            f"mpirun -hosts a,b {RANKS}",
-            f"#SBATCH --nodes=2\nsrun {RANKS}",
-            f"srun -N 2 {RANKS}",
-            f"#SBATCH -N 2\nmpirun -n 4 {RANKS}",
-            "torchrun --nnodes 2 --nproc-per-node 2 --master-addr localhost train.py --use_cpu",
-            "torchrun --nnodes 2 --nproc-per-node 2 train.py --use_cpu",
-        ],
-    )
-    def test_loopback_is_no_address_for_two_machines(self, launch):
-        assert ("file-master-addr", "error") in on(script(launch))
 
-    @pytest.mark.parametrize(
-        ("options", "command"),
-        [
-            ("-n 2 -hosts a,b", "export MASTER_ADDR=a MASTER_PORT=29500"),
-            ("-n 2", "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"),
-            ("-n 2 -f somewhere", None),
-        ],
-    )
-    def test_the_address_that_is_advised_is_the_first_machine(self, options, command):
-        text = script(f"mpirun {options} {RANKS}", before="export OMP_NUM_THREADS=1")
-        assert only(text, "run.sh").command == command
-
-    @pytest.mark.parametrize(
-        "launch",
-        [
-            f"mpirun -hosts a -n 2 {RANKS}",
-            f"#SBATCH --nodes=1\nsrun {RANKS}",
-            "torchrun --nnodes 2 --rdzv-endpoint $HEAD:29500 train.py --use_cpu",
-            f"#SBATCH -N 2\n{RANKS}",
-        ],
-    )
-    def test_loopback_is_an_address_on_one_machine(self, launch):
-        assert "file-master-addr" not in codes(script(launch), "run.sh")
-
-    def test_ranks_that_are_numbered_by_hand_need_an_address(self):
-        text = script(f"RANK=0 WORLD_SIZE=2 {RANKS}", before="true")
-        assert codes(text, "run.sh") == {"file-master-addr"}
-
-    @pytest.mark.parametrize(
-        ("preload", "dead"),
-        [
-            ("/lib/there.so", False),
-            ("/lib/gone.so", True),
-            ("/lib", True),
-            ("libtcmalloc.so.4", True),
-            ("libc.so.6", False),
-            ("${CONDA_PREFIX}/lib/libtcmalloc.so", True),
-            ("${PLACE}/there.so", False),
-            ("$(dirname x)/lib/x.so", False),
-            ("/usr/$LIB/libx.so", False),
-        ],
-    )
-    def test_a_preload_that_cannot_be_loaded(self, preload, dead):
-        text = script(f'export LD_PRELOAD="{preload}"\npython train.py --use_cpu')
-        found = on(text, files={"/lib/there.so": ""}, variables={"PLACE": "/lib"})
-        assert found == ({("preload-dead", "warning")} if dead else set())
-
-    def test_what_only_running_would_show_is_not_judged(self):
-        text = script('export OMP_NUM_THREADS=$(nproc) MASTER_PORT="$port"\n' + RANKS)
-        assert codes(text, "run.sh") == set()
-
-    def test_a_variable_that_the_file_unsets_is_not_held_against_it(self):
-        facts = replace(machine(TODAY), environment={"OMP_NUM_THREADS": "64", "KMP_AFFINITY": "x"})
-        text = script('unset "${!OMP_@}" KMP_AFFINITY\nOMP_NUM_THREADS=2 ' + RANKS, before="true")
-        assert check_file(text, "run.sh", facts) == ()
-        kept = check_file(script(RANKS, before="true"), "run.sh", facts)
-        assert [finding.code for finding in kept] == ["file-oversubscribed"]
-
-    @pytest.mark.parametrize("launch", [f"mpirun -n 1 {RANKS}", "torchrun train.py", RANKS])
-    def test_a_launcher_that_is_not_installed(self, launch):
-        text = script(launch)
-        assert ("file-launcher-missing", "error") in on(text, programs=())
-        assert ("file-launcher-missing", "error") not in on(text)
-
-    @pytest.mark.parametrize(
-        ("source", "found"),
-        [
-            ("parser.add_argument('--no_cuda', action='store_true')", set()),
-            ("import argparse", set()),
-            ("HfArgumentParser(TrainingArguments)", {("file-flag-refused", "error")}),
-        ],
-    )
-    def test_a_script_with_a_parser_of_its_own_keeps_its_flags(self, source, found):
-        text = script("python train.py --use_cpu --no_cuda")
-        assert on(text, files={"train.py": source}) == found
-
-    def test_of_a_script_that_cannot_be_read_less_is_said(self):
-        text = script("python train.py --use_cpu --no_cuda")
-        assert on(text) == {("file-flag-refused", "warning")}
-        assert on(text.replace("train.py", "run_qa.py")) == {("file-flag-refused", "error")}
+@pytest.mark.parametrize("launch", [f"mpirun -n 1 {RANKS}", "torchrun train.py", RANKS])
+def test_a_launcher_that_is_not_installed(launch):
+    assert "file-launcher-missing" in codes(script(launch), host=FakeHost(programs=()))
+    assert "file-launcher-missing" not in codes(script(launch), host=FakeHost())
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code"),
+    ("source", "found"),
     [
-        ("OMP_NUM_THREADS", "$(nproc) + 1", None),
-        ("OMP_NUM_THREADS", "many", "threads-malformed"),
-        ("MKL_NUM_THREADS", "3", "threads-mkl"),
-        ("OMP_PROC_BIND", "close", "affinity-shrinks"),
-        ("LD_PRELOAD", "${CONDA_PREFIX}/lib/libtcmalloc.so", "preload-dead"),
-        ("LD_PRELOAD", "/usr/lib/libtcmalloc.so", None),
+        ("parser.add_argument('--no_cuda', action='store_true')", set()),
+        ("import argparse", set()),
+        ("HfArgumentParser(TrainingArguments)", {"file-flag-refused"}),
     ],
 )
-def test_the_variables_of_a_pod_are_judged_wherever_it_runs(name, value, code):
-    threads = """                - name: OMP_NUM_THREADS
-                  value: "4"
-"""
-    assert threads in PYTORCHJOB
-    variable = threads.replace("OMP_NUM_THREADS", name).replace("4", value)
-    both = variable if name == "OMP_NUM_THREADS" else threads + variable
-    found = codes(PYTORCHJOB.replace(threads, both), "job.yaml")
-    assert found == ({code} if code else set())
+def test_a_script_with_a_parser_of_its_own_keeps_its_flags(source, found):
+    text = script("python train.py --use_cpu --no_cuda")
+    assert codes(text, host=FakeHost(files={"train.py": source})) == found
 
 
 class TestReading:

@@ -150,7 +150,7 @@ def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stac
     after = sourced(bare(machine, stack))
     launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
     codes = {finding.code for finding in check_file(launch, "run.sh", after)}
-    assert not codes & {"file-oversubscribed", "file-threads-unset", "file-use-cpu"}
+    assert not codes & {"ranks-oversubscribed", "threads-one", "ranks-alone"}
 
 
 @pytest.mark.parametrize(("machine", "threads"), [("two sockets", "28"), ("eight sockets", "18")])
@@ -168,4 +168,4 @@ def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, 
     assert cures(after) == {}
     launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
     condemned = {finding.code for finding in check_file(launch, "run.sh", after)}
-    assert "file-oversubscribed" not in condemned
+    assert "ranks-oversubscribed" not in condemned

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from clean_machine import CLEAN
 
-from cputune.doctor.checkfile import check_file
 from cputune.doctor.finding import Finding
 from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
 from cputune.errors import UsageError
@@ -94,18 +93,10 @@ def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("torchrun", "--nproc-per-node", "2"), "2 ranks × 8 samples are 16 of a step"),
-        (("python",), "8 samples of a step in one process; 2 ranks are advised"),
-    ],
-)
-def test_the_typed_batch_is_held_against_the_ranks(
-    judge: Judge, words: tuple[str, ...], said: str
-) -> None:
-    found = judge(*words, "train.py", "--per_device_train_batch_size", "8")
-    assert said in found["launch-batch"].evidence
+def test_a_launch_that_is_bound_is_held_against_its_cpus(judge: Judge) -> None:
+    words = ("numactl", "-C", "0-1", "env", "OMP_NUM_THREADS=4", "python", "train.py")
+    found = judge(*words)["threads-affinity"]
+    assert found.evidence == "what was typed: OMP_NUM_THREADS=4, allowed CPUs: 2 (0-1)"
 
 
 @pytest.mark.parametrize(
@@ -137,12 +128,3 @@ def test_the_python_is_the_typed_one_else_that_of_the_launcher(
 def test_words_that_train_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no training command"):
         read_launch(("ls", "-l"))
-
-
-def test_a_setvars_that_is_not_there_is_named(tmp_path: Path) -> None:
-    there = tmp_path / "setvars.sh"
-    there.write_text("")
-    text = f". {there}\nsource /nowhere/setvars.sh --force\npython train.py\n"
-    found = check_file(text, "run.sh", CLEAN, LiveHost())
-    (finding,) = [one for one in found if one.code == "file-sourced-missing"]
-    assert finding.evidence == "run.sh:2: /nowhere/setvars.sh is not there, and is to be sourced"

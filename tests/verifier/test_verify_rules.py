@@ -86,38 +86,26 @@ CONTAINER = (*REPLICAS, "Master", "template", "spec", "containers", 0)
     ("path", "value", "complaint"),
     [
         (("spec", "nprocPerNode"), None, "one rank for each CPU"),
-        (("spec", "nprocPerNode"), 2, "is a number"),
         (("spec", "nprocPerNode"), "auto", "one rank for each CPU"),
         (("spec", "elasticPolicy"), {"minReplicas": 0}, "minReplicas: 0"),
         ((*REPLICAS, "Master"), None, "nobody sets MASTER_ADDR"),
-        ((*CONTAINER, "name"), "main", "no container is called pytorch"),
-        ((*CONTAINER, "env", 0, "value"), 1, "no string"),
         ((*CONTAINER, "resources", "requests", "cpu"), "1", "requests 1, limits 2"),
         ((*CONTAINER, "resources", "limits", "memory"), None, "limits.memory is missing"),
         ((*CONTAINER, "resources", "limits", "cpu"), "1500m", "no whole number"),
     ],
 )
-def test_what_the_training_operator_refuses(path, value, complaint):
+def test_what_the_training_operator_does_wrongly(path, value, complaint):
     job = pytorchjob()
     put(job, path, value)
     found = complaints(job)
     assert any(complaint in text for text in found), found
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "complaint"),
-    [
-        (("spec", "trainer", "numProcPerNode"), None, "one rank for each CPU"),
-        (("spec", "trainer", "numProcPerNode"), "2", "is a string"),
-        (("spec", "trainer", "env", 0, "name"), "PET_NNODES", "belong to the trainer"),
-        (("spec", "trainer"), None, "one rank for each CPU"),
-    ],
-)
-def test_what_kubeflow_trainer_refuses(path, value, complaint):
+@pytest.mark.parametrize("path", [("spec", "trainer", "numProcPerNode"), ("spec", "trainer")])
+def test_ranks_that_kubeflow_trainer_chooses(path):
     job = trainjob()
-    put(job, path, value)
-    found = complaints(job)
-    assert any(complaint in text for text in found), found
+    put(job, path, None)
+    assert any("one rank for each CPU" in text for text in complaints(job))
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": []}, {"spec": {"trainer": 3}}])

@@ -1,43 +1,40 @@
 """Judging PyTorchJob and TrainJob documents of Kubeflow: what stops or slows a training on CPUs.
 
-What ``kubectl apply`` refuses in plain words (names, versions, counts) is left to it.
+What the operator and ``kubectl apply`` refuse in plain words (names, types, counts) is left to
+them. The command of a pod is judged as any launch is, on a machine of which nothing is known but
+the CPUs that it may use.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from cputune.doctor.files.accelerate import oversubscribed
-from cputune.doctor.files.command import (
-    judge_launch,
-    judge_pod_variables,
-    ranks_left_open,
-    threads_unset,
-)
-from cputune.doctor.files.context import Context
+from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.files.judge import Context, judge_launches
 from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.files.yaml_lines import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
-from cputune.training_command import number_of
+from cputune.facts import Core, HostFacts, Network, Topology
+from cputune.host import Host
+from cputune.training_command import TrainingCommand, number_of
 
 KINDS = ("PyTorchJob", "TrainJob")
 
 
 @fault("file-k8s-field", Severity.ERROR)
 def job_field() -> None:
-    """The operator refuses this job, or starts it wrongly
+    """The operator takes this job, and starts it wrongly
 
-    Symptom: admission fails, or the pods wait for a master that never comes.
+    Symptom: the pods wait for a master that never comes.
 
-    Cause: nprocPerNode of a PyTorchJob is a string ("2"), numProcPerNode of a TrainJob a
-    number. Values of env are strings. The container is called pytorch, and a job of workers
-    alone has no MASTER_ADDR.
+    Cause: a PyTorchJob of workers alone has no MASTER_ADDR, unless it is elastic.
 
-    Remedy: Correct the field as the evidence says.
+    Remedy: Make one replica the Master.
 
     Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
     """
@@ -96,47 +93,33 @@ Fault: TypeAlias = "tuple[Check, Path, str]"
 
 
 def job_faults(document: Document) -> Iterator[Fault]:
-    """What the operator refuses of a job, or does wrongly with it: fault, place and words."""
-    kind = str(document.get("kind"))
-    place = _RANKS[kind]
-    ranks = document.get(*place)
+    """What the operator does wrongly with a job: fault, place and words."""
+    place = _RANKS[str(document.get("kind"))]
     if _ranks(document) is None:
+        ranks = document.get(*place)
         shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
-        yield ranks_left_open, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
-    elif kind == "PyTorchJob" and not isinstance(ranks, str):
-        text = f'nprocPerNode: {ranks} is a number; write nprocPerNode: "{ranks}"'
-        yield job_field, place, text
-    elif kind == "TrainJob" and isinstance(ranks, str):
-        text = f'numProcPerNode: "{ranks}" is a string; write numProcPerNode: {ranks}'
-        yield job_field, place, text
-    if kind == "PyTorchJob":
-        yield from _replica_faults(document)
-    for at, resources in _containers(document):
-        for number, entry in enumerate(document.items(*at, "env")):
-            name, value = (Document(value=entry).get(key) for key in ("name", "value"))
-            if value is not None and not isinstance(value, str):
-                text = f'env {name}: {value!r} is no string; write "{value}"'
-                yield job_field, (*at, "env", number, "value"), text
-            if kind == "TrainJob" and str(name).startswith("PET_"):
-                text = f"{name}: names that begin with PET_ belong to the trainer"
-                yield job_field, (*at, "env", number), text
-        yield from _resource_faults(document, resources)
-
-
-def _replica_faults(document: Document) -> Iterator[Fault]:
-    specs = document.mapping(*_REPLICAS)
-    if "Master" not in specs and not document.mapping("spec", "elasticPolicy"):
-        yield job_field, _REPLICAS, "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
+        yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+    of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
+    if of_workers and not document.mapping("spec", "elasticPolicy"):
+        text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
+        yield job_field, _REPLICAS, text
     least: Path = ("spec", "elasticPolicy", "minReplicas")
     fewest, workers = document.get(*least), document.get(*_REPLICAS, "Worker", "replicas")
     if isinstance(fewest, int) and isinstance(workers, int) and fewest < workers:
         yield job_elastic, least, f"minReplicas: {fewest}, and {workers} workers are asked for"
-    for role in specs:
-        containers: Path = (*_REPLICAS, role, "template", "spec", "containers")
-        names = [Document(value=one).get("name") for one in document.items(*containers)]
-        if "pytorch" not in names:
-            text = f"no container is called pytorch (found: {', '.join(map(str, names)) or 'none'})"
-            yield job_field, containers, text
+    for _, resources in _containers(document):
+        limits = document.mapping(*resources, "limits")
+        requests = document.mapping(*resources, "requests") or limits
+        for what in ("cpu", "memory"):
+            limit, request = limits.get(what), requests.get(what)
+            if limit is None:
+                yield pod_resources, resources, f"resources.limits.{what} is missing"
+            elif str(limit) != str(request):
+                text = f"{what}: requests {request}, limits {limit}"
+                yield pod_resources, (*resources, "limits", what), text
+        if _cpus_of(limits.get("cpu")) % 1:
+            text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
+            yield pod_resources, (*resources, "limits", "cpu"), text
 
 
 def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
@@ -152,40 +135,27 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
                 yield (*listed, number), (*listed, number, "resources")
 
 
-def _resource_faults(document: Document, at: Path) -> Iterator[Fault]:
-    limits = document.mapping(*at, "limits")
-    requests = document.mapping(*at, "requests") or limits
-    for what in ("cpu", "memory"):
-        limit, request = limits.get(what), requests.get(what)
-        if limit is None:
-            yield pod_resources, at, f"resources.limits.{what} is missing"
-        elif str(limit) != str(request):
-            text = f"{what}: requests {request}, limits {limit}"
-            yield pod_resources, (*at, "limits", what), text
-    cpus = _cpus_of(limits.get("cpu"))
-    if cpus is not None and cpus != int(cpus):
-        text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
-        yield pod_resources, (*at, "limits", "cpu"), text
-
-
 def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
-    there = replace(context, here=False)
-    for fault_found, path, text in job_faults(document):
-        yield fault_found.finding(there.at(document.line(*path), text))
+    for found, path, text in job_faults(document):
+        yield found.finding(context.at(document.line(*path), text))
     for at, resources in _containers(document):
-        entries = (Document(value=entry) for entry in document.items(*at, "env"))
-        variables = {
-            str(entry.get("name")): str(entry.get("value"))
-            for entry in entries
-            if entry.get("value") is not None
-        }
-        yield from judge_pod_variables(variables, document.line(*at, "env"), there)
-        yield from _threads(document, there, at, resources, variables)
-        yield from _command(document, there, at, variables)
+        variables, lines = dict[str, str](), dict[str, int | None]()
+        for number in range(len(document.items(*at, "env"))):
+            name, value = (document.get(*at, "env", number, key) for key in ("name", "value"))
+            if value is not None and name not in _OF_CPUS:
+                variables[str(name)] = str(value)
+                lines[str(name)] = document.line(*at, "env", number)
+        cpus = _cpus_of(document.get(*resources, "limits", "cpu"))
+        pod = replace(context, facts=_pod(context.facts, cpus), host=Host(), lines=lines)
+        yield from judge_launches(_launches(document, at, variables), pod)
         if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
             text = "no emptyDir of medium Memory is mounted at /dev/shm"
-            yield pod_shm.finding(there.at(document.line(*at), text))
+            yield pod_shm.finding(context.at(document.line(*at), text))
+
+
+_OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
+"""Variables that name CPUs: which ones a pod has only running shows."""
 
 
 def _ranks(document: Document) -> int | None:
@@ -193,43 +163,57 @@ def _ranks(document: Document) -> int | None:
     return number_of(str(document.get(*_RANKS[str(document.get("kind"))])))
 
 
-def _threads(
-    document: Document,
-    context: Context,
-    at: Path,
-    resources: Path,
-    variables: dict[str, str],
-) -> Iterator[Finding]:
-    line, ranks = document.line(*at, "env"), _ranks(document) or 0
-    asked = variables.get("OMP_NUM_THREADS")
-    if ranks > 1 and not asked:
-        text = f"{ranks} ranks in a pod and no OMP_NUM_THREADS: torchrun sets it to 1"
-        yield threads_unset.finding(context.at(line, text))
-    cpus, threads = _cpus_of(document.get(*resources, "limits", "cpu")), number_of(asked) or 0
-    if cpus is not None and ranks * threads > cpus:
-        text = f"{ranks} ranks × {threads} threads = {ranks * threads}, limits.cpu is {cpus:g}"
-        yield oversubscribed.finding(context.at(line, text))
+def _pod(facts: HostFacts, cpus: float) -> HostFacts:
+    """A machine with so many CPUs and these packages, of which nothing else is known."""
+    numbers = tuple(range(math.ceil(cpus)))
+    return replace(
+        facts,
+        cpu=replace(facts.cpu, isa=(), architecture=None),
+        topology=Topology(
+            cores=tuple(Core(cpus=(number,), socket=0, numa_node=None) for number in numbers),
+            online=numbers,
+            present=None,
+            allowed=numbers,
+            numa_nodes=(),
+        ),
+        limits=replace(facts.limits, cpu_quota=None, cpuset=None),
+        libraries=(),
+        launchers=(),
+        environment={},
+        network=Network(),
+    )
 
 
-def _command(
-    document: Document, context: Context, at: Path, variables: dict[str, str]
-) -> Iterator[Finding]:
-    """What the container starts, judged as a training command."""
+def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[TrainingCommand]:
+    """What the container starts, with the ranks and the variables that the operator gives it.
+
+    Where its command shows no training, torchrun with a script that is not known.
+    """
     words = [str(word) for key in ("command", "args") for word in document.items(*at, key)]
     try:
-        launches = read_launches(shell_line(words), context.name)
+        found = read_launches(shell_line(words), "")
     except UsageError:
-        return
-    line = document.line(*at, "command") or document.line(*at, "args")
-    workers = document.get(*_REPLICAS, "Worker", "replicas")
-    nodes = document.get("spec", "trainer", "numNodes")
-    several = _ranks(document) != 1 or bool(workers) or nodes not in (None, 1)
-    for launch in launches:
-        # Threads are the pod's business, judged above.
-        told = {**variables, **launch.environment}
-        environment = {**told, "OMP_NUM_THREADS": told.get("OMP_NUM_THREADS") or "1"}
-        here = replace(launch, environment=environment, line=line or 0, part=several)
-        yield from judge_launch(here, context)
+        found = ()
+    unseen = TrainingCommand(
+        launcher="torchrun",
+        options=(),
+        script="",
+        arguments=(),
+        words=(),
+        environment={"ACCELERATE_USE_CPU": "true"},  # its script may ask for it
+    )
+    workers = number_of(str(document.get(*_REPLICAS, "Worker", "replicas"))) or 0
+    nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
+    told = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
+    told |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
+    sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
+    for launch in found or (unseen,):
+        yield replace(
+            launch,
+            options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,
+            environment={**told, **variables, **launch.environment},
+            line=document.line(*at, "command") or document.line(*at, "args") or 0,
+        )
 
 
 def _shares_memory(document: Document, container: Path) -> bool:
@@ -240,12 +224,10 @@ def _shares_memory(document: Document, container: Path) -> bool:
     return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
 
 
-def _cpus_of(quantity: object) -> float | None:
-    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; None where it is none."""
+def _cpus_of(quantity: object) -> float:
+    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 where it is none."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
-    if match is None:
-        return None
-    return float(match[1]) / (1000 if match[2] else 1)
+    return float(match[1]) / (1000 if match[2] else 1) if match else 0
 
 
 CHECKS = checks_of(__name__)

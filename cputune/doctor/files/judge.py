@@ -1,0 +1,554 @@
+"""Judging a launch, whatever it is written in: its words, and what one of its ranks would see.
+
+The words are held against what the versions take. Then the launch becomes the facts of a rank: the
+variables that its launcher would set, and the CPUs that it may use. The checks of machines judge
+those, so that a fault has one name, in a shell, a file and a pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from packaging.version import Version
+
+from cputune import cpulist
+from cputune.cores import usable_cores
+from cputune.doctor.checks.launch import ranks_alone
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
+from cputune.facts import HostFacts
+from cputune.host import Host
+from cputune.probing.installed import dead_preloads
+from cputune.stack import LEAST_CCL_WORKERS, Versions, takes, versions_of, why_too_few_ccl_workers
+from cputune.stack.fit import ipex_torch
+from cputune.stack.tables import load
+from cputune.stack.uses import Fate, Word, vocabulary
+from cputune.training_command import TrainingCommand, number_of, value_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One file before one machine and the packages in its facts.
+
+    Attributes:
+        facts: of the machine that the launch will run on.
+        host: is asked for the files that the launch names.
+        here: whether the launch will run on that machine, so that its ranks are judged too.
+        parser: who reads the flags of its training script ("trainer": TrainingArguments, or "its
+            own"), where that is known.
+        lines: where the keys or the variables stand, in a file that has no lines of commands.
+    """
+
+    name: str
+    facts: HostFacts
+    host: Host
+    here: bool = True
+    parser: str | None = None
+    lines: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def versions(self) -> Versions:
+        """What the launch is judged by."""
+        return versions_of(self.facts)
+
+    @property
+    def accelerate(self) -> Version:
+        """The accelerate to judge by: the installed one, else today's."""
+        return self.versions.accelerate or load().era("today").versions["accelerate"]
+
+    @property
+    def read_by(self) -> str:
+        """``accelerate 1.15.0``, and that it is not installed, where it is not."""
+        absent = "" if self.versions.accelerate else " (not installed; today's stack)"
+        return f"accelerate {self.accelerate}{absent}"
+
+    def variables(self, launch: TrainingCommand) -> dict[str, str]:
+        """What reaches the launcher: the environment around us, as the file changes it."""
+        around = self.facts.environment if self.here else {}
+        kept = {
+            name: text
+            for name, text in around.items()
+            if not any(fnmatchcase(name, removed) for removed in launch.removed)
+        }
+        return {**kept, **launch.environment}
+
+    def text_of(self, path: str) -> str | None:
+        """The text of a file that the file names, where it can be read."""
+        for place in (path, posixpath.join(posixpath.dirname(self.name), path)):
+            with contextlib.suppress(OSError, ValueError):
+                return self.host.read_text(place)
+        return None
+
+    def at(self, line: int | None, text: str) -> str:
+        """``train.sh:12: text``; a line of ``lines`` that the text names goes before ``line``."""
+        named = (self.lines[word] for word in re.findall(r"\w+", text) if word in self.lines)
+        line = next(named, line)
+        text = re.sub(r"--(\w+)", lambda key: key[key[1] in self.lines], text)
+        return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"
+
+
+def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Iterator[Finding]:
+    """Every fault of these launches.
+
+    Of one behind a variable that is not known its arguments alone are judged: the variable may
+    hold any launcher.
+    """
+    known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
+    for launch in launches:
+        yield from _flags(launch, context)
+        if any(word.startswith("$") for word in launch.before):
+            continue
+        for judge in (_bf16, _backend, _accelerate, _ipexrun, _mpirun):
+            yield from judge(launch, context)
+        if context.here:
+            yield from _launcher(launch, context)
+            yield from _of_a_rank(launch, context, known)
+
+
+@fault("file-flag-refused", Severity.ERROR)
+def flag_refused() -> None:
+    """A flag that the installed versions refuse
+
+    Symptom: "unrecognized arguments", "invalid choice", or an error about a flag.
+
+    Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
+    --xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
+    1.12). ``cputune doctor --stack installed`` lists what these versions take.
+
+    Remedy: Write what the evidence says instead.
+
+    Source: huggingface/transformers#40784, huggingface/transformers#42852,
+    huggingface/accelerate#3883
+    """
+
+
+@fault("file-flag-ignored", Severity.WARNING)
+def flag_ignored() -> None:
+    """A flag that does nothing here
+
+    Symptom: the flag is given, and neither speed nor memory changes.
+
+    Cause: --fp16 trains in fp32 on a CPU, without a message. --use_ipex is taken by
+    transformers 4.53 to 4.56 and left to an accelerate that may not act on it.
+
+    Remedy: Take it out, or write what the evidence says instead.
+
+    Source: huggingface/transformers#40784
+    """
+
+
+TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
+"""Flags by which a script is known that parses TrainingArguments."""
+
+
+def _flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    """Flags of TrainingArguments that these versions refuse or ignore."""
+    for word, parser in faulty_words(launch, context):
+        notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
+        said = f"{word.spelling} is {word.state.value} by {word.reader}"
+        said = ": ".join(filter(None, (said, "; ".join(notes))))
+        if word.state is Fate.IGNORED:
+            yield flag_ignored.finding(context.at(launch.line, said))
+            continue
+        unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
+        severity = Severity.WARNING if unsure else None
+        yield flag_refused.finding(context.at(launch.line, said + unsure), severity=severity)
+
+
+def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Word, str]]:
+    """The flags that are refused or ignored, each with who reads it: trainer, or unknown."""
+    for word in vocabulary(context.versions):
+        flag, _, choice = word.spelling.partition(" ")
+        given = launch.argument(flag) if flag.startswith("--") else None
+        if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
+            continue
+        parser = reader_of(flag, launch, context)
+        off = not choice and not launch.switched_on(flag)
+        harmless = off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:]))
+        if parser != "its own" and not harmless:
+            yield word, parser
+
+
+def reader_of(flag: str, launch: TrainingCommand, context: Context) -> str:
+    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    if context.parser is not None:
+        return context.parser
+    text = context.text_of(launch.script)
+    if text is not None:
+        own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text)
+        parses = re.search("TrainingArguments|HfArgumentParser", text)
+        return "trainer" if parses and not own else "its own"
+    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
+    return "trainer" if example or _trains(launch) else "unknown"
+
+
+def _trains(launch: TrainingCommand) -> bool:
+    return any(launch.argument(name) is not None for name in TRAINER)
+
+
+@fault("file-use-cpu", Severity.ERROR)
+def use_cpu_missing() -> None:
+    """use_cpu is missing
+
+    Symptom: "Your setup doesn't support bf16/gpu".
+
+    Cause: bf16 without use_cpu means bf16 on a GPU.
+
+    Remedy: Write use_cpu: true in the file of accelerate, --cpu for accelerate launch, --use_cpu
+    for Trainer.
+
+    Source: huggingface/transformers#20445
+    """
+
+
+_YES = ("1", "true", "yes", "y", "on", "t")
+
+
+def _is_told_cpu(launch: TrainingCommand, context: Context) -> bool:
+    """Whether the launch asks for the CPU, in any of the ways that there are."""
+    inside = launch.inner or launch
+    options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
+    flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
+    set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower() in _YES
+    return set_so or flags or (inside.launcher == "accelerate" and options)
+
+
+def _precision(launch: TrainingCommand) -> str:
+    """The words that ask for a precision: ``--bf16``, ``--mixed_precision fp16``; else nothing."""
+    inside = launch.inner or launch
+    asked = inside.option("--mixed_precision") if inside.launcher == "accelerate" else None
+    if launch.switched_on("--bf16"):
+        return "--bf16"
+    return f"--mixed_precision {asked}" if asked in ("bf16", "fp16") else ""
+
+
+def _bf16(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    asked = _precision(launch)
+    told = _is_told_cpu(launch, context) or bool(context.facts.accelerators)
+    # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
+    if (
+        asked.endswith("bf16")
+        and not told
+        and not (launch.launcher == "accelerate" and launch.several)
+    ):
+        text = f"{asked} without --use_cpu means bf16 on a GPU, and is refused"
+        yield use_cpu_missing.finding(context.at(launch.line, text))
+
+
+@fault("file-backend", Severity.ERROR)
+def wrong_backend() -> None:
+    """This backend cannot work in this launch
+
+    Symptom: "Default process group has not been initialized", or "backend ccl is not available".
+
+    Cause: a backend in a run of one process is a ValueError. accelerate takes ccl only where
+    CCL_WORKER_COUNT is 1 or more.
+
+    Remedy: Name a backend only where there are several ranks.
+
+    Source: intel/torch-ccl#48, intel/llm-on-ray#242
+    """
+
+
+def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    backend = launch.argument("--ddp_backend")
+    numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if backend and launch.launcher == "python" and not (launch.part or numbered):
+        text = f"--ddp_backend {backend} in a run of one process is a ValueError"
+        yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+    few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
+    if backend == "ccl" and context.versions.oneccl is not None and few:
+        yield wrong_backend.finding(
+            context.at(launch.line, f"--ddp_backend ccl: {few}, and refuses"),
+            command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
+        )
+
+
+@fault("file-one-process", Severity.ERROR)
+def one_process() -> None:
+    """This launch starts one process, whatever num_processes says
+
+    Symptom: num_processes is 2, and one process trains.
+
+    Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
+    host file is named. 0.34.2 to 1.15.0 were tried.
+
+    Remedy: Name a host file (mpirun_config.mpirun_hostfile, --mpirun_hostfile: one line
+    'localhost' will do) beside distributed_type MULTI_CPU, or launch with mpirun or torchrun.
+
+    Source: huggingface/accelerate#2741
+    """
+
+
+def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
+        return
+    single = (launch.option("--distributed_type") or "").upper() in ("NO", "FALSE")
+    unnamed = launch.option("--mpirun_hostfile") is None
+    if launch.several and (single or unnamed) and not context.facts.accelerators:
+        missing = " without --mpirun_hostfile" if unnamed else ""
+        kind = ", --distributed_type NO" if single else ""
+        text = f"--num_processes {launch.total}{missing}{kind}"
+        yield one_process.finding(context.at(launch.line, text))
+    version = context.versions.accelerate
+    for option in load().accelerate.options if version is not None and launch.script else ():
+        if launch.option(option.name) is not None and not option.covers(version):
+            text = f"accelerate launch {option.name} is refused by accelerate {version}"
+            yield flag_refused.finding(context.at(launch.line, text))
+
+
+@fault("file-ipex-launch", Severity.ERROR)
+def ipex_launch() -> None:
+    """The launcher of IPEX cannot run
+
+    Symptom: "No module named intel_extension_for_pytorch", or an end at import.
+
+    Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.
+
+    Remedy: Launch with mpirun or torchrun; `cputune emit` writes the same binding.
+
+    Source: intel/intel-extension-for-pytorch#867
+    """
+
+
+def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    absent = "intel_extension_for_pytorch is not installed"
+    why = absent if context.versions.ipex is None else ipex_torch(context.versions)
+    if launch.launcher == "ipexrun" and why is not None:
+        yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
+
+
+_NOT_HYDRA = (
+    *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
+    *("--oversubscribe", "--rankfile"),
+)
+_NOT_OPENMPI = ("-f", "-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-env")
+REFUSED = {
+    "intelmpi": (*_NOT_HYDRA, "--report-bindings"),
+    "mpich": (*_NOT_HYDRA, "-perhost"),
+    "openmpi4": _NOT_OPENMPI,
+    "openmpi5": (*_NOT_OPENMPI, "-bind-to", "-map-by"),
+}
+"""Options that each dialect refuses; every one was tried with Intel MPI 2021.18, MPICH 5.0,
+Open MPI 4.1 and 5.0."""
+
+
+@fault("file-mpi-dialect", Severity.ERROR)
+def mpi_dialect() -> None:
+    """The mpirun that is here does not know these options
+
+    Symptom: "unrecognized argument x", or "mpirun was unable to find the specified
+    executable file" with a name that is an option.
+
+    Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x K=V,
+    --map-by ppr:P:node and --hostfile FILE. Each refuses the words of the other, and all of
+    them call their launcher mpirun.
+
+    Remedy: Write them in its dialect; `cputune emit --format mpirun` does.
+
+    Source: https://www.mpich.org/static/docs/latest/www1/mpiexec.html,
+    https://docs.open-mpi.org/en/main/man-openmpi/man1/mpirun.1.html
+    """
+
+
+@fault("file-openmpi-one-core", Severity.WARNING)
+def one_core_each() -> None:
+    """Open MPI binds each of these ranks to one core
+
+    Symptom: two ranks, both as slow as one thread.
+
+    Cause: with at most two ranks Open MPI binds to a core unless told otherwise, and all
+    the threads of a rank share it.
+
+    Remedy: Add --bind-to none, or --map-by ppr:P:node:pe=T for T cores each.
+
+    Source: open-mpi/ompi#13009, open-mpi/ompi#12900
+    """
+
+
+@fault("file-bound-twice", Severity.WARNING)
+def bound_behind() -> None:
+    """Ranks are bound twice
+
+    Symptom: all ranks share a few cores, or the second binding is refused.
+
+    Cause: numactl behind mpirun binds every rank to the same CPUs, inside what mpirun has
+    given it already.
+
+    Remedy: Keep one binder: mpirun's pinning, or numactl for each rank.
+
+    Source: deepspeedai/DeepSpeed#4531
+    """
+
+
+BINDERS = ("numactl", "taskset")
+
+
+def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    if launch.launcher != "mpirun":
+        return
+    launchers = context.facts.launchers if context.here else ()
+    found = (item.dialect for item in launchers if item.name in ("mpirun", "mpiexec"))
+    dialect = next(filter(None, found), "")
+    options = dict.fromkeys(word.partition("=")[0] for word in launch.options)
+    refused = [option for option in options if option in REFUSED.get(dialect, ())]
+    if refused:
+        text = f"{', '.join(refused)}: refused by {dialect}, which is the mpirun here"
+        yield mpi_dialect.finding(context.at(launch.line, text))
+    binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
+    binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
+    if dialect.startswith("openmpi") and launch.total in ("1", "2") and not binds:
+        text = f"mpirun -n {launch.total} without --bind-to"
+        yield one_core_each.finding(context.at(launch.line, text))
+    behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
+    if binder := next((name for name in behind if name in BINDERS), None):
+        text = f"{binder} behind mpirun binds every rank to the same CPUs"
+        yield bound_behind.finding(context.at(launch.line, text))
+
+
+@fault("file-launcher-missing", Severity.ERROR)
+def launcher_missing() -> None:
+    """A program of this launch is not installed
+
+    Symptom: "command not found".
+
+    Cause: mpirun, torchrun, numactl and the like belong to packages of their own. They are looked
+    for on PATH, and beside the Python that is examined.
+
+    Remedy: Install it, or launch with what is here (cputune emit writes such launches).
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+
+
+def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    """Programs are looked for on the live machine only: a recording knows a few of them."""
+    programs = [word for word in launch.before if word in (*BINDERS, "srun")]
+    for program in (*programs, launch.program) if context.host.live else ():
+        if "$" not in program and context.host.which(program) is None:
+            text = f"{program} is not there" if "/" in program else f"{program} is not on PATH"
+            yield launcher_missing.finding(context.at(launch.line, text))
+
+
+def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -> Iterator[Finding]:
+    """What the machine's checks find in a rank of this launch, and do not find without it."""
+    variables, options = _set_in_a_rank(launch, context)
+    kept = {name: text for name, text in variables.items() if "$" not in text}
+    unknown = [name for name in variables if name not in kept and name != "LD_PRELOAD"]
+    preload = _preload(variables, context.host)
+    kept |= {"LD_PRELOAD": preload} if preload else {}
+    topology = context.facts.topology
+    facts = replace(
+        context.facts,
+        topology=replace(topology, allowed=_bound_to(launch.before, topology.allowed)),
+        environment=kept,
+        preload_missing=dead_preloads(preload, context.host, context.facts),
+    )
+    for finding in (finding for check in MACHINE_CHECKS for finding in check(facts)):
+        if finding in known or finding.severity is Severity.ADVICE or finding.code in _MEANT:
+            continue
+        evidence, command = finding.evidence, finding.command
+        if any(name in evidence for name in unknown):
+            continue
+        for name, option in options.items():
+            evidence = evidence.replace(f"{name}={kept.get(name, '(unset)')}", option)
+            command = None if option[:1] == "-" and name in (command or "") else command
+        unsure = finding.code == ranks_alone.code and launch.script and not _trains(launch)
+        yield replace(
+            finding,
+            evidence=context.at(launch.line, evidence),
+            command=command,
+            severity=Severity.WARNING if unsure else finding.severity,
+        )
+
+
+_MEANT = ("one-core",)
+"""Faults of a machine that are meant where a launch asks for them: ``taskset -c 0``."""
+
+
+def _set_in_a_rank(
+    launch: TrainingCommand, context: Context
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
+    found, options = context.variables(launch), dict[str, str]()
+    launcher, cores = launch.launcher, len(usable_cores(context.facts))
+    batch = number_of(launch.environment.get("SLURM_NNODES")) or 1
+    machines = max(launch.machines, batch)
+    ranks = launch.ranks if machines == launch.machines else None
+    by_mpi = launcher == "mpirun"
+
+    def decide(name: str, option: str, value: str | None) -> None:
+        if value:
+            found[name], options[name] = value, option
+
+    precision = _precision(launch)
+    decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
+    if _is_told_cpu(launch, context):
+        found["ACCELERATE_USE_CPU"] = "true"
+    elif "ACCELERATE_USE_CPU" not in found:
+        missing = "--use_cpu is missing" if launcher == "accelerate" else "without --use_cpu"
+        options["ACCELERATE_USE_CPU"] = missing
+    if launcher == "torchrun":
+        if launch.total in ("auto", "cpu", "gpu"):
+            decide("PET_NPROC_PER_NODE", f"--nproc_per_node {launch.total}", launch.total)
+        address = launch.option("--rdzv_endpoint", "--master_addr")
+        address = address or found.get("PET_RDZV_ENDPOINT") or found.get("PET_MASTER_ADDR")
+        said = f"--master_addr {address}" if address else "no --master_addr"
+        decide("MASTER_ADDR", said, address or "127.0.0.1")
+        found["TORCHELASTIC_RUN_ID"] = "none"
+    elif launcher == "accelerate":
+        address = launch.option("--main_process_ip")
+        said = f"--main_process_ip {address}" if address else "no --main_process_ip"
+        decide("MASTER_ADDR", said, address or "127.0.0.1")
+        by_mpi = launch.option("--mpirun_hostfile") is not None
+        ranks = ranks if by_mpi else None
+        threads = launch.option("--num_cpu_threads_per_process")
+        decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
+        found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
+    elif by_mpi and launch.several and "OMP_NUM_THREADS" not in found:
+        decide("OMP_NUM_THREADS", f"{cores} threads (OMP_NUM_THREADS is unset)", str(cores))
+    if launch.host_file:
+        options["MASTER_ADDR"] = "-f"  # the first machine stands in the file
+    if launch.part or "RANK" in launch.environment:
+        found["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
+    if machines > 1:
+        found["GROUP_WORLD_SIZE"] = str(machines)
+    world = ranks * machines if ranks else number_of(launch.total) or 0
+    if by_mpi and world:
+        found |= {"PMI_RANK": "0", "PMI_SIZE": str(world)}
+    elif launcher == "torchrun" and world:
+        found |= {"RANK": "0", "WORLD_SIZE": str(world)}
+    if ranks and (by_mpi or launcher == "torchrun"):
+        found["LOCAL_WORLD_SIZE"] = str(ranks)
+    return found, options
+
+
+def _preload(variables: Mapping[str, str], host: Host) -> str:
+    """LD_PRELOAD with the variables in it filled in; nothing where only running would show it."""
+    outside = host.environment()
+    preload = re.sub(
+        r"\$\{?([A-Za-z_]\w*)\}?",
+        lambda found: variables.get(found[1]) or outside.get(found[1]) or found[0],
+        variables.get("LD_PRELOAD", ""),
+    )
+    return "" if "$?" in preload else preload
+
+
+def _bound_to(before: tuple[str, ...], allowed: tuple[int, ...]) -> tuple[int, ...]:
+    """The CPUs that numactl or taskset leave of the allowed ones; all where they do not say."""
+    names = [word.rpartition("/")[2] for word in before]
+    at = next((names.index(name) for name in BINDERS if name in names), len(names))
+    with contextlib.suppress(ValueError):
+        listed = cpulist.parse(
+            value_of(before[at:], "-C", "--physcpubind", "-c", "--cpu-list") or ""
+        )
+        return tuple(cpu for cpu in allowed if cpu in listed) or allowed
+    return allowed
+
+
+CHECKS = checks_of(__name__)
