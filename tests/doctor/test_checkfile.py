@@ -178,7 +178,6 @@ VARIABLES = (
     "OMP_THREAD_LIMIT=1 OMP_NUM_THREADS=2",
     "OMP_PROC_BIND=close",
     "GOMP_CPU_AFFINITY=0-3",
-    "TRANSFORMERS_CACHE=/cache",
     "ONEDNN_MAX_CPU_ISA=AVX2",
     "LD_PRELOAD=/a/libiomp5.so:/a/libgomp.so.1",
 )

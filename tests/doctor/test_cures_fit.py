@@ -166,6 +166,7 @@ def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, 
     facts = probe(machine(None, **shape, record={"packages": packages}))
     after = sourced(facts)
     assert cures(after) == {}
-    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
+    variables = f"MASTER_ADDR=10.0.0.7 OMP_NUM_THREADS={advised(after).threads}"
+    launch = f"{variables} mpirun -n {advised(after).ranks} python train.py --use_cpu"
     condemned = {finding.code for finding in check_file(launch, "run.sh", after)}
     assert "ranks-oversubscribed" not in condemned
