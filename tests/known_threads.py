@@ -156,8 +156,6 @@ THREADS = (
            packages(intel_extension_for_pytorch="2.8.0")),
     Thread("intel/torch-ccl#53", "bindings of another torch", "oneccl-torch-mismatch",
            packages(**{**IPEX_ERA, "oneccl_bind_pt": "2.3.0+cpu"})),
-    Thread("pypa/pip#10422", "a leftover ~orch", "package-leftover",
-           packages(**{"~orch": "2.1.0"})),
     # ranks that meet, or do not
     Thread("huggingface/accelerate#2741", "--num_processes 2 --cpu starts one",
            "accelerate-one-process"),

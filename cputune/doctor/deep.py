@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
@@ -21,10 +21,8 @@ from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fa
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
-from cputune.host.interpreter import ELSEWHERE
-from cputune.inside import limits_script
 from cputune.knobs.precision import native_precisions
-from cputune.stack import oneccl_module, versions_of
+from cputune.stack import Versions, oneccl_module, versions_of
 from cputune.stack.ways import both_ways
 
 LOOK_SECONDS = 120.0
@@ -41,7 +39,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     if facts.package("torch") is None:
         return (skipped.finding("torch is not installed"),)
     found: list[Finding] = []
-    for look in (imports, process, product, limits):
+    for look in (imports, product):
         try:
             found += look(facts, host)
         except OSError as error:
@@ -50,52 +48,60 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Import IPEX and the oneCCL bindings, where they are installed, each in a child."""
+    """Import torch and what is installed beside it, each library in a child of its own."""
     versions = versions_of(facts)
-    modules = ["intel_extension_for_pytorch"] if versions.ipex is not None else []
+    modules = ["transformers"] if facts.package("transformers") is not None else []
+    if versions.ipex is not None:
+        modules.append("intel_extension_for_pytorch")
     if versions.oneccl is not None:
         modules.append(oneccl_module(versions))
-    for module in modules:
-        code = f"import torch, {module}"
-        argv = (host.executable, "-c", ELSEWHERE + code)
-        done = host.run(Command(argv=argv, timeout_seconds=LOOK_SECONDS))
-        if done.returncode == 0:
-            continue
+    for module in modules or ["torch"]:
+        done = _run(host, "imports.py", "", *dict.fromkeys(("torch", module)))
+        lines = _told(done)
+        for line in lines:
+            if "error" in line:
+                said = f"import {line['module']}: {line['error']}: {line['said']}"
+                yield _import_failed(said, line["module"], versions)
+        loaded = [line for line in lines if "openmp" in line]
+        if done.returncode != 0 or not lines:
+            trying = next((line["trying"] for line in reversed(lines) if "trying" in line), "torch")
+            failed = partial(_import_failed, module=trying, versions=versions)
+            yield _ended(f"import {trying}", done, failed)
+        elif loaded:
+            yield from _of_process(facts, lines[0]["cpus"], loaded[0], loaded[-1])
+
+
+def _import_failed(said: str, module: str, versions: Versions) -> Finding:
+    remedy, command = None, None
+    if module not in ("torch", "transformers"):
         remedy, command = both_ways(versions)
-        if "libccl.so" in done.stderr:
-            remedy, command = "Source setvars.sh of the bindings.", None
-        said = f"python -c '{code}' {how_it_ended(done)}"
-        yield import_fails.finding(said, remedy=remedy, command=command)
+    if "libccl.so" in said:
+        remedy, command = "Source setvars.sh of the bindings.", None
+    return import_fails.finding(said, remedy=remedy, command=command)
 
 
-def process(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """The CPUs and the OpenMP runtimes of a process that imports torch and transformers."""
-    names = ["transformers"] if facts.package("transformers") is not None else []
-    done = _run(host, "process.py", *names)
-    told = _told(done)
-    before, after = told.get("affinity_before", ()), told.get("affinity_after")
-    if after is None:
-        yield from _died("importing torch", done)
-        return
+def _of_process(
+    facts: HostFacts, before: list[int], torch: dict[str, Any], last: dict[str, Any]
+) -> Iterator[Finding]:
+    """CPUs that importing torch took away, and the OpenMP runtimes after the last import."""
+    after, libraries = torch["cpus"], last["openmp"]
     if set(after) < set(before):
         binders = [name for name in BINDERS if value(facts, name)]
         text = f"CPUs {cpulist.render(before)} before import torch, {cpulist.render(after)} after"
         text += "".join(f"; {name}={value(facts, name)}" for name in binders)
         yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
-    libraries = told.get("openmp_all") or told.get("openmp_torch") or []
     if len(libraries) > 1:
-        others = [path for path in libraries if path not in told.get("openmp_torch", ())]
-        text = f"{len(libraries)} runtimes: {', '.join(libraries)}"
-        drop = f"Drop what brings {', '.join(others or libraries[1:])}."
-        yield several_openmp.finding(text, remedy=drop)
-    if "import_failed" in told:
-        yield import_fails.finding("import " + ": ".join(told["import_failed"]))
+        others = [path for path in libraries if path not in torch["openmp"]]
+        yield several_openmp.finding(
+            f"{len(libraries)} runtimes: {', '.join(libraries)}",
+            remedy=f"Drop what brings {', '.join(others or libraries[1:])}.",
+        )
 
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Multiply on one core: what oneDNN uses, and what bf16 brings."""
     done = _run(host, "product.py", ONEDNN_VERBOSE="1")
-    seconds = _told(done).get("seconds")
+    seconds = next((line["seconds"] for line in _told(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
         # the highest instruction set under which it works
         tried = (i for i in CURES if not _run(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode)
@@ -109,7 +115,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
         )
         return
     if seconds is None:
-        yield from _died("a matrix product", done)
+        yield _ended("a matrix product", done)
         return
     isa = re.search(r"^onednn_verbose.*,info,cpu,isa[:,](.*)$", done.stdout, re.MULTILINE)
     missing = _missing(facts, isa[1]) if isa else None
@@ -130,23 +136,9 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     )
 
 
-def limits(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """What all cores reach at most, in products and from memory."""
-    done = _run(host, limits_script())
-    reached = _told(done).get("limits")
-    if reached is None:
-        yield from _died("a measurement of all cores", done)
-        return
-    threads = "one thread" if reached["threads"] == 1 else f"{reached['threads']} threads"
-    yield reached_at_most.finding(
-        f"with {threads}: {reached['fp32']:.0f} GFLOP/s in fp32, "
-        f"{reached['bf16']:.0f} in bf16, {reached['memory']:.0f} GB/s from memory"
-    )
-
-
-def _run(host: Host, script: str | Path, *arguments: str, **variables: str) -> Completed:
-    """One look, in a child: a script of ours by its name, or any by its path."""
-    path = resources.files("cputune.doctor.looks").joinpath(str(script))
+def _run(host: Host, script: str, *arguments: str, **variables: str) -> Completed:
+    """Run one of our scripts in a child."""
+    path = resources.files("cputune.doctor.looks").joinpath(script)
     argv = (host.executable, str(path), *arguments)
     environment = {**host.environment(), **variables} if variables else None
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
@@ -161,23 +153,22 @@ def _missing(facts: HostFacts, isa: str) -> str | None:
     return None
 
 
-def _told(done: Completed) -> dict[str, Any]:
-    """What the child said, line by line; other lines are other programs'."""
-    told: dict[str, Any] = {}
+def _told(done: Completed) -> list[dict[str, Any]]:
+    """The lines of JSON that a child printed; other lines are other programs'."""
+    told = []
     for line in done.stdout.splitlines():
         with suppress(ValueError):
-            said = json.loads(line)
-            told.update(said if isinstance(said, dict) else {})
-    return told
+            told.append(json.loads(line))
+    return [line for line in told if isinstance(line, dict)]
 
 
-def _died(what: str, done: Completed) -> Iterator[Finding]:
+def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None = None) -> Finding:
+    """The finding of a child that ended before it had told everything."""
     if done.returncode in (0, None):
-        yield skipped.finding(f"{what} {how_it_ended(done)}")
-    elif done.returncode == -signal.SIGILL:
-        yield illegal_instruction.finding(f"{what} ended with SIGILL")
-    else:
-        yield import_fails.finding(f"{what} {how_it_ended(done)}")
+        return skipped.finding(f"{what} {how_it_ended(done)}")
+    if done.returncode == -signal.SIGILL:
+        return illegal_instruction.finding(f"{what} ended with SIGILL")
+    return (failed or import_fails.finding)(f"{what} {how_it_ended(done)}")
 
 
 def how_it_ended(done: Completed) -> str:
@@ -280,21 +271,6 @@ def bf16_ratio() -> None:
     Remedy: Train in the faster one: --bf16 --use_cpu, or neither.
 
     Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456
-    """
-
-
-@fault("deep-limits", Severity.ADVICE)
-def reached_at_most() -> None:
-    """What all cores reach at most
-
-    All threads that torch takes multiplied two matrices of 2048 × 2048 numbers, and
-    passed over memory that no cache holds (a = b + s * c). The best of some tries counts, so that
-    a neighbour lowers the numbers less. A training step comes to a part of it: its matrices are
-    smaller, and not all of it is products.
-
-    Remedy: Hold the speed of a training against it: `cputune tune` says how far it is from it.
-
-    Source: https://www.cs.virginia.edu/stream/ref.html (triad)
     """
 
 

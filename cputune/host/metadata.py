@@ -46,7 +46,7 @@ def read_distributions(
 ) -> tuple[Package, ...]:
     """The distributions on an import path, sorted by name; the first of each name counts.
 
-    What pip has left half removed stands among them as it lies there, ``~orch``.
+    What pip left half removed (``~orch``) is none.
 
     Args:
         paths: as in ``sys.path``; what is no directory is passed over.
@@ -59,7 +59,7 @@ def read_distributions(
         here: dict[str, list[str]] = {}
         for entry in shelf.names(path):
             stem, suffix = os.path.splitext(entry)
-            if suffix in _METADATA_FILES or entry.startswith("~"):
+            if suffix in _METADATA_FILES and not entry.startswith("~"):
                 here.setdefault(normal_name(stem.partition("-")[0]), []).append(entry)
         for name, entries in here.items():
             if name not in found:
@@ -93,9 +93,6 @@ class Disk:
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Package:
     """One distribution; of several in one place the one that was installed last."""
-    if name.startswith("~"):  # the metadata's name has the version
-        left, _, version = os.path.splitext(max(entries))[0].partition("-")
-        return Package(name=left, version=version or None, location=path)
     if len(entries) > 1:
         entries = sorted(entries, key=lambda entry: shelf.age(f"{path}/{entry}"))
     read = [_read_entry(shelf, path, name, entry) for entry in entries]

@@ -61,11 +61,6 @@ def padding_script() -> Path:
     return Path(__file__).with_name("padding.py")
 
 
-def limits_script() -> Path:
-    """What measures the limits of the cores, in a process of its own."""
-    return Path(__file__).with_name("machine_limits.py")
-
-
 def site_directory() -> Path:
     """The directory that, first on PYTHONPATH, makes every Python process report."""
     return Path(__file__).with_name("site")

@@ -45,7 +45,11 @@ def older() -> dict[str, Any]:
             {"facts": replace(CLEAN, cpu=replace(CLEAN.cpu, architecture="aarch64"))},
             "x86_64 on a, b; aarch64 on c",
         ),
-        ("hosts-cpu", older(), "Sapphire Rapids on a, b; Cascade Lake on c; not all of amx_bf16"),
+        (
+            "hosts-cpu",
+            older(),
+            "Cascade Lake on c. avx512_bf16: yes on a, b; no on c. amx_bf16",
+        ),
         (
             "hosts-cores",
             {"facts": replace(CLEAN, topology=topology(cores=24))},

@@ -182,7 +182,7 @@ def test_the_own_name_on_loopback_is_found_for_a_job_on_two_nodes(guest: Guest) 
 def test_shared_memory_that_is_full(guest: Guest) -> None:
     fill = 'fallocate --length "$(df --output=avail -B1 /dev/shm | tail -1)" /dev/shm/left'
     with changed(guest, fill, "rm /dev/shm/left"):
-        assert "shm-full" in codes(doctor(guest))
+        assert "shm-small" in codes(doctor(guest))
 
 
 def test_the_limit_of_processes(guest: Guest) -> None:

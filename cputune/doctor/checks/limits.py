@@ -210,43 +210,27 @@ OTHER_THREADS = 32
 
 @check("shm-small", Severity.WARNING)
 def shm_small(facts: HostFacts) -> Iterator[Finding]:
-    """/dev/shm is too small for DataLoader workers
+    """/dev/shm is too small for DataLoader workers, or full
 
     Symptom: "Bus error" or "unable to write to file </torch_…>" in a DataLoader worker.
 
     Cause: DataLoader workers pass batches through /dev/shm; oneCCL and Open MPI use it
-    between ranks. Docker's default is 64 MiB. A write when it is full kills the process.
+    between ranks. Docker's default is 64 MiB, and killed jobs leave files there (torch_…,
+    vader_segment…, psm_…). A write when it is full kills the process.
 
     Remedy: Give the container more shared memory: docker run --shm-size=1g, or in Kubernetes an
     emptyDir of medium Memory at /dev/shm; or train with --dataloader_num_workers 0.
 
     Source: pytorch/pytorch#16979
     """
-    size = facts.limits.shm_bytes
-    if size is not None and size < SHM_SMALL_BYTES:
-        yield shm_small.finding(
-            f"/dev/shm has {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
-        )
-
-
-@check("shm-full", Severity.WARNING)
-def shm_full(facts: HostFacts) -> Iterator[Finding]:
-    """/dev/shm is full
-
-    Symptom: "Bus error" in a DataLoader worker, although /dev/shm is large.
-
-    Cause: killed jobs leave files there (torch_…, vader_segment…, psm_…), which take up
-    memory until they are removed.
-
-    Remedy: Remove the files of jobs that have ended, or make /dev/shm larger.
-
-    Source: pytorch/pytorch#16979
-    """
     size, free = facts.limits.shm_bytes, facts.limits.shm_free_bytes
-    if size is not None and free is not None and free < SHM_SMALL_BYTES <= size:
-        yield shm_full.finding(
-            f"{free / MIB:.0f} of {size / MIB:.0f} MiB of /dev/shm are free, "
-            f"{SHM_NEEDED_BYTES / MIB:.0f} MiB are needed",
+    needed = f"{SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
+    if size is not None and size < SHM_SMALL_BYTES:
+        yield shm_small.finding(f"/dev/shm has {size / MIB:.0f} MiB, {needed}")
+    elif size is not None and free is not None and free < SHM_SMALL_BYTES:
+        yield shm_small.finding(
+            f"{free / MIB:.0f} of {size / MIB:.0f} MiB of /dev/shm are free, {needed}",
+            remedy="Remove the files of jobs that have ended, or make /dev/shm larger.",
             command="ls -lhS /dev/shm | head",
         )
 

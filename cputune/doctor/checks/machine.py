@@ -240,7 +240,6 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
 
 LITTLE_FREE_BYTES = 2 * GIB
-MANY_SOCKETS = 4
 
 
 @check("siblings-together", Severity.ADVICE)
@@ -261,28 +260,6 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
         yield siblings_together.finding(
             f"CPUs {cpulist.render(pairs[0])} are one core; "
             f"{cpulist.render(cpu for cpus in pairs for cpu in cpus)} are {len(pairs)} cores",
-            command=env.advised_launch(facts),
-        )
-
-
-@check("sockets-of-one-core", Severity.ADVICE)
-def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
-    """Every socket has one core
-
-    Symptom: one rank per socket, as guides advise, starts a rank on every CPU.
-
-    Cause: the virtual machine was defined with one core per socket, whatever the hardware
-    below it is.
-
-    Remedy: Ignore sockets here: one rank per NUMA node, with a thread per core.
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-    topology = facts.topology
-    sockets = topology.sockets
-    if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
-        yield sockets_of_one_core.finding(
-            f"{sockets} sockets with 1 core each; advised: {env.advised(facts).why}",
             command=env.advised_launch(facts),
         )
 

@@ -235,28 +235,6 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
         yield requirement_unmet.finding(broken.said, command=command)
 
 
-@check("package-leftover", Severity.WARNING)
-def package_leftover(facts: HostFacts) -> Iterator[Finding]:
-    """pip left a package half removed
-
-    Symptom: "WARNING: Ignoring invalid distribution ~orch", and two copies on the disk.
-
-    Cause: pip renames what it replaces to a name that begins with ``~``, and was ended before
-    it removed that. What lies beside it may be damaged too.
-
-    Remedy: Remove what is left, then install the package again.
-
-    Source: pypa/pip#10422
-    """
-    for package in facts.packages:
-        if package.name.startswith("~"):
-            place = f"{package.location or '.'}/{package.name}"
-            yield package_leftover.finding(
-                f"{place}*, version {package.version or 'unknown'}",
-                command=f"rm -r -- {shlex.quote(place)}*",
-            )
-
-
 @misfit("accelerate-torch", Severity.ERROR, lambda v: fit.declared(v, "accelerate", "torch"))
 def accelerate_torch() -> None:
     """accelerate needs a newer torch

@@ -114,6 +114,15 @@ def _limit(name: str, *, size: bool = False) -> Told:
     return told
 
 
+def _has(flag: str) -> Told:
+    return lambda facts: ("yes" if facts.cpu.has(flag) else "no") if facts.cpu.isa else None
+
+
+_PROCESSOR: Mapping[str, Told] = {
+    "": lambda facts: facts.cpu.codename or facts.cpu.model_name,
+    **{flag: _has(flag) for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16")},
+}
+
 _LIMITS: Mapping[str, Told] = {
     "CPU quota": _limit("cpu_quota"),
     "memory limit": _limit("memory_bytes", size=True),
@@ -197,8 +206,8 @@ def architecture() -> None:
     """
 
 
-@check("hosts-cpu", Severity.WARNING)
-def cpu(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+@differing("hosts-cpu", Severity.WARNING, _PROCESSOR)
+def cpu() -> None:
     """Processors of different kinds
 
     Symptom: adding a host makes training slower. Cause: all ranks wait for the slowest one.
@@ -211,14 +220,6 @@ def cpu(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds
     """
-    kind = difference(hosts, {"": lambda facts: facts.cpu.codename or facts.cpu.model_name})
-    isa = {host.name: f.cpu.isa for host in hosts if (f := host.facts) and f.cpu.isa}
-    every = {flag for flags in isa.values() for flag in flags}
-    some = sorted(flag for flag in every if not all(flag in flags for flags in isa.values()))
-    lacking = [name for name, flags in isa.items() if not set(some) <= set(flags)]
-    if kind or some:
-        flags = f"not all of {', '.join(some)} on {names_of(lacking)}" if some else ""
-        yield cpu.finding("; ".join(filter(None, (kind, flags))))
 
 
 @differing("hosts-cores", Severity.WARNING, {"": _shape})

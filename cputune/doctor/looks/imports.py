@@ -1,42 +1,69 @@
-"""Import what a script imports, as it would be imported there, and say where each comes from.
+"""Import modules, one after the other: where each comes from, and what it does to the process.
 
-Given: the folder that Python would search first, then names of modules. One line of JSON each.
+    python imports.py /home/you/project torch transformers
+
+Given: the folder that Python would search first ("" for none), then names of modules. Prints lines
+of JSON: the CPUs of the process, then of each module that it is tried and what came of it.
 """
 
+import contextlib
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 
+OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
+
 
 def tell(**facts: object) -> None:
-    """Print what came of one module."""
+    """Print what is known so far; a crash leaves it."""
     os.write(1, (json.dumps(facts) + "\n").encode())
+
+
+def openmp_libraries() -> list[str]:
+    """The OpenMP runtimes that are mapped into this process."""
+    found = set()
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.rstrip("\n").split(None, 5)[5:]
+            if path and OPENMP.search(path[0]):
+                found.add(os.path.realpath(path[0]))
+    return sorted(found)
 
 
 def look(name: str) -> None:
     """Import one module. What it prints goes to stderr; how it fails is told with the place."""
     try:
         module = importlib.import_module(name)
-    except BaseException as error:
+    except Exception as error:
         told = traceback.extract_tb(error.__traceback__)
         places = [f"{at.filename}:{at.lineno}" for at in told if at.filename != __file__]
         ours = [place for place in places if not place.startswith("<")]
         said, where = " ".join(str(error).split())[:300], ours[-1] if ours else ""
         tell(module=name, error=type(error).__name__, said=said, where=where)
         return
+    if name == "torch":
+        with contextlib.suppress(AttributeError):  # a torch.py of yours
+            module.ones(512, 512) @ module.ones(512, 512)  # starts the OpenMP threads
     version = getattr(module, "__version__", None)
-    path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    tell(module=name, path=path, version="" if version is None else str(version))
+    tell(
+        module=name,
+        path=getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None),
+        version="" if version is None else str(version),
+        cpus=sorted(os.sched_getaffinity(0)),
+        openmp=openmp_libraries(),
+    )
 
 
 def main() -> None:
     """Each module in turn."""
     folder, *names = sys.argv[1:]
-    sys.path[0] = folder
+    sys.path[:1] = [folder] if folder else []
     sys.stdout = sys.stderr
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    tell(cpus=sorted(os.sched_getaffinity(0)))
     for name in names:
         tell(trying=name)
         look(name)

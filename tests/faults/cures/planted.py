@@ -328,8 +328,6 @@ FAULTS: tuple[Fault, ...] = (
     package("transformers-accelerate", "accelerate 0.20.0", older("accelerate", "0.20.0")),
     package("package-version-unknown", "accelerate without a version", told_as("accelerate", None)),
     package("package-twice", "metadata of two accelerate", twice, ends=False),
-    package("package-leftover", "~ccelerate is left",
-            lambda made: (made.site / "~ccelerate-1.0.0.dist-info").mkdir(), ends=False),
     package("oneccl-torch-mismatch", "oneccl_bind_pt 2.8.0",
             lambda made: made.add("oneccl_bind_pt", "2.8.0"), ends=False),
     Fault(code="file-unreadable", name="default_config.yaml is no YAML", plant=configured("a: [1"),
