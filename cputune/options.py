@@ -258,27 +258,6 @@ class SecretKey:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mounted:
-    """Where pods have a volume claim; the job's own, for data and output, where none is named."""
-
-    path: str
-    claim: str | None = None
-    read_only: bool = False
-
-
-def _mounts(texts: Iterable[str]) -> tuple[Mounted, ...]:
-    found = []
-    for text in texts:
-        match = re.fullmatch(r"(?:([^:/]+):)?(/[^:]*)(:ro)?", text)
-        if match is None:
-            raise UsageError(
-                f"{text!r} is no mount", hint="--mount /mnt/data, or --mount CLAIM:/squad:ro"
-            )
-        found.append(Mounted(path=match[2], claim=match[1], read_only=bool(match[3])))
-    return tuple(found)
-
-
 def _labels(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in texts]
     for key, equals, _ in pairs:
@@ -320,20 +299,8 @@ class Cluster:
     job_name: str | None = option(None, "Name of the job on a cluster.")
     namespace: str | None = option(None, "Kubernetes namespace.")
     image: str | None = option(None, "Container image, e.g. registry.example.com/bert:1.")
-    base_image: str | None = option(None, "Image that the Dockerfile starts from.")
     pvc: str | None = option(None, "Volume claim for data and output.")
-    mounts: tuple[Mounted, ...] = option(
-        (),
-        "Where pods have the volume claim (default: /data), or a claim of yours.",
-        "--mount",
-        metavar="[CLAIM:]PATH[:ro]",
-        reads=_mounts,
-        repeated=True,
-    )
-    read_only_root: bool = option(False, "Pods write to their volumes and /tmp alone.")
-    service_account: str | None = option(None, "Service account of pods.")
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
-    shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
         (), "Nodes to run on.", metavar="LABEL=VALUE", reads=_labels, repeated=True
     )
@@ -358,7 +325,6 @@ class Cluster:
     )
     user_id: int | None = option(None, "User that pods run as. Default: 1000.")
     runtime: str | None = option(None, "ClusterTrainingRuntime of a TrainJob.")
-    trainer_version: str | None = option(None, "Kubeflow Trainer of the cluster. Default: 2.3.")
     time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time")
     partition: str | None = option(None, "Slurm partition.")
     account: str | None = option(None, "Slurm account.")

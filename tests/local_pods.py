@@ -12,12 +12,19 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from cputune.doctor.files.yaml_lines import Document
 from cputune.host import read_document
-from cputune.verifier.kubernetes import Manifest, at
 
+Manifest: TypeAlias = Mapping[str, Any]
 INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
 """What a pod's processes keep of our environment; a container would have its own of them."""
+
+
+def at(document: object, *path: str | int) -> Any:
+    """What lies at a path of keys and indexes, None where there is nothing."""
+    return Document(value=document).get(*path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

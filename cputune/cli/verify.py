@@ -59,7 +59,7 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
     show_default=True,
     help="Reaches the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
 )
-@click.option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
+@click.option("--submit", is_flag=True, help="Hand a Slurm job to the cluster.")
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
 @fail_if_slower
@@ -68,8 +68,8 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     """Hand launch files to their real consumers and say what those did.
 
     Scripts are run by their launchers for a few steps, and every rank says which CPUs,
-    threads and precision it really has; Kubernetes documents go through the SDK models,
-    the operators' rules and the API schema. Without FILE: launch/, or what lies here.
+    threads and precision it really has; Kubernetes documents go through the SDK models
+    and the operators' rules. Without FILE: launch/, or what lies here.
 
     Ends with 0 where everything passed, 1 where something failed or, with --fail-if-slower, lost
     more speed than that, 3 where something could not be checked.

@@ -20,11 +20,10 @@ from cputune.emitters.format import (
     LaunchJob,
 )
 from cputune.emitters.job import make_job, plan_job
-from cputune.emitters.kubeflow import PYTORCHJOB
+from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
-from cputune.emitters.trainjob import TRAINJOB
 from cputune.errors import UsageError
 from cputune.options import Cluster, SecretKey, Toleration, keywords_of
 from cputune.plan import Plan
@@ -62,7 +61,7 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
 
     ``result`` is what was tuned; None for the guide's plan on ``facts``. ``format`` is a name in
     ``FORMATS`` or ``PRINTED_FORMATS``, or "all". The keywords are the options of
-    ``cputune.EmitOptions``, and ``facts``, ``workload``, ``hosts``, ``python`` and ``networks``.
+    ``cputune.EmitOptions``, and ``facts``, ``workload``, ``hosts`` and ``python``.
 
     Raises UsageError for what cannot be written down as asked, and for what the doctor would
     condemn (``doctor --check-file``, ``--stack``) where the job runs.

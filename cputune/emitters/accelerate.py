@@ -153,10 +153,5 @@ ACCELERATE = Format(
     name="accelerate",
     write=emit_accelerate,
     main="accelerate.sh",
-    beside="`accelerate.yaml`, a host file (several ranks)",
-    fits="the same, and you use `accelerate launch`",
-    start="`launch/accelerate.sh`, on the first node",
-    known_by=r"\baccelerate[ .]+(commands\.)?launch\b",
     consumers=("bash", "launcher"),
-    script=True,
 )

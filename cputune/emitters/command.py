@@ -11,13 +11,12 @@ from pathlib import Path
 
 from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.judge import Context, faulty_words, one_process, reader_of
+from cputune.doctor.files.judge import one_process
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.inside import (
     carry_script,
@@ -26,9 +25,8 @@ from cputune.inside import (
     torch_script,
 )
 from cputune.plan import Plan
-from cputune.stack import Versions, backend_flags, ipex_use, uses, why_too_few_ccl_workers
+from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.stack.tables import parse
-from cputune.training_command import launch_of
 from cputune.workload import Workload, left_out
 
 RANK_SCRIPT = "rank.py"
@@ -122,43 +120,6 @@ def with_typed_batch(workload: Workload) -> Workload:
 
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}")
-
-
-def with_todays_flags(
-    workload: Workload, plan: Plan, facts: HostFacts, host: Host | None
-) -> tuple[Workload, tuple[str, ...]]:
-    """The user's own flags as the packages of these facts take them, and what was changed."""
-    launch = launch_of(("python", *workload.argv))
-    if workload.recipe is not None or launch is None:
-        return workload, ()
-    parser = parser_of(workload, host)
-    context = Context(name=workload.name, facts=facts, host=host or Host(), parser=parser)
-    words, changes = launch.arguments, list[str]()
-    for _ in range(ROUNDS):
-        now = replace(launch, arguments=words)
-        refused = [
-            word
-            for word, parser in faulty_words(now, context)
-            if word.state is uses.Fate.REFUSED and parser == "trainer"
-        ]
-        named = plan.world_size == 1 and now.argument("--ddp_backend") is not None
-        if named and reader_of("--ddp_backend", now, context) == "trainer":
-            refused.append(OF_ONE_RANK)
-        for word in refused:
-            words, change = uses.exchanged(words, word)
-            changes.append(change)
-    argv = workload.argv[: len(workload.argv) - len(launch.arguments)] + words
-    return replace(workload, argv=argv), tuple(changes)
-
-
-ROUNDS = 3
-"""``--xpu_backend ccl`` becomes ``--ddp_backend ccl``, and that ``--ddp_backend gloo``."""
-OF_ONE_RANK = uses.Word(
-    spelling="--ddp_backend",
-    state=uses.Fate.REFUSED,
-    reader="transformers",
-    why="one rank speaks to nobody, and naming a backend is a ValueError",
-)
 
 
 def parser_of(workload: Workload, host: Host | None) -> str | None:

@@ -73,8 +73,5 @@ ENV = Format(
     name="env",
     write=emit_env,
     main="env.sh",
-    beside="nothing",
-    fits="a way of starting ranks of your own",
-    start='`eval "$(cputune emit -f env)"`',
     printed=True,
 )

@@ -11,7 +11,7 @@ from cputune.documents import plain
 from cputune.emitters.promise import Promise
 from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Network
+from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.options import Cluster, EmitOptions
 from cputune.plan import Plan
@@ -73,8 +73,6 @@ class Emission(EmitOptions):
         hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
         python: path of the interpreter that trains; the scripts take it where it exists and PYTHON
             names no other. By default ``python3``.
-        networks: of the hosts by name, as ``doctor --hosts`` saw them: the interface between them
-            is chosen by these, where ``cluster`` names none.
         host: is asked for the training script, which tells who reads its flags; without one the
             script's name and flags do.
     """
@@ -83,7 +81,6 @@ class Emission(EmitOptions):
     workload: Workload | None = None
     hosts: tuple[Node, ...] = ()
     python: str | None = None
-    networks: Mapping[str, Network] | None = None
     host: Host | None = None
 
 
@@ -176,25 +173,14 @@ class Format:
     Attributes:
         name: what ``--format`` takes.
         main: the file to start or submit.
-        beside: what lies beside it, apart from rank.py; for the page.
-        fits: what a cluster has where people take this format; for the page.
-        start: the command that starts or submits it; for the page.
         write: turns a job into its files, the main one first. Raises UsageError.
-        known_by: a pattern by which a file that says nothing of itself is known again, in the
-            code of a script or in the text of a document.
         consumers: who takes its main file, by their names in ``cputune.verifier``, readers
             before runners.
-        script: whether the main file is a script for bash.
         printed: whether it is read from the output and launches nothing.
     """
 
     name: str
     main: str
-    beside: str
-    fits: str
-    start: str
     write: Callable[[LaunchJob], tuple[EmittedFile, ...]]
-    known_by: str | None = None
     consumers: tuple[str, ...] = ()
-    script: bool = False
     printed: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.format import LaunchJob
-from cputune.emitters.promise import Scale, count, is_extrapolated
+from cputune.emitters.promise import count, global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
 from cputune.facts import HostFacts
 from cputune.plan import Plan
@@ -104,19 +104,18 @@ def _version() -> str:
 
 def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
     """Of a job on several nodes, or on others than were measured: who takes how many samples."""
-    now = Scale.of(plan, workload)
+    now = scale(plan, workload)
     if result is None or not is_extrapolated(result, plan):
-        return (f"Batch: {now.describe()}.",) if plan.nodes > 1 else ()
-    before = Scale.of(result.best.plan, result.workload)
+        return (f"Batch: {now}.",) if plan.nodes > 1 else ()
     lines = [
-        f"Measured: {before.describe()}.",
-        f"Extrapolated: {now.describe()}. Nothing was measured on {count(now.nodes, 'node')}: "
+        f"Measured: {scale(result.best.plan, result.workload)}.",
+        f"Extrapolated: {now}. Nothing was measured on {count(plan.nodes, 'node')}: "
         "neither speed, nor memory, nor the network between them.",
     ]
-    batches = (before.global_batch_size, now.global_batch_size)
-    if None not in batches and batches[0] != batches[1]:
+    before, after = global_batch(result.best.plan, result.workload), global_batch(plan, workload)
+    if None not in (before, after) and before != after:
         lines.append(
-            f"The global batch is {batches[1]} in place of the {batches[0]} that were measured, as "
+            f"The global batch is {after} in place of the {before} that were measured, as "
             "was asked for: that is another training, and its learning rate may have to follow."
         )
     return tuple(lines)

@@ -20,7 +20,6 @@ from cputune.emitters.command import (
     refuse_impossible,
     refuse_unchosen_batch,
     training_command,
-    with_todays_flags,
     with_typed_batch,
 )
 from cputune.emitters.format import (
@@ -28,8 +27,7 @@ from cputune.emitters.format import (
     Emission,
     LaunchJob,
 )
-from cputune.emitters.header import scale_lines
-from cputune.emitters.promise import Promise, Scale, is_extrapolated
+from cputune.emitters.promise import Promise, global_batch, is_extrapolated
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
@@ -98,7 +96,6 @@ def _job(
     chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     target = target_facts(facts, chosen)
-    workload, changed = with_todays_flags(workload, plan, target, asked.host)
     workload = with_typed_batch(workload)
     try:
         way = carried(workload, plan, chosen)
@@ -107,7 +104,7 @@ def _job(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
     refuse_unchosen_batch(workload, plan, way)
-    scale = scale_lines(result, plan, workload)
+    scale = header.scale_lines(result, plan, workload)
     told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
     said = (*told, *scale)
     interface, of_network = interface_of(asked, plan, result, hosts)
@@ -120,7 +117,7 @@ def _job(
         companions=companions(workload, command, way),
         header=said,
         promise=promise(plan, workload, result, way.variables, hosts),
-        notes=(*changed, *notes, *of_network),
+        notes=(*notes, *of_network),
         threads_per_core=_count(host, "threads_per_core")
         or (1 if facts is None else facts.topology.threads_per_core),
         physical_cores=_count(host, "physical_cores"),
@@ -179,7 +176,7 @@ def promise(
         environment=dict(variables),
         hosts=tuple(str(node.name) for node in hosts) if plan.nodes > 1 else (),
         samples_per_second=result.best.samples_per_second if result and believed else None,
-        global_batch_size=Scale.of(plan, workload).global_batch_size,
+        global_batch_size=global_batch(plan, workload),
         sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
         training=workload.training if keeps else None,
     )
@@ -242,18 +239,23 @@ def interface_of(
 ) -> tuple[str | None, tuple[str, ...]]:
     """The interface's name, None where each layer may choose by itself; and notes.
 
-    It is the one that the user names, else the one on which these very hosts were measured. Else it
-    is chosen by what the doctor saw of the hosts; by this machine alone only where its own name
-    leads to itself, so that gloo would fail.
+    It is the one that the user names, else the one on which these very hosts were measured. Else
+    this machine's, where it is one of the hosts and its own name leads to itself: gloo would
+    announce that address.
 
-    Raises UsageError for a name that is none, that leads nowhere, or that a host does not have.
+    Raises UsageError for a name that is none, that leads nowhere, or that this machine lacks.
     """
-    named = asked.cluster.interface if asked.cluster is not None else None
-    here, seen = None if asked.facts is None else asked.facts.network, asked.networks or {}
-    own = {node.name: here for node in hosts if here is not None and is_here(node, here)}
+    named = None if asked.cluster is None else asked.cluster.interface
+    here = None if asked.facts is None else asked.facts.network
+    own = next((node.name for node in hosts if here is not None and is_here(node, here)), None)
     if named is not None:
         name = checked(named, nodes=plan.nodes)
-        _refuse_missing(name, {**own, **seen}, hosts)
+        if own and here and here.links is not None and here.link(name) is None:
+            there = ", ".join(link.name for link in here.links if is_usable(link))
+            raise UsageError(
+                f"{own} has no interface that is called {name!r}",
+                hint=f"it has {there}" if there else "none there leads to other hosts",
+            )
         return name, ()
     if plan.nodes == 1 or not hosts:
         return None, ()
@@ -261,39 +263,17 @@ def interface_of(
         found = interface_named(plan) or result.interface
         if found:
             return checked(found, nodes=plan.nodes), ()
-    loopback = None if here is None or not own else loopback_name(here)
-    if not (seen or loopback):
+    loopback = None if here is None or own is None else loopback_name(here)
+    if here is None or own is None or loopback is None:
         return None, ()
-    networks = seen or own
-    known = {node.name: networks[node.name] for node in hosts if node.name in networks}
-    chosen = choose_interface(list(known.items()))
-    why = chosen.why
-    if not known:
-        why = f"the doctor saw {', '.join(seen)}, and none of these hosts"
-    elif not seen:
-        why = (
-            f"/etc/hosts gives {next(iter(own))} its own name as {loopback}, which gloo would "
-            f"announce, and no other node can reach; {why}"
-        )
+    chosen = choose_interface([(own, here)])
+    why = (
+        f"/etc/hosts gives {own} its own name as {loopback}, which gloo would announce, and no "
+        f"other node can reach; {chosen.why}"
+    )
     if chosen.name is None:
         return None, (f"No interface is named: {why} (--interface NAME).",)
-    unseen = [node.name for node in hosts if node.name not in known]
-    but = f"; {', '.join(unseen)} was not seen (`cputune doctor --hosts`)" if unseen else ""
-    other = "--interface NAME takes another"
-    return chosen.name, (f"Interface {chosen.name}: {why}{but} ({other}).",)
-
-
-def _refuse_missing(asked: str, known: Mapping[str, Network], hosts: tuple[Node, ...]) -> None:
-    """Raise UsageError where a host that is known has no such interface."""
-    for host, network in known.items():
-        if not any(node.name == host for node in hosts):
-            continue
-        if network.links is not None and network.link(asked) is None:
-            there = ", ".join(link.name for link in network.links if is_usable(link))
-            raise UsageError(
-                f"{host} has no interface that is called {asked!r}",
-                hint=f"it has {there}" if there else "none there leads to other hosts",
-            )
+    return chosen.name, (f"Interface {chosen.name}: {why} (--interface NAME takes another).",)
 
 
 def is_here(node: Node, network: Network) -> bool:

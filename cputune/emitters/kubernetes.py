@@ -1,46 +1,48 @@
-"""Shared by the Kubernetes formats: the pod, its resources, names, users, secrets and quoting.
+"""``pytorchjob`` and ``trainjob``: a document for an operator of Kubeflow, and what lies beside it.
 
-CPU numbers mean nothing in a container, so nothing here promises any: a pod of the
-Guaranteed class with whole CPUs may get some of its own (kubelet's static CPU manager),
-and rank.py cuts those into shares; without them ranks are not bound. The security contexts are
-those of the ``restricted`` Pod Security Standard
+Both say the same of their pods. CPU numbers mean nothing in a container, so nothing here promises
+any: a pod of the Guaranteed class with whole CPUs may get some of its own (kubelet's static CPU
+manager), and rank.py cuts those into shares; without them ranks are not bound. The security
+contexts are those of the ``restricted`` Pod Security Standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
+
+The steps beside a document are those of
+https://huggingface.co/docs/transformers/perf_train_cpu_many, build, submit, watch, fetch, delete,
+as a script with one word for each.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import shlex
-from pathlib import PurePosixPath
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
-from cputune.emitters import shell
+from cputune import placing
+from cputune.emitters import header, shell, words
 from cputune.emitters.command import RANK_SCRIPT, READ
-from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
+from cputune.emitters.container import (
+    CONSTRAINTS,
+    PLACE_SCRIPT,
+    PRELOAD,
+    WORKSPACE,
+    constraints,
+    dockerfile,
+    preloads,
+    user_id,
+)
+from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
-from cputune.emitters.words import Manifest, VariableName, YamlScalar
-from cputune.errors import UsageError
-from cputune.options import Mounted, SecretKey, Toleration
+from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
+from cputune.options import SecretKey, Toleration
 from cputune.stack import Versions, oneccl_module
-from cputune.stack.fit import pythons_for
-
-USER = 1000
-"""Of the image, too: torch asks for the name of its user, so the image has to know the number."""
 
 TTL_SECONDS = 7 * 24 * 3600
-"""After how long a job that is done is deleted."""
+"""After how long a PyTorchJob that is done is deleted."""
 
 HUB_TOKEN = "HF_TOKEN"
-
-WORKSPACE = "/workspace"
 DATA = "/data"
-"""Where the job's own claim is mounted, unless ``--mount`` says another place."""
-
-PRELOAD = "/opt/preload"
-"""Where the Dockerfile links the libraries that a plan preloads."""
-
-BASE = "python:{python}-slim-bookworm"
-PYTHON = "3.11"
-"""The Python of an image, where all packages have wheels for it."""
+"""Where pods have the job's volume claim."""
 
 UNPROMISED = (
     "CPU numbers mean nothing in a container: ranks are bound only where the kubelet gives the "
@@ -53,16 +55,75 @@ WISHES = (
 )
 
 
+def pytorchjob(job: LaunchJob) -> Manifest:
+    """A PyTorchJob of Kubeflow's training operator 1.9, as data.
+
+    nprocPerNode is always written, as a string: unset means "auto", one process for each CPU.
+    Master and workers, without an elastic policy: worker-only jobs have no MASTER_ADDR, and
+    ``minReplicas: 1`` trains on a subset after 30 s, silently.
+    """
+    program = {
+        "image": YamlScalar(image(job)),
+        "imagePullPolicy": "IfNotPresent",
+        **program_of(job),
+        "resources": resources(job),
+    }
+    template = pod(job, "pytorch", program, automountServiceAccountToken=False)
+    replicas = {"Master": 1} | ({"Worker": job.plan.nodes - 1} if job.plan.nodes > 1 else {})
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata(job, job_name(job)),
+        "spec": {
+            "nprocPerNode": YamlScalar(job.plan.processes_per_node),
+            "runPolicy": {
+                "cleanPodPolicy": "None",
+                "backoffLimit": 0,
+                "ttlSecondsAfterFinished": TTL_SECONDS,
+            },
+            "pytorchReplicaSpecs": {
+                kind: {"replicas": count, "restartPolicy": "Never", "template": template}
+                for kind, count in replicas.items()
+            },
+        },
+    }
+
+
+def trainjob(job: LaunchJob) -> Manifest:
+    """A TrainJob of Kubeflow Trainer 2.2 or later on a torch runtime, as data.
+
+    numProcPerNode is always written: unset it means one process for each CPU. Names that begin with
+    PET_ are the runtime's own. Volumes reach the pods through a runtime patch; the torch runtimes
+    call both their job and their container ``node``
+    (``pkg/apis/trainer/v1alpha1/trainjob_types.go``).
+    """
+    patched = [{"name": "node", "template": {"spec": {"template": pod(job, "node", {})}}}]
+    spec = {"template": {"spec": {"replicatedJobs": patched}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata(job, job_name(job)),
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "ClusterTrainingRuntime",
+                "name": YamlScalar(job.cluster.runtime or "torch-distributed"),
+            },
+            "trainer": {
+                "image": YamlScalar(image(job)),
+                "numNodes": job.plan.nodes,
+                "numProcPerNode": job.plan.processes_per_node,
+                **program_of(job),
+                "resourcesPerNode": resources(job),
+            },
+            "runtimePatches": [{"manager": "cputune", "trainingRuntimeSpec": spec}],
+        },
+    }
+
+
 def image(job: LaunchJob) -> str:
     """The image's reference, or a visible placeholder."""
     return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
-
-
-def base_image(job: LaunchJob) -> str:
-    """What the Dockerfile starts from: the usual Python, else the newest that has all wheels."""
-    fitting = pythons_for(Versions.from_names(job.versions))
-    usual = PYTHON if PYTHON in fitting or not fitting else fitting[-1]
-    return job.cluster.base_image or BASE.format(python=usual)
 
 
 def namespace(job: LaunchJob) -> str:
@@ -77,16 +138,6 @@ def claim(job: LaunchJob) -> str:
 def secret(job: LaunchJob) -> str:
     """The Secret that holds what was left out of the training command, and the hub's token."""
     return f"{job_name(job)}-secrets"
-
-
-def user_id(job: LaunchJob) -> int:
-    """The number of the user that trains. Raises UsageError for root."""
-    given = job.cluster.user_id
-    if given is not None and not 0 < given < 1 << 31:
-        raise UsageError(
-            f"no pod runs as the user {given}", hint="--user-id 1000, or another but 0"
-        )
-    return given or USER
 
 
 def memory(job: LaunchJob) -> str:
@@ -114,42 +165,49 @@ def metadata(job: LaunchJob, name: str) -> Manifest:
     }
 
 
-def pod_metadata(job: LaunchJob) -> Manifest:
-    """A mesh's sidecar would keep a finished pod running, and catches the ranks' traffic."""
-    annotations = {"sidecar.istio.io/inject": YamlScalar("false")}
-    return {"labels": labels(job), "annotations": annotations}
-
-
 def labels(job: LaunchJob) -> dict[str, YamlScalar]:
     """Whose a thing is: the labels that Kubernetes recommends."""
     known = {"name": job_name(job), "component": "training", "managed-by": "cputune"}
     return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
 
 
-def pod(job: LaunchJob, name: str, program: Manifest) -> Manifest:
-    """The template of a pod that trains in one container: what is started in it, and its limits.
+def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
+    """The template of a pod that trains in one container: its volumes, its user, its nodes.
 
-    ``program`` are its command, arguments, variables and resources.
+    ``program`` is what the container starts, where the document does not say it elsewhere; ``more``
+    are fields of the pod. A mesh's sidecar would keep a finished pod running, and catches the
+    ranks' traffic. Volumes are the claim, and a /dev/shm that may grow up to the pod's memory.
     """
+    cluster = job.cluster
     container = {
         "name": name,
-        "image": YamlScalar(image(job)),
-        "imagePullPolicy": "IfNotPresent",
         **program,
-        "volumeMounts": mounts(job),
-        "securityContext": of_container(job),
+        "volumeMounts": [
+            {"name": "data", "mountPath": DATA},
+            {"name": "dshm", "mountPath": "/dev/shm"},
+        ],
+        "securityContext": SECURITY_OF_CONTAINER,
     }
-    spec = {
-        "automountServiceAccountToken": False,
-        "securityContext": of_pod(job),
+    spec: Manifest = {
+        **more,
+        "securityContext": security_of_pod(job),
         "containers": [container],
-        "volumes": volumes(job),
-        **scheduling(job),
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": YamlScalar(claim(job))}},
+            {"name": "dshm", "emptyDir": {"medium": "Memory"}},
+        ],
     }
-    return {"metadata": pod_metadata(job), "spec": spec}
+    if cluster.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": YamlScalar(name)} for name in cluster.pull_secrets]
+    if cluster.tolerations:
+        spec["tolerations"] = [_toleration(one) for one in cluster.tolerations]
+    if cluster.node_selector:
+        spec["nodeSelector"] = {key: YamlScalar(value) for key, value in cluster.node_selector}
+    annotations = {"sidecar.istio.io/inject": YamlScalar("false")}
+    return {"metadata": {"labels": labels(job), "annotations": annotations}, "spec": spec}
 
 
-def of_pod(job: LaunchJob) -> Manifest:
+def security_of_pod(job: LaunchJob) -> Manifest:
     """Not root; the volume belongs to the group of the user."""
     user = user_id(job)
     return {
@@ -162,25 +220,10 @@ def of_pod(job: LaunchJob) -> Manifest:
     }
 
 
-def of_container(job: LaunchJob) -> Manifest:
-    """Nothing that a training needs."""
-    found: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    return found | ({"readOnlyRootFilesystem": True} if job.cluster.read_only_root else {})
-
-
-def scheduling(job: LaunchJob) -> Manifest:
-    """Account, pull secrets, tolerations and node labels: only those that were given."""
-    cluster = job.cluster
-    found: Manifest = {}
-    if cluster.service_account is not None:
-        found["serviceAccountName"] = YamlScalar(cluster.service_account)
-    if cluster.pull_secrets:
-        found["imagePullSecrets"] = [{"name": YamlScalar(name)} for name in cluster.pull_secrets]
-    if cluster.tolerations:
-        found["tolerations"] = [_toleration(one) for one in cluster.tolerations]
-    if cluster.node_selector:
-        found["nodeSelector"] = {key: YamlScalar(value) for key, value in cluster.node_selector}
-    return found
+SECURITY_OF_CONTAINER: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 def _toleration(one: Toleration) -> Manifest:
@@ -196,6 +239,22 @@ def resources(job: LaunchJob) -> Manifest:
     return {"requests": amount, "limits": dict(amount)}
 
 
+def program_of(job: LaunchJob) -> Manifest:
+    """What a pod is started with: torchrun, which starts rank.py for each rank.
+
+    Where oneCCL is used its setvars.sh comes first.
+    """
+    command = [YamlScalar("torchrun")]
+    if job.plan.backend == "ccl":
+        module = oneccl_module(Versions.from_names(job.versions))
+        find = shlex.quote(shell.FIND_SETVARS.format(module=module))
+        source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
+        command = [escape(word) for word in ("bash", "-c", source, "torchrun")]
+    rank = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch", "--bind", f"pod={pod_cpus(job)}"]
+    arguments = [*map(YamlScalar, [*rank, "--"]), *map(_inside, job.command)]
+    return {"command": command, "args": arguments, "env": environment(job)}
+
+
 def escape(word: str) -> YamlScalar:
     """A word of a command or value of a variable: the kubelet expands ``$(NAME)``, ``$$`` is $.
 
@@ -204,137 +263,58 @@ def escape(word: str) -> YamlScalar:
     return YamlScalar(word.replace("$", "$$"))
 
 
-def environment(job: LaunchJob) -> list[Manifest]:
-    """The plan's variables, libraries by their places in the image; secrets come from a Secret.
-
-    What is downloaded from the hub stays on the volume. CPU numbers rank.py finds out.
-    """
-    values: dict[str, str] = dict(shell.variables(job, pods=True).items())
-    values["HF_HOME"] = f"{data(job)}/huggingface"
-    if job.cluster.read_only_root:
-        values["HOME"] = "/tmp"
-    if "LD_PRELOAD" in values:
-        values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
-    values.pop("CCL_WORKER_AFFINITY", None)
-    plain = [{"name": VariableName(name), "value": escape(text)} for name, text in values.items()]
-    return [*plain, *secret_variables(job)]
-
-
-def preloads(job: LaunchJob) -> tuple[str, ...]:
-    """What the plan preloads, by name."""
-    names = (job.plan.allocator, job.plan.openmp)
-    return tuple(name for name in names if name != "default")
-
-
-def secret_variables(job: LaunchJob) -> list[Manifest]:
-    """Variables from Secrets: those of the command, those that were named, the hub's token.
-
-    The pod starts without the token where the Secret has none: public models need it not.
-    """
-    named = {one.variable: one for one in job.cluster.secret_variables}
-    for name in job.workload.secrets:
-        named.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
-    token = SecretKey(variable=HUB_TOKEN, secret=secret(job), key=HUB_TOKEN)
-    found = [_from_secret(one) for one in named.values()]
-    return found if HUB_TOKEN in named else [*found, _from_secret(token, optional=True)]
-
-
-def _from_secret(one: SecretKey, *, optional: bool = False) -> Manifest:
-    reference: Manifest = {"name": YamlScalar(one.secret), "key": YamlScalar(one.key)}
-    if optional:
-        reference["optional"] = True
-    return {"name": VariableName(one.variable), "valueFrom": {"secretKeyRef": reference}}
-
-
-def program(job: LaunchJob) -> Manifest:
-    """What a pod that trains is started with: torchrun, which starts rank.py for each rank."""
-    words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
-    words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    arguments = [*map(YamlScalar, words), *(inside(job, word) for word in job.command)]
-    return {"command": _command(job), "args": arguments, "env": environment(job)}
-
-
-def _command(job: LaunchJob) -> list[YamlScalar]:
-    """torchrun; where oneCCL is used, after its setvars.sh."""
-    if job.plan.backend != "ccl":
-        return [YamlScalar("torchrun")]
-    module = oneccl_module(Versions.from_names(job.versions))
-    find = shlex.quote(shell.FIND_SETVARS.format(module=module))
-    source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
-    return [escape(word) for word in ("bash", "-c", source, "torchrun")]
-
-
-def inside(job: LaunchJob, word: Word) -> YamlScalar:
+def _inside(word: Word) -> YamlScalar:
     """A word of a command with the path that it names in the image, or on the volume."""
     if isinstance(word, Secret):
         return YamlScalar(escape(word.before) + f"$({word.variable})")
     if isinstance(word, Beside):
         return escape(f"{WORKSPACE}/{word.name}")
     if isinstance(word, Output):
-        return escape(word.before + written(job, word.name))
+        return escape(word.before + written(word.name))
     return escape(word)
 
 
-def volumes(job: LaunchJob) -> list[Manifest]:
-    """The job's own claim, those of the user, /dev/shm, and /tmp where the rest is read-only."""
-    shm = job.cluster.shm or f"{job.plan.processes_per_node}Gi"
-    claims = {"data": claim(job), **{name: one.claim or "" for name, one in _others(job)}}
-    found: list[Manifest] = [
-        {"name": name, "persistentVolumeClaim": {"claimName": YamlScalar(of)}}
-        for name, of in claims.items()
+def environment(job: LaunchJob) -> list[Manifest]:
+    """The plan's variables, libraries by their places in the image; secrets come from a Secret.
+
+    What is downloaded from the hub stays on the volume. CPU numbers rank.py finds out. The pod
+    starts without the hub's token where the Secret has none: public models need it not.
+    """
+    values: dict[str, str] = dict(shell.variables(job, pods=True).items())
+    values["HF_HOME"] = f"{DATA}/huggingface"
+    if "LD_PRELOAD" in values:
+        values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
+    values.pop("CCL_WORKER_AFFINITY", None)
+    plain = [{"name": VariableName(name), "value": escape(text)} for name, text in values.items()]
+    named = {one.variable: one for one in job.cluster.secret_variables}
+    for name in (*job.workload.secrets, HUB_TOKEN):
+        named.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
+    optional = {HUB_TOKEN} - {one.variable for one in job.cluster.secret_variables}
+    return [
+        *plain,
+        *(_from_secret(one, optional=one.variable in optional) for one in named.values()),
     ]
-    found.append({"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": YamlScalar(shm)}})
-    return [*found, {"name": "tmp", "emptyDir": {}}] if job.cluster.read_only_root else found
 
 
-def mounts(job: LaunchJob) -> list[Manifest]:
-    """Where the container has its volumes."""
-    found: list[Manifest] = [{"name": "data", "mountPath": data(job)}]
-    for name, one in _others(job):
-        found.append({"name": name, "mountPath": _mountable(one.path)})
-        if one.read_only:
-            found[-1]["readOnly"] = True
-    found.append({"name": "dshm", "mountPath": "/dev/shm"})
-    return [*found, {"name": "tmp", "mountPath": "/tmp"}] if job.cluster.read_only_root else found
+def _from_secret(one: SecretKey, *, optional: bool) -> Manifest:
+    reference: Manifest = {"name": YamlScalar(one.secret), "key": YamlScalar(one.key)}
+    if optional:
+        reference["optional"] = True
+    return {"name": VariableName(one.variable), "valueFrom": {"secretKeyRef": reference}}
 
 
-def _others(job: LaunchJob) -> list[tuple[str, Mounted]]:
-    """The user's own claims, by the name of their volume."""
-    named = [one for one in job.cluster.mounts if one.claim is not None]
-    return [(f"mount-{number}", one) for number, one in enumerate(named)]
+def _on_volume(path: str) -> bool:
+    return f"{path}/".startswith(f"{DATA}/")
 
 
-def data(job: LaunchJob) -> str:
-    """Where pods have the job's own claim. Raises UsageError for a path that cannot be one."""
-    own = [mount.path for mount in job.cluster.mounts if mount.claim is None]
-    if len(own) > 1:
-        raise UsageError(
-            f"the claim {claim(job)} cannot be at {own[0]} and at {own[1]}",
-            hint="name the claim of the other: --mount CLAIM:PATH",
-        )
-    return _mountable(own[0]) if own else DATA
-
-
-def _mountable(path: str) -> str:
-    taken = ("/dev/shm", "/tmp", WORKSPACE, PRELOAD)
-    if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+/?", path) or _within(path, taken):
-        raise UsageError(f"no volume can be mounted at {path!r}", hint="--mount /mnt/data")
-    return path.rstrip("/")
-
-
-def _within(path: str, folders: tuple[str, ...]) -> bool:
-    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
-
-
-def written(job: LaunchJob, path: str) -> str:
+def written(path: str) -> str:
     """Where a pod writes what was to be written to this path: it dies with the pod elsewhere."""
-    others = (one.path for _, one in _others(job) if not one.read_only)
-    if _within(path, (data(job), *others)):
+    if _on_volume(path):
         return path
     place = PurePosixPath(path)
     parts = [part for part in place.parts if part not in ("/", ".", "..", "~")]
     kept = parts[-1:] if place.is_absolute() or len(parts) < len(place.parts) else parts
-    return "/".join([data(job), *kept])
+    return "/".join([DATA, *kept])
 
 
 def _notes_of_paths(job: LaunchJob) -> list[str]:
@@ -342,17 +322,16 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
     if job.workload.recipe is not None:
         return []
     said = [
-        f"The output goes to {written(job, word.name)}: {word.name} would die with the pod."
+        f"The output goes to {written(word.name)}: {word.name} would die with the pod."
         for word in job.command
-        if isinstance(word, Output) and written(job, word.name) != word.name
+        if isinstance(word, Output) and written(word.name) != word.name
     ]
-    volumes = (data(job), *(one.path for _, one in _others(job)))
     for flag in READ:
         path = job.workload.argument(flag) or ""
-        if path.startswith(("/", "~", "..")) and not _within(path, volumes):
+        if path.startswith(("/", "~", "..")) and not _on_volume(path):
             said.append(
-                f"{flag} {path} is on no volume of the pod: bring it to {data(job)}, name the "
-                "claim that holds it (--mount CLAIM:PATH:ro), or build it into the image there."
+                f"{flag} {path} is on no volume of the pod: bring it to {DATA}, or build it into "
+                "the image there."
             )
     return said
 
@@ -396,3 +375,90 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
     if job.script is not None and job.script.startswith("/"):
         said.append(f"{job.script} must be in the image at that path.")
     return tuple(said)
+
+
+def volume_claim(job: LaunchJob) -> str:
+    """The claim for data and output; every node of a job mounts it."""
+    lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
+    several = job.plan.nodes > 1
+    if several:
+        lines += ["Every node of the job mounts it: the storage class must offer ReadWriteMany."]
+    content = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(job, claim(job)),
+        "spec": {
+            "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
+            "resources": {"requests": {"storage": YamlScalar("20Gi")}},
+        },
+    }
+    return words.document(content, lines)
+
+
+def _format(
+    kind: str, document: Callable[[LaunchJob], Manifest], *, first: str, label: str
+) -> Format:
+    """The record of a format that is one Kubernetes document, and what lies beside that.
+
+    ``first`` ends the name of the first pod; ``label`` holds the job's name on all of them.
+    """
+    name = kind.lower()
+
+    def write(job: LaunchJob) -> tuple[EmittedFile, ...]:
+        said, recipe = notes(job), job.workload.recipe is not None
+        title = f"Launch of {job.workload.name} as a {kind}."
+        values = {
+            "kind": name,
+            "first": first,
+            "label": label,
+            "header": comment(job.header),
+            "image": ShellWord(image(job)),
+            "namespace": ShellWord(namespace(job)),
+            "job": ShellWord(job_name(job)),
+            "claim": ShellWord(claim(job)),
+            "context": '"$here"' if recipe else '"$PWD"',
+            "data": DATA,
+            "output": "out" if recipe else ".",
+            "pod": json.dumps(security_of_pod(job)),
+            "container": json.dumps(SECURITY_OF_CONTAINER),
+        }
+        texts = {
+            f"{name}.yaml": header.full(job, name, title, said) + words.dump(document(job)),
+            "Dockerfile": dockerfile(job),
+            "Dockerfile.dockerignore": shell.fill("dockerignore", {}),
+            CONSTRAINTS: constraints(job),
+            "pvc.yaml": volume_claim(job),
+            # kustomize knows the fields of no custom resource: a prefix would rename the claim,
+            # and not its use (its docs: builtins, NameReferenceTransformer).
+            "kustomization.yaml": shell.fill("kustomization.yaml", values),
+            "kustomizeconfig.yaml": shell.fill(f"{name}.kustomizeconfig.yaml", {}),
+            PLACE_SCRIPT: Path(placing.__file__).read_text(encoding="utf-8"),
+        }
+        steps = shell.fill("kubectl.sh", values)
+        main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
+        return (
+            EmittedFile(name=main.name, text=main.text, notes=said),
+            *others,
+            EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),
+        )
+
+    return Format(
+        name=name,
+        write=write,
+        main=f"{name}.yaml",
+        consumers=("kubernetes",),
+    )
+
+
+PYTORCHJOB = _format(
+    "PyTorchJob",
+    pytorchjob,
+    first="-master-0",
+    label="training.kubeflow.org/job-name",
+)
+TRAINJOB = _format(
+    "TrainJob",
+    trainjob,
+    first="-node-0-0",
+    label="jobset.sigs.k8s.io/jobset-name",
+)

@@ -176,10 +176,5 @@ MPIRUN = Format(
     name="mpirun",
     write=emit_mpirun,
     main="mpirun.sh",
-    beside="`hosts.hydra` or `hosts.openmpi` (several nodes)",
-    fits="an MPI, and ssh between the nodes",
-    start="`launch/mpirun.sh`, on the first node",
-    known_by=r"\bmpi(run|exec)\b",
     consumers=("bash", "launcher"),
-    script=True,
 )

@@ -19,37 +19,24 @@ from cputune.workload import Workload
 _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How large a job is; batches in samples of a step of the optimizer.
+def global_batch(plan: Plan, workload: Workload) -> int | None:
+    """Samples of a step of the optimizer over all ranks.
 
-    They are None where the script's own batch counts, which neither its words nor a trial have
-    shown.
+    None where the script's own batch counts, which neither its words nor a trial have shown.
+    Raises ValueError for a batch that is not divided.
     """
+    each = workload.samples_per_rank(plan.world_size)
+    return None if each is None else each * plan.world_size
 
-    nodes: int
-    ranks: int
-    batch_per_rank: int | None
-    global_batch_size: int | None
 
-    @classmethod
-    def of(cls, plan: Plan, workload: Workload) -> Scale:
-        """How large this plan makes the job. Raises ValueError for a batch that is not divided."""
-        each = workload.samples_per_rank(plan.world_size)
-        return cls(
-            nodes=plan.nodes,
-            ranks=plan.world_size,
-            batch_per_rank=each,
-            global_batch_size=None if each is None else each * plan.world_size,
-        )
-
-    def describe(self) -> str:
-        """``2 nodes, 8 ranks with 12 samples each, 96 together``."""
-        words = f"{count(self.nodes, 'node')}, {count(self.ranks, 'rank')}"
-        if self.batch_per_rank is None:
-            return f"{words} that share the script's own batch"
-        each = f"{words} with {count(self.batch_per_rank, 'sample')}"
-        return each if self.ranks == 1 else f"{each} each, {self.global_batch_size} together"
+def scale(plan: Plan, workload: Workload) -> str:
+    """How large a job is: ``2 nodes, 8 ranks with 12 samples each, 96 together``."""
+    words = f"{count(plan.nodes, 'node')}, {count(plan.world_size, 'rank')}"
+    together = global_batch(plan, workload)
+    if together is None:
+        return f"{words} that share the script's own batch"
+    each = f"{words} with {count(together // plan.world_size, 'sample')}"
+    return each if plan.world_size == 1 else f"{each} each, {together} together"
 
 
 def count(number: int, noun: str) -> str:

@@ -77,10 +77,5 @@ SLURM = Format(
     name="slurm",
     write=emit_slurm,
     main="slurm.sh",
-    beside="nothing",
-    fits="Slurm",
-    start="`sbatch launch/slurm.sh`",
-    known_by=r"^#SBATCH\s",
     consumers=("bash", "sbatch"),
-    script=True,
 )

@@ -40,10 +40,5 @@ TORCHRUN = Format(
     name="torchrun",
     write=emit_torchrun,
     main="torchrun.sh",
-    beside="nothing",
-    fits="none of these",
-    start="`launch/torchrun.sh`, on every node (`pdsh`)",
-    known_by=r"\btorchrun\b|torch\.distributed\.run\b",
     consumers=("bash", "launcher"),
-    script=True,
 )

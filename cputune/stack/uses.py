@@ -6,7 +6,7 @@ one of them uses the other may leave alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -353,28 +353,3 @@ def _of_accelerate(v: Versions) -> Iterator[Word]:
             reader=f"accelerate {version}",
             source="huggingface/accelerate#3883",
         )
-
-
-def exchanged(arguments: Sequence[str], word: Word) -> tuple[tuple[str, ...], str]:
-    """The arguments of a script with a refused spelling as it is written now, and the change.
-
-    The change is told as ``--no_cuda → --use_cpu: refused by transformers 5.23.0 (source)``.
-    """
-    flag, _, choice = word.spelling.partition(" ")
-    instead, _, note = (word.instead or "nothing").partition(", ")
-    new = [] if instead == "nothing" else instead.split()
-    left, kept, was, now = list(arguments), list[str](), word.spelling, list[str]()
-    while left:
-        name, equals, value = left.pop(0).partition("=")
-        if flag != "--" + name[2:].replace("-", "_"):
-            kept.append(name + equals + value)
-            continue
-        if not equals and left and not left[0].startswith("-"):
-            value = left.pop(0)
-        was = f"{name} {value}".rstrip()
-        if new and new[0] not in (one.partition("=")[0] for one in (*kept, *left)):
-            now = [*new, *([value] if value and not choice else [])]
-            kept += now
-    why = ", ".join(filter(None, (f"refused by {word.reader}", word.why, note)))
-    source = f" ({word.source})" if word.source else ""
-    return tuple(kept), f"{was} → {' '.join(now) or 'nothing'}: {why}{source}"

@@ -9,15 +9,24 @@ with the command that would make it possible; it is never passed in silence.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from cputune.host import Host, LiveHost
+from cputune.emitters import FORMATS
+from cputune.emitters.job import placed_on
+from cputune.emitters.promise import promise_in
+from cputune.errors import UsageError
+from cputune.host import Host, LiveHost, read_document
 from cputune.host.locks import measuring_lock
-from cputune.verifier.artefact import consumers_of, expectation, find
+from cputune.options import keywords
+from cputune.remote.named import Node
+from cputune.result import Result
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import (
     FAILED,
@@ -30,7 +39,6 @@ from cputune.verifier.records import (
     Outcome,
     Ratio,
     Verification,
-    not_checked,
 )
 from cputune.verifier.scripts import read_script, run_script, submit_script
 
@@ -45,6 +53,7 @@ __all__ = [
     "verify",
 ]
 
+LARGEST_BYTES = 4 << 20
 CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     # Readers before runners: a script that bash cannot read is not run.
     "bash": read_script,
@@ -73,29 +82,34 @@ def verify(
 
     ``steps`` optimizer steps of the tuned workload are run for each launch, which may take
     ``timeout_seconds``; with ``run=False`` nothing is started. The plan that a launch is
-    held against is that of ``result``, else what the artefact says of itself, else a
-    ``cputune.json`` beside it. ``on_event`` is told what is being done, a line at a time.
-    While another process measures on this machine nothing is run, and ``on_wait`` is told
-    which one it is; with ``share_machine`` it is run at once. A launch on several nodes is
-    run on its hosts, reached by the command ``ssh``; a batch job is handed to a cluster that
-    has other machines than this only with ``submit``.
+    held against is that of ``result``, else what the artefact says of itself. ``on_event`` is told
+    what is being done, a line at a time. While another process measures on this machine nothing is
+    run, and ``on_wait`` is told which one it is; with ``share_machine`` it is run at once. A launch
+    on several nodes is run on its hosts, reached by the command ``ssh``; a batch job is handed to
+    Slurm only with ``submit``.
 
     Raises UsageError for a path that is no artefact, ResultError for a bad result file.
     """
     host = LiveHost() if host is None else host
-    base = Expected(
-        steps=steps,
-        timeout_seconds=timeout_seconds,
-        run=run,
-        ssh=tuple(shlex.split(ssh)),
-        submit=submit,
-    )
-    given = None if result is None else Path(result)
-    found = find([Path(path) for path in paths])
-    expectations = [expectation(artefact, given, base) for artefact in found]
+    tuned = None if result is None else Result.load(Path(result))
+    found = [
+        (
+            artefact,
+            expectation(
+                artefact,
+                tuned,
+                steps=steps,
+                timeout_seconds=timeout_seconds,
+                run=run,
+                ssh=tuple(shlex.split(ssh)),
+                submit=submit,
+            ),
+        )
+        for artefact in find([Path(path) for path in paths])
+    ]
     verifications = []
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
-        for artefact, expected in zip(found, expectations, strict=True):
+        for artefact, expected in found:
             if on_event is not None:
                 on_event(f"{artefact.path} ({artefact.format})")
             verifications.append(_verification(artefact, expected, host))
@@ -105,7 +119,7 @@ def verify(
 def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verification:
     checks: list[Outcome] = []
     throughput = None
-    for name in consumers_of(artefact.format):
+    for name in FORMATS[artefact.format].consumers:
         if any(check.name == "syntax" and check.state == FAILED for check in checks):
             break
         for said in CONSUMERS[name](artefact, expected, host):
@@ -113,11 +127,76 @@ def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verific
                 throughput = said
             else:
                 checks.append(said)
-    if not checks:
-        checks = [not_checked("consumer", f"nobody here takes the format {artefact.format!r}")]
     return Verification(
         path=str(artefact.path),
         format=artefact.format,
         checks=tuple(checks),
         throughput=throughput,
     )
+
+
+def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
+    """The artefacts among files and directories, sorted inside a directory.
+
+    What else lies in a directory (host files, wrappers, a Dockerfile) belongs to the
+    artefacts and is passed over. Raises UsageError for a path that is not there, and
+    for a file or a directory that holds no artefact.
+    """
+    found: list[Artefact] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist", hint="`cputune emit` writes launch files")
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        inside = [artefact for file in files if file.is_file() and (artefact := read(file))]
+        if not inside and path.is_dir():
+            raise UsageError(
+                f"{path} holds no launch file", hint="cputune emit --format all -o DIR"
+            )
+        if not inside:
+            raise UsageError(
+                f"{path} is no launch file that `cputune emit` wrote",
+                hint=f"`cputune doctor --check-file {path}` reads other launches",
+            )
+        found += inside
+    return tuple({artefact.path.resolve(): artefact for artefact in found}.values())
+
+
+def read(path: Path) -> Artefact | None:
+    """The artefact in a file that says its format and its plan; None where it is something else.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    try:
+        text = read_document(path, most_bytes=LARGEST_BYTES)
+    except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EILSEQ):
+            return None
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    said = promise_in(text)
+    if said.format is None or said.format not in FORMATS or said.plan is None:
+        return None
+    return Artefact(path=path, format=said.format, text=text)
+
+
+def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
+    """What an artefact is held against: a result that is given, else what it says of itself.
+
+    ``asked`` is how it is tried. Raises UsageError where the result's plan has no CPUs for the
+    hosts of the launch.
+    """
+    said = promise_in(artefact.text)
+    if result is not None and said.plan is not None:
+        best, workload, nodes = result.best, result.workload, said.plan.nodes
+        named = tuple(Node(name=name) for name in said.hosts)
+        plan = replace(placed_on(best.plan, nodes, named, result.hosts), as_found=False)
+        fixed = None if workload.batch_per_rank is not None else workload.global_batch_size
+        recipe = workload.recipe
+        said = replace(
+            said,
+            plan=plan,
+            samples_per_second=best.samples_per_second if nodes == best.plan.nodes else None,
+            environment={**workload.variables, **plan.environment()},
+            sequence_length=said.sequence_length if recipe is None else recipe.every_length,
+            global_batch_size=said.global_batch_size or fixed,
+        )
+    return Expected(**keywords(said), **asked)

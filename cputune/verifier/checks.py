@@ -6,10 +6,11 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
+from cputune.emitters.promise import count
 from cputune.equivalence import equivalent
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
@@ -33,11 +34,13 @@ from cputune.verifier.records import (
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 """How an emitted script says what is missing on this machine, before it starts a rank."""
 
+States = Sequence[tuple[int, RankState]]
+"""What ranks show, with their global numbers."""
+
 
 def outcomes(
     seen: Launched,
     expected: Expected,
-    plan: Plan,
     consumer: str,
     interpreter: str | None = None,
     *,
@@ -48,25 +51,26 @@ def outcomes(
     ``interpreter`` is the one that the ranks must run in; None where any will do. ``dealt_out``:
     a scheduler has dealt out the CPUs; else they are those that the plan names.
     """
-    yield started(seen, plan, expected.steps, consumer)
-    ranks = [rank for rank in seen.ranks if rank.state is not None]
-    if not ranks:
+    yield started(seen, expected, consumer)
+    states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
+    if not states:
         return
-    yield from _of_plan(plan, ranks, consumer, numbered=not dealt_out)
-    if plan.nodes > 1 and expected.hosts:
-        yield spread(plan, ranks, consumer)
-    batch = expected.global_batch_size
-    rows = {
-        "affinity": own_affinity(plan, ranks) if dealt_out else (),
-        "environment": seen_environment(expected, ranks),
-        "workload": seen_lengths(expected, ranks),
-        "interpreter": seen_interpreter(interpreter, ranks),
-        "global batch": () if batch is None else (seen_batch(ranks, batch),),
-    }
-    for name, evidence in rows.items():
-        if found := tuple(evidence):
-            yield held(name, found, consumer)
-    yield loss(ranks, consumer)
+    rows: dict[str, list[Comparison]] = {}
+    for row in compare(expected.plan, states):
+        if not (dealt_out and row.by_cpu_number):
+            rows.setdefault(row.what, []).append(row)
+    if dealt_out:
+        rows["affinity"] = list(own_affinity(expected.plan, states))
+    for number, state in states:
+        for check, what, wanted, shown in _promised(expected, state, interpreter):
+            rows.setdefault(check, []).append(_row(what, number, wanted, shown))
+    for check, compared in rows.items():
+        yield held(check, compared, consumer)
+    if expected.plan.nodes > 1:
+        yield spread(expected.plan, states, consumer)
+    if expected.global_batch_size is not None:
+        yield global_batch(seen.ranks, expected.global_batch_size, consumer)
+    yield loss(seen.ranks, consumer)
     if expected.training is not None and seen.training is not None:
         recipe = expected.sequence_length is not None
         verdict = equivalent(expected.training, seen.training, other_data=recipe)
@@ -74,50 +78,75 @@ def outcomes(
         yield judged("the same training", consumer, differs, verdict.summary)
 
 
-def held(name: str, rows: Sequence[Evidence], consumer: str) -> Outcome:
+def _row(what: str, rank: int, expected: str, seen: str) -> Comparison:
+    return Comparison(what=what, rank=rank, expected=expected, seen=seen, by_cpu_number=False)
+
+
+def held(name: str, rows: Sequence[Comparison], consumer: str) -> Outcome:
     """A check that fails with the first row that shows something else than it should."""
-    wrong = [row for row in rows if row.expected not in (None, row.seen)]
+    evidence = [
+        Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
+        for row in rows
+    ]
+    wrong = [one for row, one in zip(rows, evidence, strict=True) if row.differs]
     if wrong:
-        first = wrong[0]
-        where = "" if first.rank is None else f"rank {first.rank}: "
-        said = f"{where}{first.seen}, the plan has {first.expected}"
-        return judged(name, consumer, wrong, "", rows, wrong=said)
+        said = f"rank {wrong[0].rank}: {wrong[0].seen}, the plan has {wrong[0].expected}"
+        return judged(name, consumer, wrong, "", evidence, wrong=said)
+    unknown = next((row for row in rows if row.seen is None), None)
+    if unknown is not None:
+        why = f"rank {unknown.rank}: not known: {unknown.unknown}"
+        return not_checked(name, why, consumer=consumer, evidence=evidence)
     shown: dict[int | None, list[str]] = {}
-    for row in rows:
+    for row in evidence:
         shown.setdefault(row.rank, []).append(row.seen)
     alike, *others = shown.values()
-    text = ", ".join(alike) + ("" if None in shown else " in every rank")
+    text = f"{', '.join(alike)} in every rank"
     if any(one != alike for one in others):
-        text = " | ".join(dict.fromkeys(row.seen for row in rows))
-    return judged(name, consumer, (), text, rows)
+        text = " | ".join(dict.fromkeys(row.seen for row in evidence))
+    return judged(name, consumer, (), text, evidence)
 
 
-def _of_plan(
-    plan: Plan, ranks: Sequence[Rank], consumer: str, *, numbered: bool
-) -> Iterator[Outcome]:
-    """One outcome for each thing that the plan says of its ranks."""
-    rows: dict[str, list[Comparison]] = {}
-    for row in compare(plan, [(rank.number, _state(rank)) for rank in ranks]):
-        if numbered or not row.by_cpu_number:
-            rows.setdefault(row.what, []).append(row)
-    for what, compared in rows.items():
-        evidence = tuple(
-            Evidence(what=what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
-            for row in compared
+SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
+"""Variables that have checks of their own; of LD_PRELOAD counts what is mapped."""
+
+CHANGES_A_PLAN = re.compile(
+    r"(OMP|GOMP|TCMALLOC)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*|MALLOC_CONF|MKL_NUM_THREADS"
+)
+"""What no launch may add to its plan. scikit-learn sets the two KMP variables itself."""
+
+
+def _promised(
+    expected: Expected, state: RankState, interpreter: str | None
+) -> Iterator[tuple[str, str, str, str]]:
+    """(check, what, promised, shown) of what is promised beside the plan, and a rank shows."""
+    promised, seen = expected.environment, state.get("environment")
+    if promised is not None and seen is not None:
+        added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
+        for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
+            wanted, shown = promised.get(name), seen.get(name)
+            if wanted in ("true", "false") and shown is not None:
+                shown = shown.lower()  # accelerate's launcher writes True, and reads both
+            texts = [f"no {name}" if text is None else f"{name}={text}" for text in (wanted, shown)]
+            yield "environment", name, texts[0], texts[1]
+    length, tokens = state.get("sequence_length"), expected.sequence_length
+    if tokens is not None and length is not None:
+        yield "workload", "tokens of a sample", f"{tokens} tokens", f"{length} tokens"
+    python = state.get("executable")
+    if python is not None:
+        # An environment has its python under several names (torchrun's first line has another).
+        same = interpreter is None or (
+            os.path.dirname(interpreter) == os.path.dirname(python)
+            and os.path.realpath(interpreter) == os.path.realpath(python)
         )
-        unknown = [row for row in compared if row.seen is None]
-        if unknown and not any(row.differs for row in compared):
-            why = f"rank {unknown[0].rank}: not known: {unknown[0].unknown}"
-            yield not_checked(what, why, consumer=consumer, evidence=evidence)
-        else:
-            yield held(what, evidence, consumer)
+        yield "interpreter", "interpreter", python if same else str(interpreter), python
 
 
-def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
+def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
     """Whether every rank of the plan made its steps, and how the launch ended if not.
 
     A script that says itself what it misses here was not checked, and did not fail.
     """
+    steps, world = expected.steps, expected.plan.world_size
     evidence = [
         Evidence(
             what="steps",
@@ -128,10 +157,10 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
         for rank in seen.ranks
     ]
     if seen.enough:
-        count = f"{len(seen.ranks)} rank{'' if len(seen.ranks) == 1 else 's'}"
-        good = f"{count} made {steps} steps in {seen.seconds:.0f} s"
-        missing = len(seen.ranks) != plan.world_size
-        wrong = f"{count} ran, the plan has {plan.world_size}"
+        ranks = count(len(seen.ranks), "rank")
+        good = f"{ranks} made {steps} steps in {seen.seconds:.0f} s"
+        missing = len(seen.ranks) != world
+        wrong = f"{ranks} ran, the plan has {world}"
         return judged("launch", consumer, evidence[:missing], good, evidence, wrong=wrong)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:
@@ -147,21 +176,22 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
     return judged("launch", consumer, [Evidence(what="end", seen=said)], "", evidence, wrong=said)
 
 
-def _by_node(plan: Plan, ranks: Iterable[Rank]) -> dict[int, list[Rank]]:
-    found: dict[int, list[Rank]] = {}
-    for rank in ranks:
-        found.setdefault(rank.number // plan.processes_per_node, []).append(rank)
-    return found
+def _by_node(plan: Plan, states: States) -> list[States]:
+    nodes = (number // plan.processes_per_node for number, _ in states)
+    return [
+        [one for one in states if one[0] // plan.processes_per_node == node]
+        for node in dict.fromkeys(nodes)
+    ]
 
 
-def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
+def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     """Whether every node of the plan was a machine of its own, by the names of the machines.
 
     Machines that all have one name cannot be told apart.
     """
-    name_of = {rank.number: _state(rank).get("host", "not known") for rank in ranks}
+    name_of = {number: state.get("host", "not known") for number, state in states}
     rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
-    nodes = [{name_of[rank.number] for rank in of} for of in _by_node(plan, ranks).values()]
+    nodes = [{name_of[number] for number, _ in of_node} for of_node in _by_node(plan, states)]
     names = sorted(set(name_of.values()))
     if len(names) == 1:
         why = f"all ranks ran on {names[0]}: that these are {plan.nodes} machines is not seen"
@@ -172,20 +202,20 @@ def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
     return judged("hosts", consumer, () if good else rows, said, rows, wrong=said)
 
 
-def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> Iterator[Evidence]:
+def own_affinity(plan: Plan, states: States) -> Iterator[Comparison]:
     """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
 
     For a scheduler that deals out CPUs by its own numbering.
     """
-    for of_node in _by_node(plan, ranks).values():
-        together = [cpu for rank in of_node for cpu in _state(rank).get("affinity", ())]
-        for rank in of_node:
-            own = _state(rank).get("affinity", ())
-            good = all(together.count(cpu) == 1 for cpu in own)
-            seen = cpulist.render(own)
-            enough = good and len(own) >= plan.threads_per_process
+    for of_node in _by_node(plan, states):
+        together = [cpu for _, state in of_node for cpu in state.get("affinity", ())]
+        for number, state in of_node:
+            own = state.get("affinity", ())
+            alone = all(together.count(cpu) == 1 for cpu in own)
+            seen = cpulist.render(own) or "none"
+            enough = alone and len(own) >= plan.threads_per_process
             wanted = seen if enough else f"{plan.threads_per_process} CPUs of its own"
-            yield Evidence(what="affinity", rank=rank.number, seen=seen, expected=wanted)
+            yield _row("affinity", number, wanted, seen)
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
@@ -205,78 +235,23 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
     return judged("loss", consumer, wrong, "finite in every rank", evidence, wrong=said)
 
 
-def seen_batch(ranks: Sequence[Rank], expected: int) -> Evidence:
+def global_batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
     """What the ranks take together, beside the global batch that was tuned.
 
     Of a Trainer its arguments count, as in a trial: TRL's DPO makes two sequences of a sample.
     """
-    taken = sum(_samples(rank) for rank in ranks if rank.steps)
-    return Evidence(what="samples per step", expected=str(expected), seen=str(taken))
-
-
-def _samples(rank: Rank) -> int:
-    state = _state(rank)
-    batch, accumulation = state.get("batch"), state.get("accumulation")
-    if state.get("framework") == "trainer" and batch and accumulation:
-        return int(batch) * int(accumulation)
-    return rank.steps[0].samples
-
-
-SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
-"""Variables that have checks of their own; of LD_PRELOAD counts what is mapped."""
-
-CHANGES_A_PLAN = re.compile(
-    r"(OMP|GOMP|TCMALLOC)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*|MALLOC_CONF|MKL_NUM_THREADS"
-)
-"""What no launch may add to its plan. scikit-learn sets the two KMP variables itself."""
-
-
-def seen_environment(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
-    """Every promised variable as promised, and none beside them that would change the plan."""
-    promised = expected.environment
+    taken = 0
     for rank in ranks:
-        seen = _state(rank).get("environment")
-        if promised is None or seen is None:
-            continue
-        added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
-        for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
-            wanted, shown = promised.get(name), seen.get(name)
-            if wanted in ("true", "false") and shown is not None:
-                shown = shown.lower()  # accelerate's launcher writes True, and reads both
-            texts = [f"no {name}" if text is None else f"{name}={text}" for text in (wanted, shown)]
-            yield Evidence(what=name, rank=rank.number, expected=texts[0], seen=texts[1])
-
-
-def seen_lengths(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
-    """How many tokens a sample has in each rank that shows it, where that is promised."""
-    wanted = expected.sequence_length
-    for rank in ranks:
-        length = _state(rank).get("sequence_length")
-        if wanted is not None and length is not None:
-            texts = {"expected": f"{wanted} tokens", "seen": f"{length} tokens"}
-            yield Evidence(what="tokens of a sample", rank=rank.number, **texts)
-
-
-def seen_interpreter(wanted: str | None, ranks: Sequence[Rank]) -> Iterator[Evidence]:
-    """Which interpreter each rank ran in; ``wanted`` is a path, None where any will do.
-
-    An environment has its python under several names (torchrun's first line has another).
-    """
-    for rank in ranks:
-        seen = _state(rank).get("executable")
-        if seen is None:
-            continue
-        same = wanted is None or (
-            os.path.dirname(wanted) == os.path.dirname(seen)
-            and os.path.realpath(wanted) == os.path.realpath(seen)
-        )
-        yield Evidence(
-            what="interpreter", rank=rank.number, expected=seen if same else wanted, seen=seen
-        )
-
-
-def _state(rank: Rank) -> RankState:
-    return rank.state if rank.state is not None else {}
+        state: RankState = rank.state or {}
+        batch, accumulation = state.get("batch"), state.get("accumulation")
+        if state.get("framework") == "trainer" and batch and accumulation:
+            taken += int(batch) * int(accumulation)
+        elif rank.steps:
+            taken += rank.steps[0].samples
+    row = Evidence(what="samples per step", expected=str(expected), seen=str(taken))
+    wrong = f"{taken}, the plan has {expected}"
+    faults = [row] if taken != expected else []
+    return judged("global batch", consumer, faults, str(taken), [row], wrong=wrong)
 
 
 WARMUP_STEPS = 2
@@ -329,13 +304,13 @@ def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
     """A 95 % interval of the median from order statistics (binomial); below 6 values the range."""
-    count = len(ordered)
-    tail, rank = 0.5**count, 0
+    size = len(ordered)
+    tail, rank = 0.5**size, 0
     while tail <= 0.025:
         rank += 1
-        tail += math.comb(count, rank) * 0.5**count
+        tail += math.comb(size, rank) * 0.5**size
     rank = max(rank - 1, 0)
-    return ordered[rank], ordered[count - 1 - rank]
+    return ordered[rank], ordered[size - 1 - rank]
 
 
 def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Kubernetes documents, handed to the SDK models, the operators' rules and the API's schema.
+"""Jobs of Kubeflow, handed to the SDK models and held against the operators' rules.
 
 No cluster is asked and nothing is applied. The SDKs are no dependency of ours: where one
 is not installed, its check says so.
@@ -17,7 +17,6 @@ import yaml
 from cputune.doctor.files.kubernetes import job_faults
 from cputune.doctor.files.yaml_lines import Document
 from cputune.host import Host
-from cputune.plan import Plan
 from cputune.verifier.records import (
     FAILED,
     Answer,
@@ -37,36 +36,22 @@ Manifest: TypeAlias = Mapping[str, Any]
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """The SDK models, the operators' rules and the API schema, for every document of the file."""
+    """The SDK models and the operator's rules, for the document of the file."""
     try:
-        found = [one for one in yaml.safe_load_all(artefact.text) if one is not None]
+        document = yaml.safe_load(artefact.text)
     except yaml.YAMLError as error:
         said = "no YAML: " + str(error).partition("\n")[0]
         yield Outcome(name="syntax", state=FAILED, summary=said)
         return
-    if not found or not all(isinstance(document, Mapping) for document in found):
-        yield Outcome(name="syntax", state=FAILED, summary="no Kubernetes document")
-        return
-    for document in found:
-        yield from _checks_of(document, expected.plan)
-        if document.get("kind") in OPERATORS:
-            yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT)
-
-
-def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
-    kind = str(document.get("kind"))
+    kind = str(document.get("kind")) if isinstance(document, Mapping) else ""
     if kind not in OPERATORS:
-        yield api_schema(document)
+        said = "neither a PyTorchJob nor a TrainJob"
+        yield Outcome(name="syntax", state=FAILED, summary=said)
         return
     distribution, operator, through = OPERATORS[kind]
-    old = next((name for name in OF_OLD_TRAINERS if at(document, "spec", name)), None)
-    if kind == "TrainJob" and old is not None:
-        why = f"{old} is a field of Kubeflow Trainer {OF_OLD_TRAINERS[old]}, not of the models"
-        yield not_checked("SDK models", why, consumer=distribution)
-    else:
-        yield round_trip(document, distribution, through)
+    yield round_trip(document, distribution, through)
     yield admission(document, operator)
-    yield plan_of_job(document, plan)
+    yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT)
 
 
 def round_trip(
@@ -133,74 +118,6 @@ def admission(job: Manifest, consumer: str) -> Outcome:
     ]
     return judged("admission rules", consumer, found, "nothing to refuse")
 
-
-def api_schema(document: Manifest) -> Outcome:
-    """A document of Kubernetes' own kinds against the API server's schema, unknown keys refused."""
-    try:
-        import kubernetes_validate
-    except ImportError:
-        return not_installed("API schema", "kubernetes-validate", INSTALL)
-    consumer = f"kubernetes-validate {metadata.version('kubernetes-validate')} --strict"
-    kind, wrong = document.get("kind"), []
-    try:
-        newest = kubernetes_validate.latest_version()
-        kubernetes_validate.validate(dict(document), newest, strict=True)
-    except kubernetes_validate.ValidationError as error:
-        where = ".".join(str(part) for part in error.path)
-        wrong.append(Evidence(what=f"{kind}: {where}", seen=error.message))
-    except Exception as error:  # no schema for the kind, no kind at all
-        wrong.append(Evidence(what=str(kind), seen=str(error) or type(error).__name__))
-    return judged("API schema", consumer, wrong, f"a valid {kind}")
-
-
-def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
-    """Whether the numbers of the document are those of the plan."""
-    if plan is None:
-        why = "there is no result file to compare with"
-        return not_checked("plan", why, "give it with --result cputune.json")
-    said = Document(value=job)
-    if job.get("kind") == "TrainJob":
-        ranks, nodes = said.get(*TRAINER, "numProcPerNode"), said.get(*TRAINER, "numNodes")
-        container = Document(value=said.get(*TRAINER))
-        limits = container.mapping("resourcesPerNode", "limits")
-    else:
-        counts = [at(one, "replicas") for one in said.mapping(*REPLICAS).values()]
-        ranks = said.get("spec", "nprocPerNode")
-        nodes = sum(count if isinstance(count, int) else 1 for count in counts)
-        master = said.get(*REPLICAS, "Master", "template", "spec", "containers", 0)
-        container = Document(value=master)
-        limits = container.mapping("resources", "limits")
-    values = {at(entry, "name"): at(entry, "value") for entry in container.items("env")}
-    cpus = str(limits.get("cpu"))
-    needed = plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers)
-    enough = cpus.isdigit() and int(cpus) >= needed
-    carried = plan.environment()
-    rows: list[tuple[str, object, object]] = [
-        ("nodes", plan.nodes, nodes),
-        ("ranks per node", plan.processes_per_node, ranks or "auto"),
-        *(
-            (name, carried[name], values.get(name))
-            for name in ("OMP_NUM_THREADS", "CCL_WORKER_COUNT", "ACCELERATE_MIXED_PRECISION")
-            if name in carried
-        ),
-        ("CPUs", cpus if enough else f"at least {needed}", cpus),
-    ]
-    evidence = [Evidence(what=w, expected=str(e), seen=str(s)) for w, e, s in rows]
-    wrong = [row for row in evidence if row.expected != row.seen]
-    others = f"not the plan's: {', '.join(row.what for row in wrong)}"
-    return judged("plan", None, wrong, "the numbers are the plan's", evidence, wrong=others)
-
-
-TRAINER, REPLICAS = ("spec", "trainer"), ("spec", "pytorchReplicaSpecs")
-
-
-def at(document: object, *path: str | int) -> Any:
-    """What lies at a path of keys and indexes, None where there is nothing."""
-    return Document(value=document).get(*path)
-
-
-OF_OLD_TRAINERS = {"podTemplateOverrides": "2.1", "podSpecOverrides": "2.0"}
-"""What has since become ``runtimePatches``; the models are those of the newest version."""
 
 OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {
     "PyTorchJob": ("kubeflow-training", "training operator 1.9", _through_training_sdk),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from cputune.emitters.promise import Promise
+from cputune.plan import Plan
 
 State = Literal["passed", "failed", "not checked"]
 PASSED: Final = "passed"
@@ -104,13 +105,15 @@ class Expected(Promise):
     """What a launch is held against, and how it is tried.
 
     Attributes:
+        plan: what the ranks must show.
         steps: optimizer steps that a launch is run for, warm-up included.
         timeout_seconds: how long one launch may take before it is ended.
         run: whether launches are run at all, or documents only read.
         ssh: the words that reach a host.
-        submit: whether a batch job may be handed to a cluster that has other machines.
+        submit: whether a batch job may be handed to Slurm.
     """
 
+    plan: Plan
     steps: int = 12
     timeout_seconds: float = 300.0
     run: bool = True

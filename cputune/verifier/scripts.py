@@ -1,8 +1,7 @@
 """Launch scripts: read by bash and shellcheck, run by their launchers for a few steps.
 
 Of a batch script Slurm is asked first whether it would run (``sbatch --test-only``, which submits
-nothing). The job itself is submitted where every node of the cluster is this machine, and else only
-where that is asked for: a job on a shared cluster costs other people's time.
+nothing). The job itself is submitted only where that is asked for: it costs other people's time.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +19,6 @@ from cputune.emitters import EmittedFile
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.inside import SCRATCH_VARIABLE
-from cputune.plan import Plan
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.launched import Begin, Launched, observe
 from cputune.ranks.supervisor_main import RankCommand
@@ -33,7 +30,6 @@ from cputune.steps import TrialError
 from cputune.verifier.checks import SLOWEST_RATIO, outcomes, throughput, throughput_check
 from cputune.verifier.records import (
     FAILED,
-    PASSED,
     Answer,
     Artefact,
     Evidence,
@@ -44,43 +40,33 @@ from cputune.verifier.records import (
     not_installed,
 )
 
-LINT_SECONDS = 60.0
+ASK_SECONDS = 60.0
 REACH_SECONDS = 30.0
+READERS = (
+    ("syntax", "bash", ("-n",), "apt-get install bash"),
+    (
+        "lint",
+        "shellcheck",
+        ("--norc", "--shell=bash", "--format=gcc"),
+        "pip install 'cputune[verify]'",
+    ),
+)
+"""(check, program, its options, what installs it) of those who read a script."""
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """What bash and shellcheck say of a script."""
-    yield syntax(artefact.path, host)
-    yield lint(artefact.path, host)
-
-
-def syntax(path: Path, host: Host) -> Outcome:
-    """Whether bash can read the script to its end."""
-    bash = host.which("bash")
-    if bash is None:
-        return not_installed("syntax", "bash", "apt-get install bash")
-    return _ask("syntax", "bash -n", (bash, "-n", str(path.resolve())), host)
-
-
-def lint(path: Path, host: Host) -> Outcome:
-    """What shellcheck has to say, down to its notes on style."""
-    shellcheck = host.which("shellcheck") or _beside_python(host, "shellcheck")
-    if shellcheck is None:
-        return not_installed("lint", "shellcheck", "pip install 'cputune[verify]'")
-    argv = (shellcheck, "--norc", "--shell=bash", "--format=gcc", str(path.resolve()))
-    return _ask("lint", "shellcheck", argv, host)
-
-
-def _ask(name: str, consumer: str, argv: tuple[str, ...], host: Host) -> Outcome:
-    try:
-        done = host.run(Command(argv=argv, timeout_seconds=LINT_SECONDS))
-    except OSError as error:
-        return Outcome(name=name, state=FAILED, consumer=consumer, summary=f"did not run: {error}")
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    if done.returncode != 0 and not lines:
-        lines = [f"ended with {done.returncode}"]
-    complaints = [Evidence(what=consumer, seen=line) for line in lines[:20]]
-    return judged(name, consumer, complaints, "nothing to complain of")
+    """What bash and shellcheck say of a script, down to notes on style."""
+    for name, program, options, install in READERS:
+        found = host.which(program) or _beside_python(host, program)
+        if found is None:
+            yield not_installed(name, program, install)
+            continue
+        done = _ask((found, *options, str(artefact.path.resolve())), host)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        if done.returncode != 0 and not said:
+            said = [f"ended with {done.returncode}"]
+        complaints = [Evidence(what=program, seen=line) for line in said[:20]]
+        yield judged(name, program, complaints, "nothing to complain of")
 
 
 def _beside_python(host: Host, program: str) -> str | None:
@@ -89,9 +75,14 @@ def _beside_python(host: Host, program: str) -> str | None:
     return str(path) if host.exists(str(path)) else None
 
 
+def _ask(argv: tuple[str, ...], host: Host) -> Completed:
+    with contextlib.suppress(OSError):
+        return host.run(Command(argv=argv, timeout_seconds=ASK_SECONDS))
+    return Completed(returncode=127, stdout="", stderr=f"{argv[0]} did not start", seconds=0.0)
+
+
 TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
 """How an emitted script names the interpreter of the tuning."""
-ASK_SECONDS = 60.0
 
 
 def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -99,35 +90,27 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 
     What the script needs and does not find it says itself.
     """
-    plan, consumer = expected.plan, artefact.format
     environment = host.environment()
     python, gone = interpreter(artefact, environment, host)
     if not expected.run:
         yield not_run()
         return
-    if plan is None:
-        yield no_plan(consumer)
-        return
-    if plan.nodes > 1:
-        yield from over_hosts(artefact, expected, plan, consumer, python, environment)
+    if expected.plan.nodes > 1:
+        yield from over_hosts(artefact, expected, python, environment)
     else:
         command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
-        yield from measured([command], expected, plan, consumer, interpreter=python)
+        yield from measured([command], expected, artefact.format, interpreter=python)
     yield from gone
 
 
 def over_hosts(
-    artefact: Artefact,
-    expected: Expected,
-    plan: Plan,
-    consumer: str,
-    python: str | None,
-    environment: Mapping[str, str],
+    artefact: Artefact, expected: Expected, python: str | None, environment: Mapping[str, str]
 ) -> Answer:
     """One launch on the hosts that it names, as a trial is run there; or why it cannot be.
 
     The engine of a trial brings the launch's files, and what makes its ranks report.
     """
+    plan, consumer = expected.plan, artefact.format
     nodes, reach = tuple(Node(name=host) for host in expected.hosts), Ssh(words=expected.ssh)
     if len(nodes) != plan.nodes:
         why = f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are"
@@ -157,9 +140,7 @@ def over_hosts(
 
         try:
             address = own_address(expected.hosts)
-            yield from measured(
-                begin, expected, plan, consumer, interpreter=python, address=address
-            )
+            yield from measured(begin, expected, consumer, interpreter=python, address=address)
         finally:
             engine.end(launch)
 
@@ -177,7 +158,6 @@ def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:
 def measured(
     commands: Begin,
     expected: Expected,
-    plan: Plan,
     consumer: str,
     *,
     interpreter: str | None,
@@ -195,7 +175,7 @@ def measured(
     def start() -> Launched:
         return observe(
             commands,
-            ranks=plan.world_size,
+            ranks=expected.plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
             logs=logs,
@@ -216,7 +196,7 @@ def measured(
         said = f"it cannot be started: {error}"
         yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=said)
         return
-    yield from outcomes(seen, expected, plan, consumer, interpreter, dealt_out=dealt_out)
+    yield from outcomes(seen, expected, consumer, interpreter, dealt_out=dealt_out)
     if seen.enough:
         yield throughput_check(ratio, consumer)
     if ratio is not None:
@@ -246,12 +226,7 @@ def not_run() -> Outcome:
     return not_checked("launch", "it was not run, as asked", "cputune verify without --no-run")
 
 
-def no_plan(consumer: str) -> Outcome:
-    """What is said where nobody knows what the launch should do."""
-    why = "the file does not say its plan, and there is no result file beside it"
-    return not_checked("launch", why, "give it with --result cputune.json", consumer)
-
-
+TEST_ONLY = "sbatch --test-only"
 INSTALL_SLURM = "apt-get install slurm-client, or run this on a login node"
 NO_CONTROLLER = (
     "Unable to contact slurm controller",
@@ -264,79 +239,54 @@ NO_CONTROLLER = (
 
 
 def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
+    """``sbatch --test-only``, and the job itself where it may be submitted."""
+    path = str(artefact.path.resolve())
     if host.which("sbatch") is None:
-        yield not_installed("sbatch --test-only", "sbatch", INSTALL_SLURM)
+        yield not_installed(TEST_ONLY, "sbatch", INSTALL_SLURM)
         return
-    consumer = _slurm(("sbatch", "--version"), host).stdout.strip() or "slurm"
-    tested = test_only(artefact.path, consumer, host)
-    yield tested
-    if tested.state != PASSED:
+    consumer = _ask(("sbatch", "--version"), host).stdout.strip() or "slurm"
+    done = _ask(("sbatch", "--test-only", path), host)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    last = said[-1] if said else f"ended with {done.returncode}"
+    if any(phrase in line for line in said for phrase in NO_CONTROLLER):
+        why = f"no cluster answers: {said[0]}"
+        remedy = "run this on a login node of the cluster"
+        yield not_checked(TEST_ONLY, why, remedy, consumer)
         return
-    plan, others = expected.plan, _other_nodes(host) if expected.run else []
+    refused = [Evidence(what="sbatch", seen=line) for line in said or [last]]
+    yield judged(TEST_ONLY, consumer, refused if done.returncode else (), last, wrong=last)
+    if done.returncode:
+        return
     if not expected.run:
         yield not_run()
-    elif plan is None:
-        yield no_plan(consumer)
-    elif others and not expected.submit:
-        why = f"not submitted: the cluster has other machines than this: {others[0]}"
+    elif not expected.submit:
+        why = "not submitted: a job takes nodes that others may wait for"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
     else:
         python, gone = interpreter(artefact, host.environment(), host)
-        expected = replace(expected, hosts=tuple(others))
-        yield from _run_batch(artefact.path, expected, plan, consumer, python, host)
+        yield from _run_batch(path, expected, consumer, python, host)
         yield from gone
 
 
-def test_only(path: Path, consumer: str, host: Host) -> Outcome:
-    """Whether the cluster would ever run this script."""
-    name = "sbatch --test-only"
-    done = _slurm(("sbatch", "--test-only", str(path.resolve())), host)
-    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    first = said[-1] if said else f"ended with {done.returncode}"
-    if any(phrase in line for line in said for phrase in NO_CONTROLLER):
-        why = f"no cluster answers: {said[0]}"
-        return not_checked(name, why, "run this on a login node of the cluster", consumer)
-    refused = [Evidence(what="sbatch", seen=line) for line in said or [first]]
-    return judged(name, consumer, refused if done.returncode else (), first, wrong=first)
-
-
 def _run_batch(
-    path: Path, expected: Expected, plan: Plan, consumer: str, python: str | None, host: Host
+    path: str, expected: Expected, consumer: str, python: str | None, host: Host
 ) -> Answer:
-    name = f"cputune-verify-{os.getpid()}-{path.stem}"
+    """Submit the job; its ranks report to the address from which its nodes are reached."""
+    name = f"cputune-verify-{os.getpid()}-{Path(path).stem}"
+    nodes = _ask(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
     with WorkFolder() as work:
         output = work.path / "job.out"
         own = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
-        command = Command(argv=(*own, str(path.resolve())), environment=host.environment())
+        command = Command(argv=(*own, path), environment=host.environment())
         try:
             yield from measured(
                 [command],
                 expected,
-                plan,
                 consumer,
                 interpreter=python,
                 dealt_out=True,
                 logs=[output],
-                address=own_address(_addresses(host)) if expected.hosts else None,
+                address=own_address(nodes),
             )
         finally:
-            _slurm(("scancel", f"--name={name}"), host)
-
-
-def _other_nodes(host: Host) -> list[str]:
-    """The nodes of the cluster that are not this machine."""
-    names = _slurm(("sinfo", "--noheader", "--Node", "--format=%N"), host).stdout.split()
-    here = {socket.gethostname(), socket.gethostname().partition(".")[0], "localhost"}
-    return sorted(set(names) - here) if names else ["none that sinfo knows"]
-
-
-def _addresses(host: Host) -> list[str]:
-    """Where the nodes of the cluster are reached (NodeAddr)."""
-    return _slurm(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
-
-
-def _slurm(argv: tuple[str, ...], host: Host) -> Completed:
-    with contextlib.suppress(OSError):
-        return host.run(Command(argv=argv, timeout_seconds=ASK_SECONDS))
-    return Completed(returncode=127, stdout="", stderr=f"{argv[0]} did not start", seconds=0.0)
+            _ask(("scancel", f"--name={name}"), host)

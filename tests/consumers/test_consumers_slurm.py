@@ -29,7 +29,7 @@ def cluster(tmp_path_factory):
 def test_the_job_runs_as_planned(cluster, write, tiny, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", str(cluster))
     directory = write("slurm", two_ranks(), tiny)
-    verdicts = verify([directory], steps=4)
+    verdicts = verify([directory], steps=4, submit=True)
     monkeypatch.undo()
     assert {verdict.state for verdict in verdicts} == {"passed"}, verdicts
     checks = {check.name: check for verdict in verdicts for check in verdict.checks}

@@ -2,7 +2,6 @@
 
 import pytest
 from local_pods import expand, pods_of
-from verifier.test_verify_rules import pytorchjob, trainjob
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,22 @@ def test_names_in_parentheses_are_expanded_as_the_kubelet_does(text, expected):
     assert expand(text, {"A": "one", "B": "two"}) == expected
 
 
-@pytest.mark.parametrize("job", [pytorchjob(), trainjob()], ids=["PyTorchJob", "TrainJob"])
+CONTAINER = {
+    "command": ["torchrun", "train.py"],
+    "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+}
+LIMITS = {"limits": {"cpu": "2"}}
+POD = {"spec": {"containers": [{**CONTAINER, "resources": LIMITS}]}}
+REPLICA = {"replicas": 1, "template": POD}
+PYTORCHJOB = {
+    "kind": "PyTorchJob",
+    "spec": {"nprocPerNode": "2", "pytorchReplicaSpecs": {"Master": REPLICA, "Worker": REPLICA}},
+}
+TRAINER = {"numNodes": 2, "numProcPerNode": 2, **CONTAINER, "resourcesPerNode": LIMITS}
+TRAINJOB = {"kind": "TrainJob", "spec": {"trainer": TRAINER}}
+
+
+@pytest.mark.parametrize("job", [PYTORCHJOB, TRAINJOB], ids=["PyTorchJob", "TrainJob"])
 def test_a_job_becomes_its_pods(job, tmp_path):
     environment = {"PYTHON": "/opt/python/bin/python", "PATH": "/usr/bin", "RANK": "9"}
     pods = pods_of(job, tmp_path / "job.yaml", (0, 1, 2, 3), tmp_path / "volumes", environment)

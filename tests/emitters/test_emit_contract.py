@@ -70,8 +70,8 @@ HOSTILE = (
     "&anchor *alias",
     "| > @ %",
 )
-SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.script)
-KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if not one.script)
+SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
+KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".yaml"))
 NO_LAUNCH = frozenset(
     (
         *("rank.py", "carry.py", "train.py", "place.py", "recipe.json"),

@@ -15,8 +15,8 @@ import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
 from cputune.emitters.command import CARRY_SCRIPT, RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
 from cputune.emitters.container import PLACE_SCRIPT
+from cputune.emitters.promise import promise_in
 from cputune.verifier import CONSUMERS
-from cputune.verifier.artefact import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
@@ -81,5 +81,5 @@ def _mappings(node: object) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_who_verifies_knows_the_format_again(format: str) -> None:
-    assert format_of(emitted("one-socket", format)[0].text) == format
+    assert promise_in(emitted("one-socket", format)[0].text).format == format
     assert set(FORMATS[format].consumers) <= set(CONSUMERS)

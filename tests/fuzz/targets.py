@@ -44,7 +44,7 @@ from cputune.host.files import read_document
 from cputune.probing import probe
 from cputune.report.diagnosis import blocks, document
 from cputune.result import Result
-from cputune.verifier import artefact
+from cputune.verifier import read
 from cputune.workload import Workload, recipes_dir
 
 refused = contextlib.suppress(CputuneError)
@@ -114,7 +114,7 @@ def _launch_file(text: str, place: Path) -> None:
             check_file(read_document(file), name, _facts())
         with refused:
             promise_in(text)
-            artefact.read(file)
+            read(file)
 
 
 @cache

@@ -55,9 +55,12 @@ def launched(*ranks, **more):
     return Launched(ranks=ranks, steps=whole(*ranks), **{**fields, **more})
 
 
+def told(seen, plan=PLAN, **expected):
+    return list(outcomes(seen, Expected(plan=plan, **expected), "mpirun"))
+
+
 def states(seen, plan=PLAN, **expected):
-    checks = outcomes(seen, Expected(**expected), plan, "mpirun")
-    return {check.name: check.state for check in checks}
+    return {check.name: check.state for check in told(seen, plan, **expected)}
 
 
 def test_a_launch_that_is_the_plan_passes():
@@ -91,7 +94,7 @@ def test_what_a_rank_does_not_show_is_not_obeyed():
 )
 def test_cpus_that_a_scheduler_deals_out_are_each_ranks_own(cpus, state):
     seen = launched(*(rank(number, affinity=own) for number, own in enumerate(cpus)))
-    checks = outcomes(seen, Expected(), PLAN, "sbatch", dealt_out=True)
+    checks = outcomes(seen, Expected(plan=PLAN), "sbatch", dealt_out=True)
     assert {check.name: check.state for check in checks}["affinity"] == state
 
 
@@ -121,9 +124,7 @@ def test_a_launch_whose_worker_affinity_was_deleted_fails():
 
 def test_workers_that_are_not_known_are_not_passed_in_silence():
     unknown = {"workers": None, "ccl_workers_unknown": "the rank has one CPU"}
-    checks = outcomes(
-        launched(*(ccl_rank(n, **unknown) for n in range(2))), Expected(), CCL, "mpirun"
-    )
+    checks = told(launched(*(ccl_rank(n, **unknown) for n in range(2))), CCL)
     workers = next(check for check in checks if check.name == "oneCCL workers")
     assert (workers.state, workers.summary) == (
         "not checked",
@@ -171,7 +172,7 @@ def test_fewer_ranks_than_the_plan_fail_the_launch():
 
 def test_a_launch_without_a_rank_shows_its_output():
     seen = launched(enough=False, returncode=1, output="first\nValueError: no such model\n")
-    (check,) = outcomes(seen, Expected(), PLAN, "mpirun")
+    (check,) = told(seen)
     assert check.state == "failed"
     assert "ended with 1" in check.summary
     assert check.evidence[-1].seen == "ValueError: no such model"
@@ -179,9 +180,7 @@ def test_a_launch_without_a_rank_shows_its_output():
 
 def test_a_script_that_says_what_it_misses_is_not_checked():
     said = "note\nerror: there is no mpirun\nhint: install an MPI\n"
-    (check,) = outcomes(
-        launched(enough=False, returncode=3, output=said), Expected(), PLAN, "mpirun"
-    )
+    (check,) = told(launched(enough=False, returncode=3, output=said))
     assert check.state == "not checked"
     assert check.remedy == "install an MPI"
 
@@ -243,14 +242,14 @@ def run(monkeypatch):
             return launched(rank(0, made), rank(1, made))
 
         monkeypatch.setattr(scripts, "observe", observe)
-        answer = list(measured([], TUNED, PLAN, "mpirun", interpreter=None))
+        answer = list(measured([], TUNED, "mpirun", interpreter=None))
         ratio = next((said for said in answer if isinstance(said, Ratio)), None)
         return [said for said in answer if said is not ratio], ratio, len(seconds) - len(left)
 
     return judged
 
 
-TUNED = Expected(samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+TUNED = Expected(plan=PLAN, samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
 
 
 def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts(run):
@@ -270,3 +269,56 @@ def test_a_launch_that_is_fast_enough_is_started_once(run):
     checks, _, starts = run(0.52)
     assert checks[-1].state == "passed"
     assert starts == 1
+
+
+SHOWN = {
+    "OMP_NUM_THREADS": "1",
+    "ACCELERATE_MIXED_PRECISION": "bf16",
+    "ACCELERATE_USE_CPU": "true",
+}
+PROMISED = {**SHOWN, "LD_PRELOAD": "/lib/x.so"}
+
+
+def check(name, state, expected, python=None):
+    """The one check of this name, where the second rank shows this state."""
+    good = {"environment": SHOWN, "sequence_length": 384, "executable": "/p/bin/py"}
+    ranks = launched(rank(0, **good), rank(1, **{**good, **state}))
+    found = outcomes(ranks, Expected(plan=PLAN, **expected), "mpirun", interpreter=python)
+    return next((one for one in found if one.name == name), None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "state", "said"),
+    [
+        (SHOWN, "passed", "OMP_NUM_THREADS=1"),
+        ({**SHOWN, "KMP_INIT_AT_FORK": "FALSE"}, "passed", "bf16"),
+        ({**SHOWN, "ACCELERATE_USE_CPU": "True"}, "passed", "ACCELERATE_USE_CPU=true"),
+        ({**SHOWN, "ACCELERATE_USE_CPU": "False"}, "failed", "ACCELERATE_USE_CPU=false"),
+        ({"OMP_NUM_THREADS": "1"}, "failed", "no ACCELERATE_MIXED_PRECISION"),
+        ({**SHOWN, "OMP_NUM_THREADS": "2"}, "failed", "OMP_NUM_THREADS=2"),
+        ({**SHOWN, "OMP_PROC_BIND": "close"}, "failed", "the plan has no OMP_PROC_BIND"),
+        ({**SHOWN, "KMP_AFFINITY": "compact"}, "failed", "KMP_AFFINITY=compact"),
+        ({**SHOWN, "MALLOC_CONF": "x"}, "failed", "MALLOC_CONF=x"),
+    ],
+)
+def test_the_whole_environment_is_held(shown, state, said):
+    seen = check("environment", {"environment": shown}, {"environment": PROMISED})
+    assert (seen.state, said in seen.summary) == (state, True), seen.summary
+
+
+def test_samples_of_another_length_fail():
+    expected = {"sequence_length": 384}
+    assert check("workload", {}, expected).state == "passed"
+    assert check("workload", {"sequence_length": 38}, expected).state == "failed"
+
+
+def test_what_was_not_promised_is_not_held():
+    assert check("workload", {}, {}) is None
+    assert check("environment", {}, {}) is None
+
+
+def test_the_interpreter_that_ran_is_named():
+    assert "/p/bin/py" in check("interpreter", {}, {}).summary
+    assert check("interpreter", {}, {}, python="/p/bin/py").state == "passed"
+    other = check("interpreter", {"executable": "/q/bin/py"}, {}, python="/p/bin/py")
+    assert (other.state, "/q/bin/py" in other.summary) == ("failed", True)

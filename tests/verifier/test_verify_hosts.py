@@ -32,7 +32,7 @@ def both(names=("alpha", "alpha", "beta", "beta"), cpus=(0, 1, 4, 5)):
 
 
 def told(seen):
-    checks = outcomes(seen, Expected(hosts=("alpha", "beta")), TWO, "mpirun")
+    checks = outcomes(seen, Expected(plan=TWO, hosts=("alpha", "beta")), "mpirun")
     return {check.name: check for check in checks}
 
 
@@ -94,7 +94,7 @@ def tried(folder, **expected):
     artefact = Artefact(path=folder / "torchrun.sh", format="torchrun", text="#!/bin/sh\n")
     (folder / "rank.py").write_text("the rank")
     (folder / "notes.txt").write_text("mine")
-    return list(over_hosts(artefact, Expected(**expected), TWO, "torchrun", None, os.environ))
+    return list(over_hosts(artefact, Expected(plan=TWO, **expected), None, os.environ))
 
 
 def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):

@@ -1,0 +1,208 @@
+"""Which files are artefacts, what they promise, what is said where no consumer is here."""
+
+import json
+import os
+import re
+from importlib import metadata
+
+import pytest
+from click.testing import CliRunner
+
+from cputune.cli.verify import command
+from cputune.emitters.promise import Promise, promise_in
+from cputune.errors import ResultError, UsageError
+from cputune.host import Host, locks
+from cputune.plan import Plan
+from cputune.verifier import expectation, find, read, verify
+from cputune.verifier.kubernetes import judge_documents
+from cputune.verifier.records import Artefact, Expected
+from cputune.verifier.scripts import interpreter, read_script, submit_script
+
+PLAN = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
+SPEED = {"median": 10.0, "low": 9.0, "high": 11.0}
+LAUNCH = "set -eu\nmpirun -n 2 train\n"
+PYTORCHJOB = """
+kind: PyTorchJob
+spec:
+  nprocPerNode: "2"
+  pytorchReplicaSpecs:
+    Master:
+      template:
+        spec:
+          containers:
+          - name: pytorch
+            resources: {limits: {cpu: "2", memory: 4Gi}, requests: {cpu: "2", memory: 4Gi}}
+"""
+TRAINJOB = """
+kind: TrainJob
+spec:
+  trainer:
+    numProcPerNode: 2
+    resourcesPerNode: {limits: {cpu: "2", memory: 4Gi}, requests: {cpu: "2", memory: 4Gi}}
+"""
+
+
+def script(text=LAUNCH, **more):
+    said = {"format": "mpirun", "plan": PLAN.to_json(), "samples_per_second": SPEED, **more}
+    return f"#!/usr/bin/env bash\n# Launch.\n# cputune-plan: {json.dumps(said)}\n{text}"
+
+
+@pytest.fixture
+def launch(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(script())
+    return path
+
+
+def artefact(path, text=None, format="mpirun"):
+    return Artefact(path=path, format=format, text=script() if text is None else text)
+
+
+def test_a_file_says_its_format_itself(launch):
+    launch.write_text(script(format="torchrun"))
+    assert read(launch).format == "torchrun"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{", "[]", "3", '{"format": 3}', '{"format": "mpirun"}', '{"format": "mpirun", "plan": {}}'],
+)
+def test_a_damaged_promise_is_none(said, launch):
+    launch.write_text(f"#!/bin/bash\n# cputune-plan: {said}\nmpirun train\n")
+    assert promise_in(launch.read_text()) in (Promise(), Promise(format="mpirun"))
+    assert read(launch) is None
+
+
+def test_the_files_of_a_directory_that_belong_to_artefacts_are_passed_over(launch, tmp_path):
+    (tmp_path / "hosts.openmpi").write_text("localhost slots=2\n")
+    (tmp_path / "rank.py").write_text("#!/usr/bin/env python3\n")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff\xfe")
+    found = find([tmp_path, tmp_path / "run.sh"])
+    assert [artefact.path.name for artefact in found] == ["run.sh"]
+
+
+@pytest.mark.parametrize("name", ["missing", "mine.sh", "empty"])
+def test_what_is_no_artefact_is_a_usage_error(tmp_path, name):
+    (tmp_path / "mine.sh").write_text("#!/bin/bash\nmpirun train\n")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError) as raised:
+        find([tmp_path / name])
+    assert raised.value.hint
+
+
+def test_an_artefact_is_held_against_what_it_says_of_itself(launch):
+    expected = expectation(artefact(launch, script(global_batch_size=8)), None, steps=5)
+    assert (expected.plan, expected.steps) == (PLAN, 5)
+    assert expected.samples_per_second.median == 10.0
+    assert expected.global_batch_size == 8
+
+
+def test_a_result_that_is_given_and_cannot_be_read_is_an_error(launch, tmp_path):
+    with pytest.raises(ResultError, match=re.escape("cannot read")):
+        verify([launch], result=tmp_path / "none.json")
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """The command; other tests may measure on this machine at the same time."""
+    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
+
+    def invoke(*arguments):
+        return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+def test_while_another_process_measures_nothing_is_run(run, launch, monkeypatch):
+    def interrupted(visitor):
+        raise KeyboardInterrupt
+
+    launch.write_text(script("echo 'error: there is no train' >&2\necho 'hint: bring it' >&2\n"))
+    monkeypatch.setattr(locks, "_peer", interrupted)
+    with locks.measuring_lock(pytest.fail):
+        assert run(launch).exit_code == 1, "click's word for an interrupt"
+        assert run("--no-run", launch).exit_code == 3
+        assert run("--share-machine", launch).exit_code == 3
+
+
+def test_what_cannot_be_checked_ends_with_3(run, launch):
+    done = run("--no-run", "--json", launch)
+    assert done.exit_code == 3
+    document = json.loads(done.stdout)
+    assert document["schema"] == "cputune.verify/1"
+    assert document["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
+    (verdict,) = document["verdicts"]
+    assert verdict["state"] == "not checked"
+    assert [(check["name"], check["state"]) for check in verdict["checks"]] == [
+        ("syntax", "passed"),
+        ("lint", "passed"),
+        ("launch", "not checked"),
+    ]
+
+
+def test_a_script_that_bash_cannot_read_fails_and_is_not_run(run, launch, tmp_path):
+    launch.write_text(script(f"touch {tmp_path / 'ran'}\nif mpirun; then\n"))
+    done = run(launch)
+    assert done.exit_code == 1
+    assert "failed" in done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+def test_shellcheck_is_listened_to(run, launch):
+    launch.write_text(script('echo "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n'))
+    done = run("--no-run", launch)
+    assert done.exit_code == 1
+    assert "SC2086" in done.stdout
+
+
+def test_what_a_file_says_cannot_paint_the_terminal(run, tmp_path):
+    path = tmp_path / "run \x1b[31m.sh"
+    path.write_text(script())
+    done = run("--no-run", path)
+    assert "\x1b" not in done.stdout
+    assert "\\x1b[31m" in done.stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("consumer", [read_script, submit_script])
+def test_a_consumer_that_is_not_installed_is_said_with_its_command(consumer, launch):
+    checks = list(consumer(artefact(launch), Expected(plan=PLAN), Host()))
+    assert {check.state for check in checks} == {"not checked"}
+    assert all(check.remedy and check.consumer for check in checks)
+
+
+@pytest.mark.parametrize("job", [PYTORCHJOB, TRAINJOB], ids=["PyTorchJob", "TrainJob"])
+def test_the_sdks_are_no_dependency(job, launch, monkeypatch):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    checks = judge_documents(artefact(launch, job, "pytorchjob"), Expected(plan=PLAN), Host())
+    states = {check.name: check for check in checks}
+    assert states["SDK models"].state == "not checked"
+    assert states["SDK models"].remedy == "pip install 'cputune[verify]'"
+    assert states["admission rules"].state == "passed"
+
+
+class FakeHost(Host):
+    """A machine with some interpreters."""
+
+    def __init__(self, *programs):
+        self.programs = programs
+
+    def which(self, program):
+        return next((p for p in self.programs if p in (program, f"/usr/bin/{program}")), None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "programs", "chosen"),
+    [
+        ({}, ("/t/python", "/usr/bin/python3"), "/t/python"),
+        ({"PYTHON": "/mine"}, ("/t/python", "/mine"), "/mine"),
+        ({}, ("/usr/bin/python3",), None),
+    ],
+)
+def test_the_interpreter_is_the_one_that_the_script_takes(environment, programs, chosen, launch):
+    text = "#!/bin/bash\ntuned=/t/python\n"
+    python, gone = interpreter(artefact(launch, text), environment, FakeHost(*programs))
+    assert python == chosen
+    assert [outcome.state for outcome in gone] == ["not checked"] * (chosen is None)
