@@ -17,66 +17,46 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers know it: an interrupt while typing is read has no handler
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # isort: off
     from typing import Any
 
     __version__: str
-    from cputune.doctor import Diagnosis as Diagnosis
-    from cputune.doctor import Finding as Finding
-    from cputune.doctor import Severity as Severity
-    from cputune.doctor import diagnose as diagnose
-    from cputune.doctor.hosts import HostsDiagnosis as HostsDiagnosis
-    from cputune.doctor.hosts import SeenHost as SeenHost
-    from cputune.doctor.hosts import diagnose_hosts as diagnose_hosts
-    from cputune.emitters import EmittedFile as EmittedFile
-    from cputune.emitters import Node as Node
-    from cputune.emitters import emit as emit
-    from cputune.errors import CannotError as CannotError
-    from cputune.errors import CputuneError as CputuneError
-    from cputune.errors import HostError as HostError
-    from cputune.errors import Interrupted as Interrupted
-    from cputune.errors import MissingPackageError as MissingPackageError
-    from cputune.errors import NotMeasurableError as NotMeasurableError
-    from cputune.errors import NoValidTrialError as NoValidTrialError
-    from cputune.errors import RecipeError as RecipeError
-    from cputune.errors import ResultError as ResultError
-    from cputune.errors import Unreachable as Unreachable
-    from cputune.errors import UsageError as UsageError
-    from cputune.facts import HostFacts as HostFacts
-    from cputune.history import Kept as Kept
-    from cputune.history import kept_results as kept_results
-    from cputune.host import RecordedHost as RecordedHost
-    from cputune.options import Cluster as Cluster
-    from cputune.options import EmitOptions as EmitOptions
-    from cputune.options import SecretKey as SecretKey
-    from cputune.options import Toleration as Toleration
-    from cputune.options import TuneOptions as TuneOptions
-    from cputune.plan import Plan as Plan
-    from cputune.probing import probe as probe
-    from cputune.report.compare import Compared as Compared
-    from cputune.report.compare import compare as compare
-    from cputune.report.show import show as show
-    from cputune.result import ConfirmRun as ConfirmRun
-    from cputune.result import Result as Result
-    from cputune.result import Trial as Trial
-    from cputune.steps import Runner as Runner
-    from cputune.steps import Step as Step
-    from cputune.steps import TrialError as TrialError
-    from cputune.tuner import SearchSpace as SearchSpace
-    from cputune.tuner import search_space as search_space
-    from cputune.tuner import tune as tune
-    from cputune.tuner.events import ConfirmStarted as ConfirmStarted
-    from cputune.tuner.events import Event as Event
-    from cputune.tuner.events import OnEvent as OnEvent
-    from cputune.tuner.events import Said as Said
-    from cputune.tuner.events import StepTaken as StepTaken
-    from cputune.tuner.events import StudyEnded as StudyEnded
-    from cputune.tuner.events import StudyStarted as StudyStarted
-    from cputune.tuner.events import TrialEnded as TrialEnded
-    from cputune.tuner.events import TrialStarted as TrialStarted
-    from cputune.verifier import Verification as Verification
-    from cputune.verifier import verify as verify
-    from cputune.workload import Workload as Workload
+    from cputune.doctor import Diagnosis, Finding, Severity, diagnose
+    from cputune.doctor.hosts import HostsDiagnosis, SeenHost, diagnose_hosts
+    from cputune.emitters import EmittedFile, Node, emit
+    from cputune.errors import (
+        CannotError, CputuneError, HostError, Interrupted, MissingPackageError,
+        NotMeasurableError, NoValidTrialError, RecipeError, ResultError, Unreachable, UsageError,
+    )  # fmt: skip
+    from cputune.facts import HostFacts
+    from cputune.history import Kept, kept_results
+    from cputune.host import RecordedHost
+    from cputune.options import Cluster, EmitOptions, SecretKey, Toleration, TuneOptions
+    from cputune.plan import Plan
+    from cputune.probing import probe
+    from cputune.report.compare import Compared, compare
+    from cputune.report.show import show
+    from cputune.result import ConfirmRun, Result, Trial
+    from cputune.steps import Runner, Step, TrialError
+    from cputune.tuner import SearchSpace, search_space, tune
+    from cputune.tuner.events import (
+        ConfirmStarted, Event, OnEvent, Said, StepTaken, StudyEnded, StudyStarted, TrialEnded,
+        TrialStarted,
+    )  # fmt: skip
+    from cputune.verifier import Verification, verify
+    from cputune.workload import Workload
+
+__all__ = [
+    "CannotError", "Cluster", "Compared", "ConfirmRun", "ConfirmStarted", "CputuneError",
+    "Diagnosis", "EmitOptions", "EmittedFile", "Event", "Finding", "HostError", "HostFacts",
+    "HostsDiagnosis", "Interrupted", "Kept", "MissingPackageError", "NoValidTrialError", "Node",
+    "NotMeasurableError", "OnEvent", "Plan", "RecipeError", "RecordedHost", "Result",
+    "ResultError", "Runner", "Said", "SearchSpace", "SecretKey", "SeenHost", "Severity", "Step",
+    "StepTaken", "StudyEnded", "StudyStarted", "Toleration", "Trial", "TrialEnded",
+    "TrialError", "TrialStarted", "TuneOptions", "Unreachable", "UsageError", "Verification",
+    "Workload", "compare", "diagnose", "diagnose_hosts", "emit", "kept_results", "probe",
+    "search_space", "show", "tune", "verify",
+]  # fmt: skip
 
 _PUBLIC = {
     # where a name is defined: the names
@@ -107,9 +87,6 @@ _PUBLIC = {
     "cputune.workload": ("Workload",),
 }  # fmt: skip
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
-
-__all__ = sorted(_HOMES)
-
 
 if not TYPE_CHECKING:  # a type checker would believe that every name exists
 

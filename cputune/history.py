@@ -9,21 +9,17 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 from cputune.documents import for_people
 from cputune.errors import CputuneError, UsageError
 from cputune.host import write_atomically
-from cputune.host.files import make_private, remove, sizes, user_folder
+from cputune.host.files import make_private, own_files, remove, user_folder
 from cputune.log import log
 from cputune.result import Result
 
 MOST_KEPT = 100
 """Results that are kept; the oldest go first."""
-
-MOST_BYTES = 256 << 20
-"""Of all of them together: the largest result there can be."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
 _RESULT = ".json"
@@ -66,24 +62,18 @@ def keep(result: Result, *, now: str) -> str | None:
 
 
 def _drop_the_oldest(folder: Path) -> None:
-    """Bound what is kept, in number and in bytes; the newest always stays."""
-    kept = _newest_first(folder)
-    totals = accumulate(kept.values())
-    for place, (id, total) in enumerate(zip(kept, totals, strict=True)):
-        if place and (place >= MOST_KEPT or total > MOST_BYTES):
-            remove(folder, (id + _RESULT,))
-
-
-def _newest_first(folder: Path | None) -> dict[str, int]:
-    """The results of a folder and their bytes, by their ids; other files are not ours."""
-    found = {} if folder is None else sizes(folder, _RESULT)
-    ids = {name.removesuffix(_RESULT): size for name, size in found.items()}
-    return {id: ids[id] for id in sorted(ids, reverse=True) if _ID.fullmatch(id)}
+    remove(folder, [id + _RESULT for id in kept_ids()[MOST_KEPT:]])
 
 
 def kept_ids() -> tuple[str, ...]:
-    """The ids of what is kept, the newest first."""
-    return tuple(_newest_first(history_folder()))
+    """The ids of what is kept, the newest first; other files of the folder are not ours."""
+    folder = history_folder()
+    ids = (
+        []
+        if folder is None
+        else [name.removesuffix(_RESULT) for name in own_files(folder, _RESULT)]
+    )
+    return tuple(sorted(filter(_ID.fullmatch, ids), reverse=True))
 
 
 def kept_results() -> tuple[Kept, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from cputune.documents import Amount
 
@@ -31,18 +31,6 @@ Takes = Literal["one command", "your decision"]
 def in_words(low: float, high: float, takes: Takes) -> str:
     """``×1.12–1.30; one command``."""
     return f"×{low:.2f}{f'–{high:.2f}' if high > low else ''}; {takes}"
-
-
-class FindingOfDoctor(Protocol):
-    """A finding, live or as a result keeps it."""
-
-    @property
-    def code(self) -> str:
-        """Which one."""
-
-    @property
-    def command(self) -> str | None:
-        """What cures it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +72,22 @@ LEAST_SHARE = 0.1
 def untried(
     left_out: Iterable[LeftOut],
     padding: Padding | None,
-    findings: Iterable[FindingOfDoctor] = (),
+    cure: str | None = None,
 ) -> tuple[Lever, ...]:
-    """Of what was left out, that which is known to pay; what would bring the most comes first."""
+    """Of what was left out, that which is known to pay; what would bring the most comes first.
+
+    ``cure`` is the command that installs tcmalloc, where the doctor misses it.
+    """
     found = [
         Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
         for one in left_out
         if one.option is not None and one.what in _BRINGS
         for words, low, high in (_BRINGS[one.what],)
     ]
-    missing = next((one for one in findings if one.code == "allocator-missing"), None)
-    if missing is not None:
-        do = missing.command or "see `cputune doctor --explain allocator-missing`"
-        low, high = GAINS[missing.code]
+    if cure is not None:
+        low, high = GAINS["allocator-missing"]
         what = "tcmalloc is not installed"
-        found.append(Lever(what=what, low=low, high=high, takes="one command", do=do))
+        found.append(Lever(what=what, low=low, high=high, takes="one command", do=cure))
     if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = [one for one in left_out if one.what in ("padding", "order", "order=length")]
         left_so = next((one.option for one in of_padding if one.option), None)

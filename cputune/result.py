@@ -231,20 +231,6 @@ class TimeToEnd:
     best: Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A finding of the doctor, with the fields of the ``cputune.doctor/1`` document."""
-
-    code: str
-    severity: Literal["error", "warning", "advice"]
-    title: str
-    evidence: str
-    remedy: str
-    command: str | None = None
-    source: str = ""
-    worth: tuple[float, float] | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """What a study has found.
@@ -253,7 +239,6 @@ class Result:
     noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
-    ``findings`` are the doctor's when the study began; None where nobody asked it.
     ``untried`` is what was left out of the search and would pay, what would bring the most first.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
@@ -271,7 +256,6 @@ class Result:
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
     asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
-    findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
     workload: Workload
     data: str | None = None

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from cputune.cli import main
 from cputune.host import locks
 from cputune.plan import Plan
 from cputune.probing.load import Activity
+from cputune.result import Result
 from cputune.steps import Step
 
 HERE = Path(__file__).resolve().parent.parent
@@ -214,7 +216,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
         earlier = max(kept_results, key=lambda file: file.stat().st_mtime_ns)
         for file in earlier.parent.glob(f"{earlier.stem}.*"):
             text = file.read_text().replace(earlier.stem, EARLIER)
-            (file.parent / f"{EARLIER}{file.suffix}").write_text(text)
+            (file.parent / f"{EARLIER}{file.suffix}").write_text(text.replace("2026-", "2025-"))
         image = ("--image", "r.example.com/bert:1", "--partition", "cpu")
         assert ours("emit", "--format", "all", *image) == 0
     open_recording("whole", folder / "recording")
@@ -243,7 +245,8 @@ def lay(kept: Path, folder: Path, line: str) -> None:
         shutil.copytree(kept / "recording", folder / "recording")
     for word in re.findall(r"(?<!-o )(?<!--report )\b[\w-]+\.json\b", line):
         if not re.match(r"cputune tune\b", line) and not (folder / word).exists():
-            shutil.copy(kept / "cputune.json", folder / word)
+            result = Result.load(kept / "cputune.json")
+            replace(result, notes=(word,)).save(folder / word)  # each is of a study of its own
 
 
 GOOD = {"doctor": (0, 1), "verify": (0, 3), "compare": (0, 1)}

@@ -11,18 +11,14 @@ import cputune
 from cputune.knobs import knob_named
 from cputune.knobs.record import LeftOut
 from cputune.levers import untried
-from cputune.result import Found
 from cputune.workload import Padding, Workload
 
-TCMALLOC = Found(
-    code="allocator-missing", severity="advice", title="", evidence="", remedy="",
-    command="apt-get install libtcmalloc-minimal4",
-)  # fmt: skip
+CURE = "apt-get install libtcmalloc-minimal4"
 SEEN = Padding(share=0.59, left=0.5, kept="the loss counts it: 3.1, and 2.9 without")
 
 
 def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
-    first, second = untried((), replace(SEEN, mend="--pad_to_max_length False"), [TCMALLOC])
+    first, second = untried((), replace(SEEN, mend="--pad_to_max_length False"), CURE)
     assert first.words == (
         "59% of the tokens that you compute are padding, and the loss counts it: 3.1, and 2.9 "
         "without: ×2.00; your decision: start the script --pad_to_max_length False"

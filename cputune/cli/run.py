@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import click
@@ -19,18 +18,16 @@ from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.interpreter import has_module, training_python
 from cputune.layout import baseline_plan, guide_plan
-from cputune.plan import Plan
-from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
 @click.argument("result", required=False, metavar="[RESULT] [-- SCRIPT ARGS...]")
 @click.option(
     "--plan",
-    metavar="PLAN",
+    type=click.Choice(["best", "baseline"]),
     default="best",
     show_default=True,
-    help="best, baseline, or the number of a trial.",
+    help="The plan that is recommended, or today's launch.",
 )
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @python_option
@@ -46,7 +43,7 @@ def command(
 
     \b
     cputune run
-    cputune run --plan 3
+    cputune run --plan baseline
     cputune run -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
     from cputune.ranks import foreground
@@ -63,14 +60,12 @@ def command(
     workload = launched(found, script_of(ctx))
     if found is None:
         chosen = baseline_plan(facts) if plan == "baseline" else guide_plan(facts, workload)
-        if plan not in ("best", "baseline"):
-            raise UsageError(f"there is no trial {plan}: nothing was tuned", hint="cputune tune")
     else:
-        chosen = _chosen(found, plan)
+        chosen = found.best.plan if plan == "best" else found.baseline.plan
     if chosen.nodes > 1:
         raise UsageError(
             f"the plan is for {chosen.nodes} nodes, and run starts ranks on this machine alone",
-            hint="cputune emit --format mpirun writes its launch; --plan takes another trial",
+            hint="cputune emit --format mpirun writes its launch",
         )
     if chosen.as_found:
         chosen = replace(chosen, processes_per_node=1, cpus=chosen.cpus[:1])
@@ -78,21 +73,9 @@ def command(
     try:
         code = foreground.run(workload, chosen, facts)
     except ValueError as error:
-        raise UsageError(str(error), hint="--plan takes the number of another trial") from error
+        raise UsageError(str(error), hint="--plan baseline trains as before") from error
     except (Infeasible, OSError) as error:
         raise CannotError(
             f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
         ) from error
     ctx.exit(code)
-
-
-def _chosen(result: Result, plan: str) -> Plan:
-    if plan in ("best", "baseline"):
-        return result.best.plan if plan == "best" else result.baseline.plan
-    numbers = [trial.number for trial in result.trials]
-    if not re.fullmatch(r"[0-9]{1,6}", plan) or int(plan) not in numbers:
-        raise UsageError(
-            f"there is no trial {plan!r}",
-            hint=f"best, baseline, or a number up to {max(numbers, default=0)}",
-        )
-    return next(trial.plan for trial in result.trials if trial.number == int(plan))

@@ -6,7 +6,6 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,13 +30,12 @@ from cputune.errors import (
     Interrupted,
     MissingPackageError,
     NotMeasurableError,
-    NoValidTrialError,
     UsageError,
 )
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
-from cputune.script import require_trainable, script_text
-from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
+from cputune.script import require_trainable
+from cputune.workload import DEFAULT_RECIPE, Workload, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -54,7 +52,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @batch_options
 @options_from(TuneOptions)
 @python_option
-@click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plans that would be tried; run nothing.")
 @click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
 @output_option("The result; - is stdout.", "cputune.json")
@@ -108,7 +106,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     facts = facts_of(root) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
-        _show_space(space, options, as_json=typed["json"])
+        _show_space(space, as_json=typed["json"])
         return
     _say_beforehand(facts)
     if typed["force"] and not options.resume:
@@ -142,14 +140,8 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(
-            str(error) or "interrupted", hint=f"go on with: {_again(job, script)}"
+            str(error) or "interrupted", hint="go on with: the same words, and --resume"
         ) from None
-    except NoValidTrialError as error:
-        from cputune.ranks.failure import USE_CPU
-
-        if USE_CPU in str(error) and "Parser" in script_text(job.argv):
-            error.hint = _again(job, (*script, "--use_cpu"), "--force")
-        raise
 
 
 def remember(result: Result) -> None:
@@ -234,12 +226,11 @@ def _require_packages(job: Workload) -> None:
     raise MissingPackageError(f"tuning needs {names}, not installed", hint=hint)
 
 
-def _show_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> None:
-    """The plans that would be tried, what was left out and why, the first command, the time."""
+def _show_space(space: SearchSpace, *, as_json: bool) -> None:
+    """The plans that would be tried, and what was left out and why."""
     from cputune.report.tuning import space_blocks
     from cputune.report.writing import print_blocks
 
-    first = _first_command(space)
     if as_json:
         print_json(
             {
@@ -247,37 +238,7 @@ def _show_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> N
                 "plans": [plan.to_json() for plan in space.plans()],
                 "knobs": {knob.name: list(knob.values) for knob in space.knobs},
                 "left_out": plain(space.left_out),
-                "first_command": first,
             }
         )
     else:
-        print_blocks(space_blocks(space, options, first), console())
-
-
-def _first_command(space: SearchSpace) -> str:
-    """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
-    from cputune.carrier.command import carried, trial_command
-    from cputune.report.show import for_shell
-
-    if space.workload.launch:
-        return for_shell(space.workload, space.workload.launch)
-    versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
-    way = carried(space.workload, space.baseline, versions)
-    python = "python3" if space.facts.recorded else training_python()
-    words = trial_command(space.workload, way)
-    return f"{shlex.quote(python)} {for_shell(space.workload, words)}"
-
-
-def _again(job: Workload, script: Sequence[str], how: str = "--resume") -> str:
-    """The command that was typed, with --resume or --force, its secrets as variables.
-
-    What a file or a variable has set is not repeated: it is set again by itself.
-    """
-    from cputune.report.show import for_shell
-
-    context = click.get_current_context()
-    typed = sys.argv[1 : len(sys.argv) - len(context.params["script"])]
-    at = typed.index(context.info_name or "") + 1
-    left = [word for word in typed[at:] if word not in ("--force", "--resume", "--")]
-    command = shlex.join(["cputune", *typed[:at], how, *left])
-    return f"{command} -- {for_shell(job, hidden_words(script)[0])}" if script else command
+        print_blocks(space_blocks(space), console())

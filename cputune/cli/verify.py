@@ -19,7 +19,7 @@ from cputune.errors import ResultError
 from cputune.host.interpreter import training_python
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
 from cputune.result import Result
-from cputune.words import TUNE_AGAIN, factor, slower_by, surely_slower
+from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
 if TYPE_CHECKING:
     from cputune.verifier import Outcome, Verification
@@ -126,22 +126,8 @@ def exit_code(verdicts: Sequence[Verification]) -> int:
     return 1 if "failed" in states else 3 if "not checked" in states else 0
 
 
-def table(verdicts: Sequence[Verification]) -> Rows:
-    """A row for each artefact, with what failed and the speed over that of the result."""
-    rows = tuple(
-        (
-            verdict.path,
-            verdict.state,
-            "–" if verdict.throughput is None else factor(verdict.throughput),
-            "; ".join(check.summary for check in verdict.checks if check.state == "failed"),
-        )
-        for verdict in verdicts
-    )
-    return Rows(headings=("launch", "state", "speed over its result", "what failed"), rows=rows)
-
-
 def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
-    """What was seen, artefact by artefact, what failed in full; then the table of all."""
+    """What was seen, artefact by artefact, what failed in full."""
     for verdict in verdicts:
         checks = verdict.checks
         yield Heading(f"{verdict.path}  {verdict.format}: {verdict.state}")
@@ -151,7 +137,6 @@ def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
             strong=frozenset(n for n, check in enumerate(checks) if check.state == "failed"),
         )
         yield Lines(tuple(line for check in checks for line in _details(check)))
-    yield table(verdicts)
 
 
 def _details(check: Outcome) -> Iterator[tuple[str, str]]:

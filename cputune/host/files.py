@@ -195,16 +195,16 @@ def make_private(folder: Path) -> None:
         ) from error
 
 
-def sizes(folder: Path, suffix: str) -> dict[str, int]:
-    """The files of a folder with such an ending: name to bytes, sorted; empty without a folder.
+def own_files(folder: Path, suffix: str) -> list[str]:
+    """The names of the files of a folder with such an ending; none without a folder.
 
     Links and everything else that is no regular file are left out.
     """
-    found: dict[str, int] = {}
+    found = []
     with contextlib.suppress(OSError):
-        for path in sorted(folder.iterdir()):
+        for path in folder.iterdir():
             if path.name.endswith(suffix) and not path.is_symlink() and path.is_file():
-                found[path.name] = path.stat().st_size
+                found.append(path.name)
     return found
 
 

@@ -111,7 +111,7 @@ def _cores(facts: HostFacts) -> str:
 
 def _told(*pairs: tuple[str, object]) -> str:
     """Each value in its words; values that are not known are left out."""
-    return ", ".join(words.format(value) for words, value in pairs if value is not None)
+    return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
 
 
 def _nodes(facts: HostFacts) -> str:
@@ -128,13 +128,15 @@ def _nodes(facts: HostFacts) -> str:
 
 
 def _memory(facts: HostFacts) -> str:
-    memory = facts.memory
-    told = _told(("{}", _size(memory.total_bytes)), ("{} available", _size(memory.available_bytes)))
-    if not memory.swap_total_bytes or memory.swap_free_bytes is None:
-        return told
-    used = memory.swap_total_bytes - memory.swap_free_bytes
-    swap = f"swap {gib(used)} of {gib(memory.swap_total_bytes)} used"
-    return ", ".join(filter(None, (told, swap)))
+    memory, used = facts.memory, None
+    if memory.swap_total_bytes and memory.swap_free_bytes is not None:
+        swap = memory.swap_total_bytes
+        used = f"{gib(swap - memory.swap_free_bytes)} of {gib(swap)}"
+    return _told(
+        ("{}", _size(memory.total_bytes)),
+        ("{} available", _size(memory.available_bytes)),
+        ("swap {} used", used),
+    )
 
 
 def _limits(facts: HostFacts) -> str:
@@ -153,16 +155,15 @@ def _settings(facts: HostFacts) -> str:
     settings = facts.settings
     yes_no = {True: "on", False: "off", None: None}
     system = settings.distribution
-    known = (
-        ("", system and " ".join(filter(None, (system.id, system.version)))),
-        ("", settings.kernel),
-        ("governor ", settings.governor),
-        ("turbo ", yes_no[settings.turbo]),
-        ("transparent huge pages ", settings.transparent_huge_pages),
-        ("NUMA balancing ", yes_no[settings.numa_balancing]),
-        ("SMT ", "none" if settings.smt == "notsupported" else settings.smt),
+    return _told(
+        ("{}", system and f"{system.id} {system.version or ''}".strip()),
+        ("{}", settings.kernel),
+        ("governor {}", settings.governor),
+        ("turbo {}", yes_no[settings.turbo]),
+        ("transparent huge pages {}", settings.transparent_huge_pages),
+        ("NUMA balancing {}", yes_no[settings.numa_balancing]),
+        ("SMT {}", "none" if settings.smt == "notsupported" else settings.smt),
     )
-    return ", ".join(f"{label}{text}" for label, text in known if text)
 
 
 def _packages(facts: HostFacts) -> str:

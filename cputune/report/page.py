@@ -15,7 +15,7 @@ from cputune import __version__
 from cputune.errors import MissingPackageError
 from cputune.host.interpreter import install_tuning
 from cputune.report.show import ResultToShow, blocks
-from cputune.report.writing import Block, Heading, source_urls
+from cputune.report.writing import Block, Heading
 from cputune.result import Result
 from cputune.text import visible
 
@@ -44,7 +44,6 @@ def page(result: Result, file: str = "cputune.json") -> str:
         undefined=jinja2.StrictUndefined,
         finalize=lambda said: visible(said) if type(said) is str else said,
     )
-    environment.filters["links"] = _links
     shown = blocks(ResultToShow(result=result, file=file), most=MOST_ROWS, every=True)
     drawn = environment.from_string(template.read_text(encoding="utf-8"))
     text: str = drawn.render(result=result, sections=sections(shown), version=__version__)
@@ -60,8 +59,3 @@ def sections(shown: Iterable[Block]) -> list[Section]:
         else:
             found[-1][1].append((type(block).__name__, block))
     return found
-
-
-def _links(source: str) -> list[str]:
-    """The web addresses of a source, and nothing else that a browser could follow."""
-    return [url for url in source_urls(source) if url.startswith("https://")]

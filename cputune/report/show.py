@@ -15,19 +15,16 @@ from cputune.history import Kept
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
 from cputune.knobs.record import in_words as knob_words
-from cputune.options import keywords
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import plans, speed
-from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, print_blocks
-from cputune.result import Found, Result, Speedup
+from cputune.report.writing import Block, Heading, Labelled, Lines, Rows, print_blocks
+from cputune.result import Result, Speedup
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
-from cputune.workload import Workload
 
 if TYPE_CHECKING:
-    from cputune.doctor import Finding
     from cputune.facts import HostFacts
 
 
@@ -110,19 +107,6 @@ def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
     return now, f"cputune emit --format torchrun -o launch {words}"
 
 
-def for_shell(workload: Workload, words: Sequence[str]) -> str:
-    """Words of a command for bash: secrets as the variables that hold them."""
-    found = []
-    for word in words:
-        secret = workload.secret_of(word)
-        found.append(
-            shlex.quote(word)
-            if secret is None
-            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
-        )
-    return " ".join(found)
-
-
 LEAST_SHARE = 0.005
 """A kind of work with a smaller share of the time is not shown."""
 
@@ -177,7 +161,6 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 SCHEMA = "cputune.summary/1"
 
-MOST_FINDINGS = 100
 COMMANDS = ("train", "launch files")
 """What of a launch is a command to copy."""
 
@@ -256,20 +239,13 @@ def change_rows(result: Result) -> Rows:
     )
 
 
-def _as_found(one: Found) -> Finding:
-    from cputune.doctor import Finding, Severity
-
-    said = {key: value for key, value in keywords(one).items() if key != "worth"}
-    return Finding(**{**said, "severity": Severity(one.severity)})
-
-
 def blocks(
     shown: ResultToShow, *, most: int | None = MOST_PLANS, every: bool = False, brief: bool = False
 ) -> Iterator[Block]:
     """The verdict, then what to change, the launch, the plans, and what they rest on.
 
     ``most``: how many plans, the fastest; None for all. ``every``: also what was left out, and why.
-    ``brief``: at the end of a study, without the launch, the doctor's findings and the machine.
+    ``brief``: at the end of a study, without the launch and the machine.
     """
     result = shown.result
     yield shown.verdict()
@@ -298,10 +274,6 @@ def blocks(
         yield Heading("Left out, and why")
         yield Labelled(rows=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)))
     if not brief:
-        if result.findings:
-            yield Heading("What the doctor found then")
-            found = tuple(map(_as_found, result.findings[:MOST_FINDINGS]))
-            yield FindingRows(found=found, titles_alone=True)
         yield Heading("What it rests on")
         yield Labelled(rows=basis(result))
 

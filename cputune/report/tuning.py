@@ -13,7 +13,6 @@ from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial
 from cputune.text import figure, visible
-from cputune.tuner.confirmation import LEAST_ROUNDS, MOST_RIVALS, MOST_SECONDS, PROFILE_STEPS
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
@@ -28,13 +27,11 @@ from cputune.tuner.events import (
     most_trials,
     outcome,
 )
-from cputune.tuner.measuring import USUAL_RUNS, USUAL_SECONDS
 from cputune.words import duration
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from cputune.options import TuneOptions
     from cputune.tuner.space import SearchSpace
 
 
@@ -132,8 +129,8 @@ class Standing:
 
     ``started`` is when the command began, ``most_seconds`` when the study is over at the latest.
     ``trials`` is the largest number of trials; None before the space is known. ``number`` is the
-    trial that runs, or ran last, from 0. ``done`` is how many have ended. ``doing`` says what goes
-    on now, ``detail`` says more of it.
+    trial that runs, or ran last, from 0. ``done`` is how many have ended, ``best`` the most samples
+    per second of one. ``doing`` says what goes on now, ``detail`` says more of it.
     """
 
     started: float
@@ -141,8 +138,7 @@ class Standing:
     trials: int | None = None
     number: int = 0
     done: int = 0
-    today: Trial | None = None
-    best: Trial | None = None
+    best: float = 0.0
     doing: str = "starting"
     detail: str = ""
 
@@ -157,7 +153,10 @@ class Standing:
             self.number = event.number
             self._go_on(f"trial {event.number}  {event.plan.describe()}")
         elif isinstance(event, TrialEnded):
-            self._learn(event.trial)
+            self.done += 1
+            rate = event.trial.samples_per_second
+            if event.trial.state == COMPLETED and rate is not None:
+                self.best = max(self.best, rate.median)
         elif isinstance(event, StepTaken) and event.number in (None, self.number):
             late = ", delayed by others" if event.delayed else ""
             self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
@@ -169,25 +168,12 @@ class Standing:
     def _go_on(self, doing: str) -> None:
         self.doing, self.detail = doing, ""
 
-    def _learn(self, trial: Trial) -> None:
-        self.done += 1
-        if trial.state != COMPLETED or trial.samples_per_second is None:
-            return
-        if trial.plan.as_found:
-            self.today = trial
-        if self.best is None or _rate(trial) > _rate(self.best):
-            self.best = trial
-
     def tail(self, now: float) -> str:
         """How many trials, the time, the best so far: of single trials, so it is roughly known."""
         of = "" if self.trials is None else f"{self.done} of {self.trials}, "
         most = "" if self.most_seconds == math.inf else f" of {duration(self.most_seconds)}"
-        gain = ""
-        if self.best is not None and self.best is not self.today:
-            gain = f", best {figure(_rate(self.best))} samples/s"
-            if self.today is not None:
-                gain += f", about {_rate(self.best) / _rate(self.today):.1f} × today"
-        return f"[{of}{duration(now - self.started)}{most}{gain}]"
+        best = f", best {figure(self.best)} samples/s" if self.best else ""
+        return f"[{of}{duration(now - self.started)}{most}{best}]"
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
@@ -201,16 +187,8 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
     return lines
 
 
-def _rate(trial: Trial) -> float:
-    assert trial.samples_per_second is not None, "a completed trial has a throughput"
-    return trial.samples_per_second.median
-
-
-def space_blocks(space: SearchSpace, options: TuneOptions, first: str) -> Iterator[Block]:
-    """The space in words: its knobs, what was left out and why, the first command, the time.
-
-    How long a start and a step take is not known before the first trials.
-    """
+def space_blocks(space: SearchSpace) -> Iterator[Block]:
+    """The space in words: its knobs, and what was left out and why."""
     several = [
         (k.name, ", ".join(map(knob_words, k.values))) for k in space.knobs if len(k.values) > 1
     ]
@@ -224,17 +202,3 @@ def space_blocks(space: SearchSpace, options: TuneOptions, first: str) -> Iterat
     if space.left_out:
         yield Heading("Left out")
         yield Lines(tuple(("", f"{out.what}: {out.why}") for out in space.left_out))
-    yield Heading("The first trial")
-    rows = (("plan", space.baseline.describe()), ("command", first))
-    yield Labelled(rows=rows, pasted=("command",))
-    trials, most = most_trials(space, options.budget), options.max_time_seconds
-    usual = f"{duration(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
-    within = "" if most == math.inf else f", all within {duration(most) if most else usual}"
-    end = (
-        f"{1 + min(MOST_RIVALS, trials - 1)} plans side by side, then today's launch, the best and "
-        f"those between them; about {MOST_SECONDS:.0f} s, or {2 * LEAST_ROUNDS} turns of each"
-    )
-    yield Heading(f"What takes the time{within}")
-    search = ("search", f"{trials} trials, each a start and some steps")
-    profile = ("profile", f"the best plan once more, {PROFILE_STEPS} steps")
-    yield Labelled(rows=(search, ("confirmation", end), profile) if trials > 1 else (search,))

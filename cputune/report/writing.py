@@ -79,14 +79,10 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
-    """What the doctor finds, or found; ``stories``, by code, are told in a terminal too.
-
-    ``titles_alone``: in a terminal, a line each.
-    """
+    """What the doctor finds; ``stories``, by code, are told with it."""
 
     found: tuple[Finding, ...]
     stories: Mapping[str, str] = field(default_factory=dict)
-    titles_alone: bool = False
 
 
 Block = Verdict | Heading | Rows | Labelled | Lines | FindingRows
@@ -155,8 +151,6 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
-    if block.titles_alone:
-        return
     for text, style in (
         (finding.evidence, ""),
         (finding.remedy, "green"),

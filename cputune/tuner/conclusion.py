@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from cputune import __version__
 from cputune.doctor import diagnose
-from cputune.documents import record_of
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
@@ -20,7 +19,6 @@ from cputune.result import (
     COMPLETED,
     FAILED,
     TIME_UP,
-    Found,
     Measured,
     Result,
     Speedup,
@@ -110,7 +108,8 @@ def conclude(
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     advice = recommend(findings, noise)
     best, profile = advice.best.plan, findings.profile
-    found = tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings)
+    missing = [one for one in diagnose(facts).findings if one.code == "allocator-missing"]
+    cure = missing[0].command or "`cputune doctor` says how" if missing else None
     result = Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
@@ -118,7 +117,6 @@ def conclude(
         asked=options.search_words,
         hosts=tuple(hosts),
         interface=interface,
-        findings=found,
         versions=_versions(facts),
         workload=workload,
         baseline=advice.baseline,
@@ -133,7 +131,7 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=tuple(left_out),
-        untried=untried(left_out, workload.padding, found),
+        untried=untried(left_out, workload.padding, cure),
         notes=(*findings.notes, *_notes(findings), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from in_process import ran
 
 import cputune
 from cputune.carrier.command import carried, launch_command, trial_command
-from cputune.cli import cli
 from cputune.knobs import plan_arguments
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
@@ -170,29 +167,6 @@ def test_every_argument_of_a_knob_is_carried_either_way() -> None:
         assert by_code.arguments[name] == value
         if value is not None:
             assert f"--{name}" in carried(SEEN, plan, {"transformers": "4.56"}).flags
-
-
-def first_command(recipe: Path) -> str:
-    said = CliRunner().invoke(cli, ["tune", "--dry-run", "--json", "--recipe", str(recipe)])
-    assert said.exit_code == 0, said.stderr
-    command: str = json.loads(said.stdout)["first_command"]
-    return command
-
-
-def test_the_first_command_of_a_dry_run_is_the_one_of_the_first_trial(recipe: Path) -> None:
-    job = Workload.from_recipe(str(recipe))
-    facts = cputune.probe()
-    versions = {p.name: p.version for p in facts.packages if p.version}
-    baseline = cputune.search_space(facts, job).baseline
-    way = carried(job, baseline, versions)
-    assert shlex.split(first_command(recipe)) == [sys.executable, *trial_command(job, way)]
-
-
-@pytest.mark.torch
-@pytest.mark.matrix
-def test_it_can_be_pasted(recipe: Path, tmp_path: Path) -> None:
-    run(["bash", "-c", f"{first_command(recipe)} {shlex.join(ONE_STEP)}"], tmp_path)
-    assert learning_rates(tmp_path) == [RATE]
 
 
 @pytest.mark.torch

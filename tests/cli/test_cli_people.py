@@ -105,7 +105,6 @@ def test_verify_ends_with_1_where_more_is_lost_than_was_allowed(
     words = ("verify", "launch", "--baseline", "cputune.json", "--fail-if-slower", "5%")
     ended = cputune(*words)
     assert ended.code == code
-    assert f"launch/a.sh  passed  ×0.90 (0.88–{high})" in ended.out
     assert ("slower by more than 5% than it was tuned: launch/a.sh" in ended.err) is bool(code)
     if library.probe().cpu.microcode:  # no virtual machine has to tell it
         assert "microcode 0x0 then, " in ended.err

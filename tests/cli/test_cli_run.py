@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -106,11 +105,9 @@ def test_a_script_without_flags_is_carried(start: Start) -> None:
     assert first["argv"] == ["train.py", "--tuned"]
 
 
-def test_the_plan_of_a_trial_and_other_arguments(start: Start) -> None:
-    (rank,) = seen(start(TWO, "--plan", "1", "--", "train.py", "--mine"))
-    assert rank["argv"][:2] == ["train.py", "--mine"]  # type: ignore[index]
-    (rank,) = seen(start(TWO, "--plan", "baseline", "--", "python", "train.py"))
-    assert (rank["argv"], rank["cpus"]) == (["train.py"], CPUS)
+def test_todays_launch_with_other_arguments(start: Start) -> None:
+    (rank,) = seen(start(TWO, "--plan", "baseline", "--", "python", "train.py", "--mine"))
+    assert (rank["argv"], rank["cpus"]) == (["train.py", "--mine"], CPUS)
 
 
 def test_a_rank_that_fails_ends_the_others_with_its_exit_code(start: Start) -> None:
@@ -135,13 +132,6 @@ def test_a_signal_to_us_ends_the_training(
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode in codes, err
-
-
-@pytest.mark.parametrize("plan", ["9", "-1", "x"])
-def test_a_trial_that_there_is_not(start: Start, plan: str) -> None:
-    _, err = (process := start(ONE, f"--plan={plan}")).communicate(timeout=60)
-    assert process.returncode == 2
-    assert re.search(r"error: there is no trial .*\nhint: best, baseline, or a number up to 2", err)
 
 
 def test_a_result_that_is_none(start: Start, tmp_path: Path) -> None:

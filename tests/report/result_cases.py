@@ -104,7 +104,7 @@ def profiled() -> Result:
 
 def elsewhere() -> Result:
     """Of a machine of which nothing is told, by a cputune that did not ask."""
-    return replace(tuned(), host={}, findings=None, versions={}, created=None)
+    return replace(tuned(), host={}, versions={}, created=None)
 
 
 def ten_thousand() -> Result:

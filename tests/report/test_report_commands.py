@@ -6,12 +6,10 @@ import math
 import shlex
 from dataclasses import replace
 
-import pytest
 from report.result_cases import tuned
 
 from cputune.options import TuneOptions
-from cputune.report.show import basis, for_shell, launch_commands
-from cputune.workload import Workload
+from cputune.report.show import basis, launch_commands
 
 
 def test_a_file_of_any_name_is_one_word() -> None:
@@ -31,16 +29,6 @@ def test_what_narrowed_a_search_is_told_as_it_is_typed() -> None:
     assert TuneOptions(knobs=[], budget=3, seed=4, study="s.db", resume=True).search_words == ()
     for limit, words in ((90.0, "--max-time 90s"), (math.inf, "--max-time none")):
         assert " ".join(TuneOptions(max_time_seconds=limit).search_words) == words
-
-
-def test_a_command_of_a_script_hides_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUB_TOKEN", "")  # put back what Workload.script sets
-    token = "hf_" + "a1B2c3D4e5F6g7H8i9" * 2
-    words = ["torchrun", "train.py", "--run_name", "a b", f"--hub_token={token}"]
-    job = Workload.script(words)
-    assert for_shell(job, job.launch) == (
-        "torchrun train.py --run_name 'a b' --hub_token=\"$HUB_TOKEN\""
-    )
 
 
 def test_a_plan_over_hosts_is_launched_over_them() -> None:

@@ -99,15 +99,6 @@ def test_nothing_in_a_result_becomes_part_of_the_page() -> None:
     assert "alert(1)" in read.words
 
 
-def test_a_link_leads_to_the_web_and_nowhere_else() -> None:
-    result = tuned()
-    assert result.findings
-    found = replace(result.findings[0], source="javascript:alert(1), https://example.org/x")
-    read = Read(page(replace(result, findings=(found,))))
-    links = [value for name, value in read.attributes if name == "href"]
-    assert links == ["https://example.org/x"]
-
-
 def test_of_many_trials_it_says_how_many_it_shows() -> None:
     assert re.search(r"99[67]\d slower ones are not shown", Read(page(ten_thousand())).words)
 

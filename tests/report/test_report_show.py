@@ -14,7 +14,7 @@ from tuner.fakes import SMALL
 
 from cputune.report.show import ResultToShow, blocks, document, time_rows
 from cputune.report.writing import print_blocks
-from cputune.result import Found, Result
+from cputune.result import Result
 from cputune.workload import Workload
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
@@ -69,12 +69,6 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     assert in_terminal(some, most=None).count("1 × 2 threads, fp32, as found") > 40
 
 
-def test_what_the_doctor_found_is_a_line_each(result: Result) -> None:
-    found = Found(code="numa-off", severity="warning", title="One node", evidence="", remedy="")
-    text = in_terminal(ResultToShow(result=replace(result, findings=(found,)), file="r.json"))
-    assert "What the doctor found then\nwarning One node  [numa-off]\n" in text
-
-
 def one_trial(result: Result) -> Result:
     return replace(
         result, trials=result.trials[:1], best=result.baseline, confirmation=(), worth=()
@@ -112,14 +106,12 @@ def hostile(result: Result) -> Result:
         "topology": {"allowed": EVIL, "sockets": EVIL},
         "limits": {"cpu_quota": EVIL},
     }
-    found = Found(code=EVIL, severity="error", title=EVIL, evidence=EVIL, remedy=EVIL)
     worth = tuple(replace(w, knob=f"{w.knob}, {EVIL}", value=EVIL) for w in result.worth)
     return replace(
         result,
         trials=(trial, *result.trials[1:]),
         workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
         host=host,
-        findings=(found,),
         worth=worth,
         notes=(EVIL,),
         data=EVIL,
