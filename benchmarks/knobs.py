@@ -50,7 +50,6 @@ ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("malloc", "huge_pages"),
     ("padding", "cut"),
     ("order", "length"),
-    ("compile", True),
 )
 """Knobs and the value that is compared with that of the base."""
 

@@ -118,7 +118,6 @@ def machine(
         ),
         load=Load(
             average_1min=0.0,
-            average_5min=0.0,
             cpu_pressure_percent=0.0,
             memory_pressure_percent=0.0,
             steal_share=0.0,

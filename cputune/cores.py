@@ -5,35 +5,29 @@ from __future__ import annotations
 import math
 
 from cputune.facts import Core, HostFacts
-from cputune.knobs.affinity import PACKED, SPREAD
 from cputune.placing import evenly, groups
 
 QUOTA_SHARE = 0.9
 """Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
 
 
-def placements(facts: HostFacts) -> dict[str, tuple[Core, ...]]:
-    """The sets of cores that plans are laid out on, by their name in the knob ``placement``.
+def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
+    """The cores that a launch may use.
 
-    Without a CPU quota there is one, of all allowed cores. With a quota only as many
-    cores are used as whole CPUs of time are given: more threads than that are throttled,
-    all at once, in every period. They are spread evenly over all sockets, or packed on
-    the fewest that hold the quota; there is one set where that is the same.
+    Without a CPU quota these are all allowed cores. With a quota only as many are used as whole
+    CPUs of time are given: more threads than that are throttled, all at once, in every period. They
+    lie evenly on the fewest sockets that hold the quota.
     """
     cores = _allowed(facts)
     count = paid_cores(facts)
     if count is None:
-        return {SPREAD: cores}
+        return cores
     sockets = groups(cores, by_node=False)
     largest = sorted(sockets, key=len, reverse=True)
     fewest = next(
         k for k in range(1, len(largest) + 1) if sum(map(len, largest[:k])) >= QUOTA_SHARE * count
     )
-    taken = {
-        SPREAD: evenly(cores, count),
-        PACKED: evenly([c for s in sockets if s in largest[:fewest] for c in s], count),
-    }
-    return taken if taken[SPREAD] != taken[PACKED] else {SPREAD: taken[SPREAD]}
+    return evenly([core for s in sockets if s in largest[:fewest] for core in s], count)
 
 
 def paid_cores(facts: HostFacts) -> int | None:
@@ -42,12 +36,6 @@ def paid_cores(facts: HostFacts) -> int | None:
     if quota is None or quota >= len(facts.topology.allowed_cores):
         return None
     return max(1, math.floor(quota))
-
-
-def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
-    """The cores that a launch uses that nobody has measured: a quota is kept on few sockets."""
-    found = placements(facts)
-    return found.get(PACKED, found[SPREAD])
 
 
 def _allowed(facts: HostFacts) -> tuple[Core, ...]:

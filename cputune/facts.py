@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cputune.host import Package as Package
-from cputune.host import Process
 from cputune.host.metadata import normal_name
 
 
@@ -72,28 +71,12 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNode:
-    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known.
-
-    ``distances`` are those of the ACPI SLIT to each node of the topology, in their order: 10 is
-    local. ``kind`` is dram, hbm, or slow (below the tier of DRAM: CXL).
-    Bandwidth and latency are what the firmware (HMAT) says of the CPUs nearest to it, the nodes
-    ``nearest``; ``tier`` is the kernel's number of its memory tier, the fastest lowest.
-    """
+    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known."""
 
     id: int
     cpus: tuple[int, ...] | None
     memory_bytes: int | None
     free_bytes: int | None = None
-    distances: tuple[int, ...] | None = None
-    kind: str | None = None
-    tier: int | None = None
-    read_mb_per_second: int | None = None
-    read_latency_ns: int | None = None
-    nearest: tuple[int, ...] = ()
-
-
-MEMORY_WORDS = {"hbm": "HBM", "slow": "slow memory"}
-"""What kinds of memory are called; DRAM goes without saying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +96,7 @@ class Topology:
     (``sockets_known``) is false: each CPU stands as a core (all cores as one socket),
     so that work can be laid out, and the document says null.
 
-    ``l3`` are the L3 caches in the order of their first CPU (on AMD a CCX each), ``dies`` the CPUs
-    of each die (CCD, tile), ``clusters`` those that share an L2 beyond one core; None is not told.
+    ``l3`` are the L3 caches in the order of their first CPU (on AMD a CCX each); None is not told.
     """
 
     cores: tuple[Core, ...]
@@ -123,8 +105,6 @@ class Topology:
     allowed: tuple[int, ...]
     numa_nodes: tuple[NumaNode, ...]
     l3: tuple[CacheDomain, ...] | None = None
-    dies: tuple[tuple[int, ...], ...] | None = None
-    clusters: tuple[tuple[int, ...], ...] | None = None
     hybrid: bool = False
     cores_known: bool = True
     sockets_known: bool = True
@@ -279,7 +259,6 @@ class Load:
     """
 
     average_1min: float | None
-    average_5min: float | None
     cpu_pressure_percent: float | None
     memory_pressure_percent: float | None
     steal_share: float | None
@@ -327,7 +306,6 @@ class Network:
 class HostFacts:
     """One machine, as one process on it sees it.
 
-    ``cxx`` is the path of the C++ compiler that torch.compile would call,
     ``preload_missing`` are the paths in LD_PRELOAD that no file has, ``accelerators``
     the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
     whether the process holds CAP_SYS_NICE, which containers need to bind memory, and
@@ -344,7 +322,6 @@ class HostFacts:
     packages: tuple[Package, ...] = ()
     libraries: tuple[Library, ...] = ()
     launchers: tuple[Launcher, ...] = ()
-    cxx: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[Unknown, ...] = ()
     recorded: bool = False
@@ -353,7 +330,6 @@ class HostFacts:
     sys_nice: bool | None = None
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
-    bound_processes: tuple[Process, ...] = ()
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

@@ -145,8 +145,7 @@ class TuneOptions:
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
             None: five minutes, or as long as twelve times today's launch where that is more;
             ``math.inf``: no limit. A runner that simulates has no limit of itself.
-        knobs: names of what is varied (the usual ones by default, with ``+NAME`` one more; the
-            rest stays as it is today).
+        knobs: names of what is varied (all by default; the rest stays as it is today).
         fix: knobs that are held at a value.
         keep: vary only what leaves the training this much the same: "numbers" (the same to the
             last bit but for the number of threads), "mathematics" (rounded or added up
@@ -174,7 +173,7 @@ class TuneOptions:
     )
     knobs: Iterable[str] | None = option(
         None,
-        "Try these settings alone, or, as +A, beside the usual ones.",
+        "Try these settings alone.",
         metavar="A,B",
         reads=_names,
         typed=",".join,

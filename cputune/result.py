@@ -138,7 +138,6 @@ class Trial:
             where this would say nothing, for a faster plan was not known either.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, warm-up included.
-        compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
         observed: what the ranks saw: one mapping per rank.
     """
@@ -154,7 +153,6 @@ class Trial:
     delayed_steps: Count = 0
     warmup_steps: Count = 0
     step_seconds: Amount = 0.0
-    compile_seconds: Amount = 0.0
     origin: Origin = "sampler"
     observed: tuple[Mapping[str, Any], ...] = ()
 

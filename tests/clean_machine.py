@@ -115,7 +115,6 @@ CLEAN = HostFacts(
     ),
     load=Load(
         average_1min=0.2,
-        average_5min=0.2,
         cpu_pressure_percent=0.1,
         memory_pressure_percent=0.0,
         steal_share=0.0,

@@ -139,9 +139,8 @@ def test_the_live_machine_s_sysctls_are_read(tmp_path: Path) -> None:
     assert kept.strip() == HOST_NAME
 
 
-def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:
-    cpu = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{cpu}]); print(1, flush=True)\nwhile True: pass"
+def test_a_busy_neighbour_is_seen_with_its_share() -> None:
+    code = "print(1, flush=True)\nwhile True: pass"
     host = LiveHost()
     with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -150,7 +149,6 @@ def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:
         found = {process.pid: process for process in host.processes()}
         child.kill()
 
-    assert found[child.pid].cpus == (cpu,)
     assert (found[child.pid].cpu_share or 0) > 0.05
     assert os.getpid() not in found
 

@@ -39,7 +39,6 @@ UNKNOWN = HostFacts(
     ),
     load=Load(
         average_1min=None,
-        average_5min=None,
         cpu_pressure_percent=None,
         memory_pressure_percent=None,
         steal_share=None,

@@ -13,7 +13,6 @@ from cputune.emitters.format import LaunchJob
 from cputune.emitters.shell import fill
 from cputune.emitters.words import comment
 from cputune.errors import UsageError
-from cputune.knobs.kernels import compiled
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for
 from cputune.stack.system_packages import DEBIAN
@@ -80,7 +79,6 @@ def dockerfile(job: LaunchJob) -> str:
     plan, recipe, user = job.plan, job.workload.recipe, user_id(job)
     fitting = pythons_for(Versions.from_names(job.versions))
     debian = [DEBIAN[name] for name in preloads(job) if name in DEBIAN]
-    debian += ["g++"] * compiled(plan)  # torch.compile calls it
     packages = ["transformers", "accelerate"]
     packages += ["datasets"] * (recipe is None or bool(recipe.dataset))
     packages += ["peft"] * (recipe is not None and recipe.lora is not None)

@@ -32,7 +32,6 @@ from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
 from cputune.host import Host
-from cputune.knobs.backend import interface_of as interface_named
 from cputune.layout import guide_plan
 from cputune.options import Cluster
 from cputune.plan import Plan
@@ -259,10 +258,8 @@ def interface_of(
         return name, ()
     if plan.nodes == 1 or not hosts:
         return None, ()
-    if result is not None and all(node.name in result.hosts for node in hosts):
-        found = interface_named(plan) or result.interface
-        if found:
-            return checked(found, nodes=plan.nodes), ()
+    if result and result.interface and all(node.name in result.hosts for node in hosts):
+        return checked(result.interface, nodes=plan.nodes), ()
     loopback = None if here is None or own is None else loopback_name(here)
     if here is None or own is None or loopback is None:
         return None, ()

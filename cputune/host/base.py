@@ -49,14 +49,12 @@ class Process:
     """A running process other than ours, and no thread of the kernel.
 
     ``cpu_share`` is the CPU time it used since the processes were last asked for: 1.0 is
-    one CPU. None where there is no earlier answer, or no permission. ``user`` is whose it is.
+    one CPU. None where there is no earlier answer, or no permission.
     """
 
     pid: int
     name: str
-    cpus: tuple[int, ...]
     cpu_share: float | None = None
-    user: str | None = None
 
 
 class Host:
@@ -122,7 +120,7 @@ class Host:
         return {}
 
     def processes(self) -> tuple[Process, ...] | None:
-        """What runs beside us, where it may run, and how busy it was since the last call.
+        """What runs beside us, and how busy it was since the last call.
 
         None where processes cannot be seen, or were not recorded.
         """

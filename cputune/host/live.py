@@ -18,10 +18,6 @@ from cputune.host.interpreter import other_interpreter, training_interpreter
 SHORTEST_LOOK_SECONDS = 0.1
 """The kernel counts the CPU time of processes in hundredths of a second."""
 
-_PROCESS_FACTS = ["pid", "name", "memory_info", "cpu_percent", "username"]
-if sys.platform == "linux":
-    _PROCESS_FACTS.append("cpu_affinity")
-
 
 class LiveHost(Host):
     """The machine that we run on, with this Python or another by its path.
@@ -132,7 +128,7 @@ class LiveHost(Host):
             passed = time.monotonic() - self._looked_seconds
             time.sleep(max(0.0, SHORTEST_LOOK_SECONDS - passed))
         found = []
-        for process in psutil.process_iter(_PROCESS_FACTS):
+        for process in psutil.process_iter(["pid", "name", "memory_info", "cpu_percent"]):
             told = process.info
             memory = told["memory_info"]
             if told["pid"] == os.getpid() or memory is None or memory.vms == 0:
@@ -142,9 +138,7 @@ class LiveHost(Host):
                 Process(
                     pid=told["pid"],
                     name=told["name"] or "",
-                    cpus=tuple(sorted(told.get("cpu_affinity") or ())),
                     cpu_share=None if share is None else share / 100,
-                    user=told.get("username"),
                 )
             )
         self._looked_seconds = time.monotonic()

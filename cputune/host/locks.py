@@ -99,49 +99,49 @@ def measuring_lock(
     if sys.platform != "linux":
         yield
         return
-    tell = on_wait or (lambda owner: None)
-    with _held_socket(tell, until) or contextlib.nullcontext():
+    told, others_until = None, time.monotonic() + OTHERS_SECONDS
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ours:
+        while not _is_bound(ours):
+            owner, same_user = _owner_of_the_machine()
+            if owner is not None and owner != told and on_wait is not None:
+                on_wait(owner)
+            told, now = owner or told, time.monotonic()
+            up = until is not None and now >= until
+            if same_user and up:
+                raise CannotError(
+                    f"the time given was up while {told} measured here",
+                    hint="give it more time, or --share-machine where the CPUs are apart",
+                )
+            if not same_user and (up or now >= others_until):
+                break
+            time.sleep(_AGAIN_SECONDS)
         yield
 
 
-def _held_socket(tell: Callable[[str], None], until: float | None) -> socket.socket | None:
-    """The socket that everybody sees; None where another user has it for too long."""
-    told = None
-    soon = time.monotonic() + OTHERS_SECONDS
-    others_until = soon if until is None else min(soon, until)
-    while True:
-        holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _is_bound(holder: socket.socket) -> bool:
+    """Whether the socket that everybody sees is ours now."""
+    try:
+        holder.bind(MEASURING)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    holder.listen(128)
+    return True
+
+
+def _owner_of_the_machine() -> tuple[str | None, bool]:
+    """Who measures, in words, and whether it is of our user.
+
+    Nobody where it does not listen yet or any more, or refuses us.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+        visitor.settimeout(_AGAIN_SECONDS)
         try:
-            holder.bind(MEASURING)
-            holder.listen(128)
-            return holder
-        except OSError as error:
-            holder.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        ours = False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
-            visitor.settimeout(_AGAIN_SECONDS)
-            try:
-                visitor.connect(MEASURING)
-                owner, ours = _peer(visitor)
-                if owner != told:
-                    tell(told := owner)
-                last = until if ours else others_until
-                visitor.settimeout(None if last is None else max(0.001, last - time.monotonic()))
-                visitor.recv(1)  # blocks until the owner closes the socket, or dies
-            except TimeoutError:
-                pass
-            except OSError:  # it does not listen yet or any more, or refuses us
-                time.sleep(_AGAIN_SECONDS)
-        now = time.monotonic()
-        if ours and until is not None and now >= until:
-            raise CannotError(
-                f"the time given was up while {told} measured here",
-                hint="give it more time, or --share-machine where the CPUs are apart",
-            )
-        if not ours and now >= others_until:
-            return None
+            visitor.connect(MEASURING)
+            return _peer(visitor)
+        except OSError:
+            return None, False
 
 
 def _peer(visitor: socket.socket) -> tuple[str, bool]:

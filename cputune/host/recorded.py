@@ -44,11 +44,7 @@ class _Running:
 
     pid: Number
     name: str = ""
-    cpus: str = ""
     cpu_share: Annotated[float, Meta(ge=0, lt=1e6)] | None = None
-
-    def __post_init__(self) -> None:
-        cpulist.parse(self.cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +66,6 @@ class _Record:
     directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     real_paths: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, bool] = field(default_factory=dict)
-    limits: Mapping[str, object] = field(default_factory=dict)
-    cpu_info: Mapping[str, object] = field(default_factory=dict)
-    """Older recordings have the last two; they are read no more."""
 
     def __post_init__(self) -> None:
         cpulist.parse(self.affinity or "")
@@ -91,7 +84,7 @@ class RecordedHost(Host):
          "packages": [{"name": "torch", "version": "2.13.0", "location": "/venv/lib/..."}],
          "launchers": {"mpirun": {"path": "/usr/bin/mpirun",
                                   "answer": {"returncode": 0, "stdout": "...", "stderr": ""}}},
-         "processes": [{"pid": 7, "name": "python", "cpus": "0-3", "cpu_share": 1.0}],
+         "processes": [{"pid": 7, "name": "python", "cpu_share": 1.0}],
          "disk_bytes": {"/dev/shm": 67108864},
          "disk_free_bytes": {"/dev/shm": 67108864},
          "cpuid": {"7.1": [0, 0, 0, 0]},
@@ -193,10 +186,7 @@ class RecordedHost(Host):
         told = self._record.processes
         if told is None:
             return None
-        return tuple(
-            Process(pid=one.pid, name=one.name, cpus=_cpus(one.cpus), cpu_share=one.cpu_share)
-            for one in told
-        )
+        return tuple(Process(pid=one.pid, name=one.name, cpu_share=one.cpu_share) for one in told)
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         return self._record.disk_bytes.get(path), self._record.disk_free_bytes.get(path)

@@ -7,16 +7,10 @@ there. It needs Python 3.9 and torch 2.0 or later.
 torch draws them one by one on one thread, unless the processor is Intel's
 (aten/src/ATen/native/cpu/DistributionKernels.cpp, bernoulli_scalar_kernel). The masks are
 others than torch's for the same seed, and just as repeatable.
-
-``compile``: ``yes`` compiles the first module with parameters that is called to train: the model
-(``torch.nn.Module.compile``, in its place, so that what is saved keeps its names). That is done
-at the very call, and so under the autocast in which the script calls it. Where the script has
-compiled its model itself, that stays as it is.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
@@ -25,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Generator, Tensor
     from torch.library import Library
-    from torch.nn import Module
 
 SAID = {
     ("dropout", "bytes"): "dropout masks are drawn from random bytes, on all threads: "
     "others than torch's for the same seed",
-    ("compile", "yes"): "the model is compiled at its first training step (torch.compile)",
 }
 """What each setting means, for whoever reads the output of a launch."""
 
@@ -39,29 +31,7 @@ def set_in(torch: ModuleType, settings: Mapping[str, str]) -> list[str]:
     """Set what is asked for in this torch; what that means, in words."""
     if settings.get("dropout") == "bytes" and not MASKS.drawing:
         MASKS.begin(torch)
-    if settings.get("compile") == "yes":
-        compile_first_called(torch)
     return [SAID[setting] for setting in settings.items()]
-
-
-def compile_first_called(torch: ModuleType) -> None:
-    """Compile the module that is first called to train; calls are as they were from then on."""
-    cls = torch.nn.Module
-    original = cls.__call__
-
-    @functools.wraps(original)
-    def call(module: Module, *args: object, **kwargs: object) -> object:
-        if module.training and torch.is_grad_enabled() and _learns(module):
-            cls.__call__ = original
-            if not hasattr(module, "_orig_mod"):  # torch.compile(model) holds it so
-                module.compile()
-        return original(module, *args, **kwargs)
-
-    cls.__call__ = call
-
-
-def _learns(module: Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 _ODD, _FIRST, _SECOND = (

@@ -73,7 +73,6 @@ class RankState(TypedDict, total=False):
         padding_share: of the tokens of the first step, those that are padding.
         columns_left: of them, those that are left where such columns are cut.
         padding_mend: how the script is told to pad less.
-        compiled: whether torch.compile has compiled something so far.
         loader_workers: processes that prepare the batches of the loader that was asked last.
         dataset: the class of the data set.
         dataset_samples: how many it has; None where it is a stream, or does not say.
@@ -120,7 +119,6 @@ class RankState(TypedDict, total=False):
     padding_share: float
     columns_left: float
     padding_mend: str
-    compiled: bool
     loader_workers: int
     dataset: str
     dataset_samples: int | None

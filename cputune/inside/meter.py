@@ -133,7 +133,6 @@ class Meter:
                     "event": "state",
                     **state.read(),
                     "dtype": self._dtype.detach(keep=self.compiled > 0),
-                    "compiled": self.compiled > 0,
                     "framework": self.framework,
                     "samples": self._samples,
                     **self.facts,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.errors import UsageError
-from cputune.knobs.affinity import NODES, PLACEMENT, RANKS, SMT, THREADS
-from cputune.knobs.backend import BACKEND, CCL_WORKERS, INTERFACE
+from cputune.knobs.affinity import NODES, RANKS, SMT, THREADS
+from cputune.knobs.backend import BACKEND, CCL_WORKERS
 from cputune.knobs.batches import ACCUMULATION, ORDER, PADDING, WORKERS
-from cputune.knobs.kernels import COMPILE, DROPOUT, IPEX, OPTIMIZER
+from cputune.knobs.kernels import DROPOUT, IPEX, OPTIMIZER
 from cputune.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.knobs.precision import PRECISION
 from cputune.knobs.record import KEPT, Argument, Keeps, Knob, KnobValue, State
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 KNOBS: tuple[Knob, ...] = (
     NODES,
-    INTERFACE,
     RANKS,
     THREADS,
     SMT,
-    PLACEMENT,
     PRECISION,
     BACKEND,
     CCL_WORKERS,
@@ -44,7 +42,6 @@ KNOBS: tuple[Knob, ...] = (
     PADDING,
     ORDER,
     DROPOUT,
-    COMPILE,
 )
 """Every knob, in the order that they are shown: the layout first, then the libraries."""
 
@@ -123,18 +120,12 @@ def keeps_mathematics(today: Plan, best: Plan) -> bool:
 
 
 def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
-    """The knobs that are varied: the usual ones (None), or those alone that are named.
+    """The knobs that are varied: all (None), or those that are named.
 
-    A name that begins with ``+`` is varied beside those, and beside the usual ones where no
-    other is named. With ``keep`` those alone that leave the training at least so much the same.
-    Raises UsageError for a knob that there is not.
+    With ``keep`` those alone that leave the training at least so much the same. Raises UsageError
+    for a knob that there is not.
     """
-    more = [name[1:] for name in names or () if name.startswith("+")]
-    alone = [name for name in names or () if not name.startswith("+")]
-    usual = [knob.name for knob in KNOBS if knob.asked_for is None]
-    if not alone and (names is None or more):
-        alone = usual
-    found = map(knob_named, (*alone, *more))
+    found = KNOBS if names is None else map(knob_named, names)
     return frozenset(knob.name for knob in found if keeps(knob, keep))
 
 

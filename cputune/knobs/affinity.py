@@ -1,4 +1,4 @@
-"""The knobs that decide which CPUs a plan has: nodes, ranks, threads, SMT siblings, placement.
+"""The knobs that decide which CPUs a plan has: nodes, ranks, threads, SMT siblings.
 
 Plans are laid out by them in ``cputune.layout``.
 """
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """A thread on each core that the rank has, and that no oneCCL worker takes."""
-
-SPREAD, PACKED = "spread", "packed"
 
 _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 
@@ -114,19 +112,5 @@ SMT = Knob(
         label=lambda plan, at: at.on_siblings,
         source="assumed: matrix products fill a core with one thread, so siblings cost or gain "
         "a tenth",
-    ),
-)
-
-PLACEMENT = Knob(
-    name="placement",
-    summary="where a CPU quota is spent: spread over all sockets, or packed on few of them",
-    values=(SPREAD, PACKED),
-    keeps="numbers",
-    unseen=_BY_THEIR_CPUS,
-    effect=Effect(
-        own=0.1,
-        label=lambda plan, at: at.sockets_of_all,
-        source="assumed: a second socket brings memory bandwidth, and a way between the ranks "
-        "that is longer",
     ),
 )

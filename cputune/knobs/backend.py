@@ -1,9 +1,8 @@
-"""How ranks exchange data: the knobs ``interface``, ``backend`` and ``ccl_workers``."""
+"""How ranks exchange data: the knobs ``backend`` and ``ccl_workers``."""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cputune import cpulist
@@ -12,7 +11,6 @@ from cputune.knobs.record import (
     Choices,
     Effect,
     Knob,
-    KnobValue,
     Shown,
     unless,
     variable_shown,
@@ -24,53 +22,6 @@ if TYPE_CHECKING:
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
-
-CHOSEN = "default"
-"""The interface that is chosen by what is known of the hosts."""
-
-INTERFACE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
-"""The kernel's names have 15 characters at most (IFNAMSIZ)."""
-
-
-def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
-    """The chosen interface, and the others that lead to all hosts too."""
-    wanted = ask.fixed.get("interface")
-    if wanted in (None, CHOSEN):
-        return Choices(values=(CHOSEN, *ask.interfaces[1:]))
-    there = ", ".join(ask.interfaces) or "none: it is said of several hosts (--hosts)"
-    why = f"the interfaces that lead to all hosts are {there}"
-    why_not = None if wanted in ask.interfaces else why
-    return unless(why_not, f"interface={wanted}", CHOSEN, str(wanted))
-
-
-def _put_interface(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
-    """Name no interface for ranks of one node: they exchange nothing with other nodes."""
-    return plan.with_setting("interface", value) if plan.nodes > 1 else plan
-
-
-def interface_of(plan: Plan) -> str | None:
-    """The interface that a plan names; None for the one that is chosen."""
-    value = plan.setting("interface")
-    return None if value == CHOSEN else str(value)
-
-
-INTERFACE = Knob(
-    name="interface",
-    summary="the network interface that ranks of several hosts talk on",
-    values=(CHOSEN,),
-    named=INTERFACE_NAME,
-    keeps="numbers",
-    offers=_interfaces,
-    put=_put_interface,
-    unseen="no library tells the interface that it took, and one that is not there ends the ranks",
-    words=lambda plan: (name := interface_of(plan)) and f"over {name}",
-    effect=Effect(
-        own=0.1,
-        within={"nodes": 0.2},
-        source="assumed: of two networks one may be ten times as fast, and a step feels it by the "
-        "share that adding up gradients has in it",
-    ),
-)
 
 Backend = Literal["gloo", "ccl", "mpi"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -1,4 +1,4 @@
-"""Which implementations compute a step: ``ipex``, ``optimizer``, ``dropout``, ``compile``."""
+"""Which implementations compute a step: ``ipex``, ``optimizer``, ``dropout``."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ from cputune.stack import (
     default_optimizer,
     ipex_use,
     optimizers,
-    takes,
     versions_of,
-    why_no_compile,
     why_no_masks,
 )
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
-    from cputune.plan import Plan
 
 
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
@@ -189,56 +186,5 @@ DROPOUT = Knob(
         source="read side by side on two Zen 5 cores, 4 layers in bf16: 1.10 times as fast with "
         "hidden layers alone, 1.36 with attention's (logs -0.1 and -0.31); what torch draws on one "
         "thread weighs more, the more threads there are",
-    ),
-)
-
-TORCH_COMPILE = "torch_compile"
-
-
-def _why_not_compiled(facts: HostFacts, ask: Ask) -> str | None:
-    """Why torch, the machine or the script does not allow to compile.
-
-    A Trainer compiles by its own argument; other scripts have their model compiled where it is
-    first called to train (``cputune.inside.in_torch``). The first steps compile, which takes from
-    half a minute to many: they do not count, and are told apart (``Trial.compile_seconds``).
-    """
-    versions, workload = versions_of(facts), ask.workload
-    why = why_no_compile(versions)
-    if why is not None:
-        return why
-    if facts.cxx is None:
-        missing = facts.why_unknown("cxx") or "there is no C++ compiler"
-        return f"{missing}, and torch.compile needs a C++ compiler (apt-get install g++)"
-    if workload is not None and workload.argument(f"--{TORCH_COMPILE}") is not None:
-        return f"the script asks for --{TORCH_COMPILE} itself"
-    if ask.framework == "trainer" and not takes(versions, TORCH_COMPILE):
-        return f"transformers {versions.transformers} has no {TORCH_COMPILE}"
-    return None
-
-
-def compiled(plan: Plan) -> bool:
-    """Whether the plan says that the model is compiled."""
-    return bool(plan.setting("compile"))
-
-
-COMPILE = Knob(
-    name="compile",
-    summary="whether torch.compile makes kernels of the model before its first step",
-    values=(False, True),
-    keeps="distribution",  # compiled code draws dropout masks in its own way
-    offers=_why_not_compiled,
-    # IPEX puts kernels of its own into the model, and compiled code does not ask for the masks.
-    put=in_settings("compile", needless=lambda plan: plan.ipex or "dropout" in plan.settings),
-    argument=TORCH_COMPILE,
-    set_in_torch=True,
-    asked_for="it compiles for a minute or more before the first step, which long runs win back",
-    shown=(changed_shown("compiled", "compiled", "compile"),),
-    words=lambda plan: "compiled" if compiled(plan) else None,
-    effect=Effect(
-        own=0.15,
-        within={"layout": 0.06, "precision": 0.1},
-        expected=lambda facts, plan: 0.0,
-        source="read side by side on two Zen 5 cores, 4 layers in bf16: 0.93 times as fast as not "
-        "compiled (log 0.07); what is fused weighs more in other models, so nothing is expected",
     ),
 )

@@ -6,7 +6,6 @@ is known here by its fields alone (the import is for the type checker).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,14 +59,12 @@ class Ask:
     where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
     script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
     those that plans may run on, by name and in order; none where it is this machine alone.
-    ``interfaces`` are the network interfaces between them, the one that is chosen first.
     """
 
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     own: Mapping[str, KnobValue] = field(default_factory=dict)
     hosts: tuple[tuple[str, HostFacts], ...] = ()
-    interfaces: tuple[str, ...] = ()
     allow_slow_precision: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
@@ -239,7 +236,6 @@ class Knob:
         values: those that have a name; the first is that of today, at which it stays where it is
             not varied.
         least: whole numbers are values too, from this one on.
-        named: other names are values too, those that it matches.
         keeps: what stays the same of the training while it is varied.
         effect: what the tuner's model believes of it beforehand.
         offers: the values that live on a machine; or why none but today's does, None where all of
@@ -253,8 +249,6 @@ class Knob:
         argument_value: what that is set to: None where it is left unset, whatever the script has.
             Without it the value in ``settings``, and the script's own where there is none.
         set_in_torch: whether it is set in torch itself (``cputune.inside.in_torch``).
-        asked_for: why it is varied only where somebody asks for it (``--knobs +NAME``); None
-            for a knob that is varied unless it is left out.
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it; None for a knob that ranks show.
         as_seen: the plan with the value that a rank shows, for a launch that is run as found.
@@ -267,14 +261,12 @@ class Knob:
     keeps: Keeps
     effect: Effect
     least: int | None = None
-    named: re.Pattern[str] | None = None
     offers: Callable[[HostFacts, Ask], Choices | str | None] | None = None
     put: Put | None = None
     variables: Callable[[Plan], Mapping[str, str]] = lambda plan: {}
     argument: str | None = None
     argument_value: Callable[[Plan], Argument] | None = None
     set_in_torch: bool = False
-    asked_for: str | None = None
     shown: tuple[Shown, ...] = ()
     unseen: str | None = None
     as_seen: Callable[[Plan, State], Plan] = lambda plan, state: plan
@@ -306,13 +298,9 @@ class Knob:
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:
             return int(text)
-        if self.named is not None and self.named.fullmatch(text):
-            return text
         known = [in_words(one) for one in self.values if type(one) is not int]
         if self.least is not None:
             known.insert(0, f"a whole number from {self.least} on")
-        if self.named is not None:
-            known.append("a name")
         example = in_words(self.values[-1]) if self.least is None else "2"
         what = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise UsageError(

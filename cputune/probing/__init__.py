@@ -13,13 +13,12 @@ from cputune.probing._look import Look
 from cputune.probing.cpu import read_cpu, read_cpuinfo
 from cputune.probing.installed import (
     dead_preloads,
-    read_cxx,
     read_launchers,
     read_libraries,
     read_packages,
 )
 from cputune.probing.limits import read_limits
-from cputune.probing.load import bound_processes, busiest, read_load
+from cputune.probing.load import busiest, read_load
 from cputune.probing.network import read_network
 from cputune.probing.scrub import Scrubber, read_environment
 from cputune.probing.settings import (
@@ -65,8 +64,8 @@ def probe(host: Host | None = None) -> HostFacts:
     topology = read_topology(look, info, limits.cpuset)
     libraries = read_libraries(look, tuple(locations))
     processes = look.host.processes()
-    for fact in ("load.busy", "bound_processes") if processes is None else ():
-        look.not_known(fact, "no process can be seen")
+    if processes is None:
+        look.not_known("load.busy", "no process can be seen")
     facts = HostFacts(
         cpu=read_cpu(look, info),
         topology=topology,
@@ -78,13 +77,11 @@ def probe(host: Host | None = None) -> HostFacts:
         packages=packages,
         libraries=libraries,
         launchers=read_launchers(look),
-        cxx=read_cxx(look),
         environment=read_environment(look.host.environment(), Scrubber.of(look.host)),
         accelerators=read_accelerators(look),
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
-        bound_processes=bound_processes(processes or (), topology),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

@@ -60,11 +60,7 @@ class Look:
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
         """A file with a kernel list (``0-3,8``)."""
-        return _cpus(self.text(path), cpulist.parse)
-
-    def cpu_mask(self, path: str) -> frozenset[int] | None:
-        """A file with a kernel bitmap (``00000000,0000000f``)."""
-        return _cpus(self.text(path), cpulist.parse_mask)
+        return cpus_of(self.text(path))
 
     def not_known(self, fact: str, reason: str) -> None:
         """Note why a fact stays open; the first reason stands."""
@@ -108,17 +104,12 @@ class Look:
 
 
 @lru_cache(maxsize=8192)
-def _cpus(text: str | None, parse: Callable[[str], tuple[int, ...]]) -> frozenset[int] | None:
-    """The CPUs of a text; large machines have many equal texts, so each is parsed once."""
+def cpus_of(text: str | None) -> frozenset[int] | None:
+    """The CPUs of a kernel list; large machines have many equal texts, so each is parsed once."""
     try:
-        return None if text is None else frozenset(parse(text))
+        return None if text is None else frozenset(cpulist.parse(text))
     except ValueError:
         return None
-
-
-def cpus_of(text: str | None) -> frozenset[int] | None:
-    """The CPUs of a kernel list that was already read."""
-    return _cpus(text, cpulist.parse)
 
 
 def whole_number(text: str | None, *, base: int = 10) -> int | None:

@@ -1,4 +1,4 @@
-"""What is installed: Python packages, libraries that can be preloaded, launchers, a compiler.
+"""What is installed: Python packages, libraries that can be preloaded, launchers.
 
 Packages are read from their metadata and never imported; of launchers the MPI ones alone are
 asked for their version.
@@ -191,22 +191,6 @@ def parse_version(text: str) -> tuple[str | None, str | None]:
                 dialect = "openmpi5" if major.isdigit() and int(major) >= 5 else "openmpi4"
             return dialect, version
     return None, None
-
-
-USUAL = "g++"
-
-
-def read_cxx(look: Look) -> str | None:
-    """Its path: what CXX names, else g++ on PATH, as torch looks for it; None with the reason.
-
-    torch/_inductor/config.py, ``cpp.cxx``; clang++ is taken where CXX names it.
-    """
-    name = look.host.environment().get("CXX") or USUAL
-    path = look.host.which(name)
-    if path is None:
-        where = "in the recording" if not look.host.live else "on PATH"
-        look.not_known("cxx", f"there is no {name} {where}")
-    return path
 
 
 def dead_preloads(text: str, host: Host, facts: HostFacts) -> tuple[str, ...]:

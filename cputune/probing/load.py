@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cputune.facts import BusyProcess, Load, Topology
+from cputune.facts import BusyProcess, Load
 from cputune.host import Host, Process
 from cputune.probing._look import Look, decimal, whole_number
 
@@ -28,7 +28,6 @@ def read_load(look: Look) -> Load:
 
     return Load(
         average_1min=look.told("load.average_1min", AVERAGES, lambda text: decimal(_word(text, 0))),
-        average_5min=look.told("load.average_5min", AVERAGES, lambda text: decimal(_word(text, 1))),
         cpu_pressure_percent=pressure("cpu"),
         memory_pressure_percent=pressure("memory"),
         steal_share=look.told("load.steal_share", "/proc/stat", _steal),
@@ -136,15 +135,3 @@ def _ticks(text: str) -> tuple[int, ...]:
     name, *fields = text.partition("\n")[0].split()[: _TICKS + 1] or [""]
     ticks = (whole_number(field) for field in fields)
     return tuple(n for n in ticks if n is not None and n >= 0) if name == "cpu" else ()
-
-
-def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[Process, ...]:
-    """Those that are bound to fewer CPUs than are online, and to others than we are."""
-    online, ours = frozenset(topology.online), frozenset(topology.allowed)
-    return tuple(
-        replace(process, cpus=cpus)
-        for process in processes
-        if (cpus := tuple(cpu for cpu in process.cpus if cpu in online))
-        and len(cpus) < len(online)
-        and frozenset(cpus) != ours
-    )

@@ -10,19 +10,13 @@ import errno
 import json
 import os
 import re
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, cast
 
 from cputune import cpulist
-from cputune.host import (
-    Command,
-    Completed,
-    Host,
-    Process,
-    RecordedHost,
-    write_tree,
-)
+from cputune.host import Host, RecordedHost, write_tree
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
 from cputune.probing.installed import is_looked_for
@@ -45,14 +39,19 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     """
     noted = _Noting(host)
     facts = probe(cast(Host, noted))
-    told_of = {p.pid for p in facts.bound_processes} | {p.pid for p in facts.load.busy}
-    affinity = host.affinity()
+    told = noted.told
+    affinity, busy = host.affinity(), {process.pid for process in facts.load.busy}
     scrub = Scrubber.of(host)
     texts = {
         _place(path, scrub): _clean(path, text, scrub)
-        for path, text in sorted(noted.texts.items())
+        for path, text in sorted(told["read_text"].items())
         if path not in ADDRESSED
     }
+    unreadable = {
+        path: code for path, code in noted.refused["read_text"].items() if code != errno.ENOENT
+    }
+    seen = told["processes"][None]
+    disks = told["disk_bytes"]
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": facts.python,
@@ -64,20 +63,26 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         ],
         "launchers": _launchers(noted, scrub),
         "processes": None
-        if noted.seen is None
-        else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
-        "disk_bytes": {path: size for path, (size, _) in noted.disks.items()},
-        "disk_free_bytes": {path: free for path, (_, free) in noted.disks.items()},
-        "cpuid": noted.registers,
-        "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
+        if seen is None
+        else [
+            {**asdict(process), "name": scrub.value(process.name)}
+            for process in seen
+            if process.pid in busy
+        ],
+        "disk_bytes": {path: size for path, (size, _) in disks.items()},
+        "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
+        "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in told["cpuid"].items()},
+        "unreadable": {_place(path, scrub): code for path, code in unreadable.items()},
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
         "directories": {
             scrub.text(directory): _names(directory, names, scrub)
-            for directory, names in sorted(noted.directories.items())
+            for directory, names in sorted(told["list_dir"].items())
         },
-        "real_paths": {scrub.text(k): scrub.text(v) for k, v in noted.real_paths.items()},
+        "real_paths": {scrub.text(k): scrub.text(v) for k, v in told["real_path"].items()},
         "paths": {
-            _place(path, scrub, file=False): there for path, there in sorted(noted.paths.items())
+            _place(path, scrub, file=False): there
+            for path, there in sorted(told["exists"].items())
+            if host.knows(path)
         },
     }
     files = {path[1:]: text for path, text in texts.items() if path.startswith(_TREES)}
@@ -150,95 +155,47 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
 
 def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
     launchers: dict[str, dict[str, object]] = {}
-    for name, path in noted.programs.items():
-        if path is None:
-            continue
-        launchers[name] = {"path": scrub.text(path)}
-        question = (path, "--version")
-        if question in noted.refusals:
-            launchers[name]["error"] = noted.refusals[question]
-        answer = noted.answers.get(question)
-        if answer is not None:
-            launchers[name]["answer"] = {
-                "returncode": answer.returncode,
-                "stdout": scrub.value(answer.stdout),
-                "stderr": scrub.value(answer.stderr),
-            }
+    for name, path in noted.told["which"].items():
+        if path is not None:
+            launchers[name] = {"path": scrub.text(path)}
+    for launcher in launchers.values():
+        for question, code in noted.refused["run"].items():
+            if scrub.text(question.argv[0]) == launcher["path"]:
+                launcher["error"] = code
+        for question, answer in noted.told["run"].items():
+            if scrub.text(question.argv[0]) == launcher["path"]:
+                launcher["answer"] = {
+                    "returncode": answer.returncode,
+                    "stdout": scrub.value(answer.stdout),
+                    "stderr": scrub.value(answer.stderr),
+                }
     return launchers
 
 
-def _process(process: Process, scrub: Scrubber) -> dict[str, object]:
-    return {
-        "pid": process.pid,
-        "name": scrub.value(process.name),
-        "cpus": cpulist.render(process.cpus),
-        "cpu_share": process.cpu_share,
-    }
-
-
-Key = TypeVar("Key")
-Told = TypeVar("Told")
-
-
-def _noted(notes: dict[Key, Told], key: Key, answer: Told) -> Told:
-    notes[key] = answer
-    return answer
-
-
 class _Noting:
-    """A host that notes the answers to those questions of which there are many."""
+    """A host that notes what it was asked, and what the answer was.
+
+    ``told`` has the answers and ``refused`` the numbers of errors: by the method that was called,
+    and by its argument (a tuple of several, None without any).
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.texts: dict[str, str] = {}
-        self.errors: dict[str, int] = {}
-        self.directories: dict[str, tuple[str, ...]] = {}
-        self.paths: dict[str, bool] = {}
-        self.real_paths: dict[str, str] = {}
-        self.programs: dict[str, str | None] = {}
-        self.answers: dict[tuple[str, ...], Completed] = {}
-        self.refusals: dict[tuple[str, ...], int] = {}
-        self.seen: tuple[Process, ...] | None = None
-        self.disks: dict[str, tuple[int | None, int | None]] = {}
-        self.registers: dict[str, tuple[int, int, int, int] | None] = {}
+        self.told: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
+        self.refused: defaultdict[str, dict[Any, int]] = defaultdict(dict)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._host, name)
+        method = getattr(self._host, name)
+        if not callable(method):
+            return method
 
-    def read_text(self, path: str) -> str:
-        try:
-            return _noted(self.texts, path, self._host.read_text(path))
-        except OSError as error:
-            if error.errno not in (None, errno.ENOENT):
-                self.errors[path] = error.errno
-            raise
+        def noted(*arguments: object) -> object:
+            key = arguments if len(arguments) > 1 else next(iter(arguments), None)
+            try:
+                self.told[name][key] = answer = method(*arguments)
+            except OSError as error:
+                self.refused[name][key] = error.errno or 0
+                raise
+            return answer
 
-    def list_dir(self, path: str) -> tuple[str, ...]:
-        return _noted(self.directories, path, self._host.list_dir(path))
-
-    def exists(self, path: str) -> bool:
-        found = self._host.exists(path)
-        return _noted(self.paths, path, found) if self._host.knows(path) else found
-
-    def real_path(self, path: str) -> str:
-        return _noted(self.real_paths, path, self._host.real_path(path))
-
-    def which(self, program: str) -> str | None:
-        return _noted(self.programs, program, self._host.which(program))
-
-    def run(self, command: Command) -> Completed:
-        try:
-            return _noted(self.answers, command.argv, self._host.run(command))
-        except OSError as error:
-            self.refusals[command.argv] = error.errno or 0
-            raise
-
-    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
-        return _noted(self.registers, f"{leaf}.{subleaf}", self._host.cpuid(leaf, subleaf))
-
-    def processes(self) -> tuple[Process, ...] | None:
-        self.seen = self._host.processes()
-        return self.seen
-
-    def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
-        return _noted(self.disks, path, self._host.disk_bytes(path))
+        return noted

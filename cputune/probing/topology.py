@@ -1,4 +1,4 @@
-"""Sockets, dies, caches, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
+"""Sockets, caches, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
 
 Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
 them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
@@ -7,17 +7,16 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import fields as fields_of
-from dataclasses import replace
 
 from cputune.facts import CacheDomain, Core, Memory, NumaNode, Topology
-from cputune.probing._look import CPU_DIR, NODE_DIR, Look, cpus_of, fields, kibibytes, whole_number
+from cputune.probing._look import CPU_DIR, NODE_DIR, Look, cpus_of, fields, kibibytes
 from cputune.probing.cpu import CpuInfo
 
-CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
-SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
-"""File names since Linux 5.3, before it, and the same as bitmaps (the only form in 2.6)."""
+CORE_SETS = ("core_cpus_list", "thread_siblings_list")
+SOCKET_SETS = ("package_cpus_list", "core_siblings_list")
+"""File names since Linux 5.3, and before it."""
 
 Parts = tuple[tuple[int, ...], ...]
 """Sets of CPUs that share something, in the order of their first."""
@@ -59,7 +58,6 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
         )
         for cpus in (tuple((cpu,) for cpu in online) if cores is None else cores)
     )
-    clusters, small = _domains(look, "clusters", "cluster_cpus_list", online), set(cores or ())
     return Topology(
         cores=built,
         online=online,
@@ -67,8 +65,6 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
         allowed=_allowed(look, online, cpuset),
         numa_nodes=nodes,
         l3=l3,
-        dies=_domains(look, "dies", "die_cpus_list", online),
-        clusters=clusters and tuple(cpus for cpus in clusters if cpus not in small),
         hybrid=_is_hybrid(look, built),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
@@ -92,8 +88,7 @@ def _told(look: Look, online: tuple[int, ...], *names: str) -> Parts:
     left, found = set(online), []
     for cpu in online:
         for name in names if cpu in left else ():
-            read = look.cpu_list if name.endswith("_list") else look.cpu_mask
-            cpus = left.intersection(read(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
+            cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
             if cpu in cpus:
                 found.append(tuple(sorted(cpus)))
                 left -= cpus
@@ -123,7 +118,7 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
     """The L3 caches; () where there are none."""
     at = "cache/index3"
     found = []
-    for cpus in _told(look, online, f"{at}/shared_cpu_list", f"{at}/shared_cpu_map"):
+    for cpus in _told(look, online, f"{at}/shared_cpu_list"):
         if look.number(f"{CPU_DIR}/cpu{cpus[0]}/{at}/level") == 3:
             size = look.text(f"{CPU_DIR}/cpu{cpus[0]}/{at}/size") or ""
             found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
@@ -134,19 +129,6 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
         look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
         return None
     return tuple(found)
-
-
-def _domains(look: Look, fact: str, name: str, online: tuple[int, ...]) -> Parts | None:
-    """Sets of CPUs; None where not every CPU is in one (``die_cpus_list`` came with Linux 5.2,
-    the list of clusters with 5.16).
-    """
-    found = _told(look, online, f"topology/{name}")
-    untold = sorted(set(online).difference(*found))
-    if untold or not online:
-        first = f"cpu{untold[0]}/topology/{name}" if untold else "online"
-        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/{first}"))
-        return None
-    return found
 
 
 def _allowed(
@@ -195,13 +177,10 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
     if listed:
         ids = tuple(node for node in ids if node in listed)
     nodes = []
-    tiers = _tiers(look)
     for node in ids:
         directory = f"{NODE_DIR}/node{node}"
-        cpus = look.cpu_list(f"{directory}/cpulist")
-        if cpus is None:
-            cpus = look.cpu_mask(f"{directory}/cpumap")
-        look.known(f"topology.numa_nodes.{node}.cpus", cpus, f"{directory}/cpulist")
+        path = f"{directory}/cpulist"
+        cpus = look.known(f"topology.numa_nodes.{node}.cpus", look.cpu_list(path), path)
         memory = {
             key.split()[-1]: value
             for key, value in fields(look.text(f"{directory}/meminfo")).items()
@@ -210,79 +189,17 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
         for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
             look.known(f"topology.numa_nodes.{node}.{fact}", bytes_, f"{directory}/meminfo")
-        found = NumaNode(
-            id=node,
-            cpus=None if cpus is None else tuple(sorted(cpus & online)),
-            memory_bytes=total,
-            free_bytes=free,
-            distances=_distances(look, directory, len(ids)),
-            tier=tiers.get(node),
+        nodes.append(
+            NumaNode(
+                id=node,
+                cpus=None if cpus is None else tuple(sorted(cpus & online)),
+                memory_bytes=total,
+                free_bytes=free,
+            )
         )
-        nodes.append(_performance(look, found))
     if not nodes:
         look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
-    return tuple(_of_a_kind(look, node, nodes) for node in nodes)
-
-
-def _distances(look: Look, directory: str, nodes: int) -> tuple[int, ...] | None:
-    numbers = tuple(map(whole_number, (look.text(f"{directory}/distance") or "").split()))
-    told = tuple(number for number in numbers if number is not None)
-    return told if len(told) == len(numbers) == nodes else None
-
-
-def _performance(look: Look, node: NumaNode) -> NumaNode:
-    """What the HMAT says: of CPUs (access1, since Linux 5.10), else of the best initiator.
-
-    https://docs.kernel.org/admin-guide/mm/numaperf.html; megabytes per second, nanoseconds.
-    """
-    for kind in ("access1", "access0"):
-        at = f"{NODE_DIR}/node{node.id}/{kind}/initiators"
-        if nearest := look.numbered(at, "node"):
-            return replace(
-                node,
-                nearest=nearest,
-                # A firmware that knows no figure says 0.
-                read_mb_per_second=look.number(f"{at}/read_bandwidth") or None,
-                read_latency_ns=look.number(f"{at}/read_latency") or None,
-            )
-    return node
-
-
-def _tiers(look: Look) -> dict[int, int]:
-    """The number of each node's memory tier; ``nodelist`` is a CPU list by its form."""
-    top = "/sys/devices/virtual/memory_tiering"
-    return {
-        node: tier
-        for tier in look.numbered(top, "memory_tier")
-        for node in look.cpu_list(f"{top}/memory_tier{tier}/nodelist") or ()
-    }
-
-
-HBM_TIMES = 1.5
-"""A node without CPUs that reads so many times as fast as the memory of its nearest CPUs is HBM
-(Xeon Max: 2 to 4 times its DDR5)."""
-
-
-def _of_a_kind(look: Look, node: NumaNode, nodes: Sequence[NumaNode]) -> NumaNode:
-    """The node with the kind of its memory, as its bandwidth or its tier tells it."""
-    if not node.memory_bytes:
-        return node
-    if node.cpus:
-        return replace(node, kind="dram")
-    ordinary = [other for other in nodes if other.cpus and other.memory_bytes]
-    near = [other for other in ordinary if other.id in node.nearest] or ordinary
-    theirs = max((other.read_mb_per_second or 0 for other in near), default=0)
-    tiers = {other.tier for other in ordinary if other.tier is not None}
-    kind = None
-    if node.read_mb_per_second and theirs:
-        share = node.read_mb_per_second / theirs
-        kind = "hbm" if share >= HBM_TIMES else "dram" if share > 0.9 else "slow"
-    elif node.tier is not None and tiers and node.tier not in tiers:
-        kind = "hbm" if node.tier < min(tiers) else "slow"
-    if kind is None:
-        fact = f"topology.numa_nodes.{node.id}.kind"
-        look.not_known(fact, "neither the HMAT nor a memory tier tells it")
-    return replace(node, kind=kind)
+    return tuple(nodes)
 
 
 MEMINFO = "/proc/meminfo"

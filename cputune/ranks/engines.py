@@ -83,10 +83,6 @@ SITE = f"{LIBRARY}/cputune/inside/site"
 TRIAL_SAMPLES = 2048
 """How many examples of a recipe's real data set a trial tokenizes: enough for 100 steps."""
 
-KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""The variable that names torch.compile's cache (torch/_inductor/runtime/cache_dir_utils.py).
-Unset, the cache is a folder of the user in /tmp."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -263,14 +259,10 @@ def needs_mpirun(plan: Plan) -> bool:
     return plan.backend == "ccl" and plan.world_size > 1
 
 
-def trial_variables(
-    post: str, scratch: str | Path, kernels: str | Path, force: Force | None
-) -> dict[str, str]:
+def trial_variables(post: str, scratch: str | Path, force: Force | None) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    After each step the rank waits for leave to take another. ``kernels`` is where torch.compile
-    keeps what it has compiled, for later trials. It is never the user's own cache: a trial has to
-    compile what a first run compiles.
+    After each step the rank waits for leave to take another.
     """
     return {
         SOCKET_VARIABLE: post,
@@ -278,7 +270,6 @@ def trial_variables(
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         TURNS_VARIABLE: "1",
         SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
-        KERNELS_VARIABLE: str(kernels),
     }
 
 

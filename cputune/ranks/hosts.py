@@ -24,7 +24,6 @@ from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, Unreachable, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.knobs.backend import interface_of
 from cputune.plan import Plan
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
@@ -38,12 +37,11 @@ from cputune.workload import Workload
 class RankHosts:
     """The hosts of a study, and how they are reached; ``lost`` are those that are gone.
 
-    ``interfaces`` are the network interfaces that ranks may talk on, the best one first; none for
-    one host.
+    ``interface`` is the network interface that ranks talk on; None for one host.
     """
 
     hosts: list[Probed]
-    interfaces: tuple[str, ...] = ()
+    interface: str | None = None
     reach: Reach = field(default_factory=Ssh)
     lost: dict[str, HostLost] = field(default_factory=dict)
 
@@ -80,11 +78,6 @@ class RankHosts:
                 raise self.lost[host.name]
         return tuple(self.hosts[: plan.nodes])
 
-    def interface(self, plan: Plan) -> str | None:
-        """The network interface that the ranks of a plan are told to use."""
-        asked = interface_of(plan)
-        return asked if asked in self.interfaces else next(iter(self.interfaces), None)
-
 
 def open_hosts(
     nodes: Sequence[Node], reach: Reach, workload: Workload, *, seconds: float = 30.0
@@ -105,7 +98,7 @@ def open_hosts(
             raise one.unreachable or Unreachable(one.node.name, "it gave no answer")
         found.append(one)
     refuse_differences(found, paths)
-    return RankHosts(hosts=found, interfaces=interfaces_between(found, reach), reach=reach)
+    return RankHosts(hosts=found, interface=interface_between(found, reach), reach=reach)
 
 
 def open_named(hosts: str | Sequence[str], workload: Workload) -> RankHosts:
@@ -163,13 +156,14 @@ def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
             raise CannotError(f"{found.title}: {found.evidence}", hint=found.remedy)
 
 
-def interfaces_between(hosts: Sequence[Probed], reach: Reach) -> tuple[str, ...]:
-    """The network interfaces that carry what ranks send from host to host, the best one first.
+def interface_between(hosts: Sequence[Probed], reach: Reach) -> str | None:
+    """The network interface that carries what ranks send from host to host; None for one host.
 
-    Raises CannotError where none does.
+    Of several it is the one that GLOO_SOCKET_IFNAME names here, else the best one. Raises
+    CannotError where none does.
     """
     if len(hosts) < 2:
-        return ()
+        return None
     chosen = choose_interface([(host.name, host.facts.network) for host in hosts])
     if chosen.name is None:
         raise CannotError(
@@ -180,7 +174,8 @@ def interfaces_between(hosts: Sequence[Probed], reach: Reach) -> tuple[str, ...]
     reached = ask_ports(hosts, reach, ways)
     carrying = tuple(name for name in ways if reached.carries(name))
     if carrying:
-        return carrying
+        asked = os.environ.get("GLOO_SOCKET_IFNAME")
+        return asked if asked in carrying else carrying[0]
     said = [one.evidence for one in judge_ports(reached)] or ["from host to host"]
     raise CannotError(
         f"no network interface carries what ranks send: {said[0]}",

@@ -361,8 +361,7 @@ class LivingPlan:
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a launch that was typed runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        kernels, force = self._runner.work.path / "kernels", way.force or self._question()
-        told = engines.trial_variables(post, self._scratch, kernels, force)
+        told = engines.trial_variables(post, self._scratch, way.force or self._question())
         environment = {**base, **way.variables, **told}
         words, typed = self._words(way)
         if typed:
@@ -378,7 +377,7 @@ class LivingPlan:
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        own = (f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", self._question())
+        own = (f"{engines.HERE}/scratch", self._question())
         launch = Launch(
             plan=plan,
             variables={**told, **engines.trial_variables(post, *own)},
@@ -395,8 +394,9 @@ class LivingPlan:
             argv = tuple(typed or [training_python(), *words])
             activated = engines.as_activated((), os.environ)["env"]
             return engine, replace(launch, argv=argv, environment=activated)
-        interface = hosts.interface(plan)
-        files = engines.render_for(engine, plan, workload, there[0].facts, launch.nodes, interface)
+        files = engines.render_for(
+            engine, plan, workload, there[0].facts, launch.nodes, hosts.interface
+        )
         return engine, replace(launch, files=files)
 
     def _words(self, way: Carried) -> tuple[list[str], list[str]]:

@@ -54,9 +54,7 @@ READ = (
     f"{_CPU}/cpufreq/policy*/scaling_driver", f"{_CPU}/cpufreq/policy*/affected_cpus",
     f"{_CPU}/cpufreq/policy*/energy_performance_preference", f"{_CPU}/intel_pstate/no_turbo",
     f"{_NODE}/online", f"{_NODE}/has_*", f"{_NODE}/node[0-9]*/cpulist",
-    f"{_NODE}/node[0-9]*/meminfo", f"{_NODE}/node[0-9]*/distance",
-    f"{_NODE}/node[0-9]*/access[01]/initiators/read_*",
-    "/sys/devices/virtual/memory_tiering/*/nodelist",
+    f"{_NODE}/node[0-9]*/meminfo",
 )  # fmt: skip
 """Files that the probe reads on most machines, as patterns of glob."""
 
@@ -65,7 +63,6 @@ LISTED = (
     "/sys/devices", _CPU, f"{_CPU}/cpu[0-9]*", f"{_CPU}/cpu[0-9]*/topology",
     f"{_CPU}/cpu[0-9]*/cpufreq", f"{_CPU}/cpufreq", f"{_CPU}/cpufreq/policy*",
     "/sys/devices/system", _NODE, f"{_NODE}/node[0-9]*", "/sys/kernel/mm", "/sys/fs/cgroup",
-    f"{_NODE}/node[0-9]*/access[01]/initiators", "/sys/devices/virtual/memory_tiering",
 )  # fmt: skip
 """Directories whose listing also shows what is not there."""
 
@@ -173,7 +170,7 @@ def question(
         "inside": INSIDE_SITE_PACKAGES,
         "libraries": LOOKED_FOR,
         "judged": JUDGED.pattern,
-        "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS, "g++", "gcc", "clang++"),
+        "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS),
         "versions": MPI_PROGRAMS,
         "version_seconds": VERSION_TIMEOUT_SECONDS,
         "disks": ("/dev/shm",),

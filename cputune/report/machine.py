@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.emitters.promise import count
-from cputune.facts import MEMORY_WORDS, HostFacts, Launcher, NumaNode, Topology
+from cputune.facts import HostFacts, Launcher, Topology
 from cputune.probing.installed import MPI_PROGRAMS
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def _nodes(facts: HostFacts) -> str:
     for node in nodes if len(nodes) > 1 else ():
         cpus = "not known" if node.cpus is None else cpulist.render(node.cpus) or "none"
         size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
-        told.append(
-            f"{node.id}: CPUs {cpus}{size} {MEMORY_WORDS.get(node.kind or '', '')}".rstrip()
-        )
+        told.append(f"{node.id}: CPUs {cpus}{size}")
     return "; ".join(told)
 
 
@@ -210,10 +208,7 @@ the machine, which is private."""
 _CPU_LISTS = frozenset(("cpus", "cpuset"))
 
 _WHERE_TOLD = frozenset(
-    (
-        *("up", "mbits_per_second", "installer", "build", "others", "driver", "energy_preference"),
-        *("distances", "tier", "read_mb_per_second", "read_latency_ns", "nearest"),
-    )
+    ("up", "mbits_per_second", "installer", "build", "others", "driver", "energy_preference")
 )
 """Facts that only some kernels, firmwares and installers tell; people see them only where they are
 known."""
@@ -274,23 +269,10 @@ def _topology(topology: Topology) -> dict[str, JSON]:
         "offline": _list(None if present is None else tuple(set(present) - online)),
         "allowed": _list(topology.allowed or None),
         "cores_per_socket": list(topology.cores_per_socket) if cores and sockets else None,
-        "numa_nodes": [_numa_node(node) for node in topology.numa_nodes],
+        "numa_nodes": [_record(node) for node in topology.numa_nodes],
         "l3": _json(topology.l3),
-        "dies": _lists(topology.dies),
-        "clusters": _lists(topology.clusters),
         "hybrid": topology.hybrid,
     }
-
-
-def _numa_node(node: NumaNode) -> dict[str, JSON]:
-    shown = _record(node)
-    if not node.memory_bytes:  # without memory there is no kind of memory
-        del shown["kind"]
-    return shown
-
-
-def _lists(sets: tuple[tuple[int, ...], ...] | None) -> list[JSON] | None:
-    return None if sets is None else [_list(cpus) for cpus in sets]
 
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:

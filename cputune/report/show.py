@@ -156,7 +156,7 @@ def profile_lines(result: Result) -> Iterator[str]:
         )
     could_be = {out.what for out in result.left_out}
     if profile.shares.get("dropout masks", 0.0) >= WORTH_A_HINT and "dropout" in could_be:
-        yield "--knobs +dropout draws the masks on all threads (docs/knobs.md)"
+        yield "--fix dropout=bytes draws the masks on all threads (docs/knobs.md)"
 
 
 SCHEMA = "cputune.summary/1"

@@ -19,7 +19,6 @@ from cputune.stack.uses import (
     optimizers,
     takes,
     why_no_bf16,
-    why_no_compile,
     why_no_masks,
     why_too_few_ccl_workers,
 )

@@ -199,21 +199,10 @@ def why_no_bf16(versions: Versions) -> str | None:
 
 def why_no_masks(versions: Versions) -> str | None:
     """Why masks of ours cannot take the place of this torch's; None where they can."""
-    does = "lets no kernel take the place of its own"
-    return _torch_does_not("kernels-in-python", versions, does)
-
-
-def why_no_compile(versions: Versions) -> str | None:
-    """Why this torch cannot compile a model that trains; None where it can."""
-    does = "compiles no model whose compiling can be told from its steps"
-    return _torch_does_not("compiles", versions, does)
-
-
-def _torch_does_not(behaviour: str, versions: Versions, instead: str) -> str | None:
     if versions.torch is None:
         return "the version of torch is not known"
-    there = load().torch_does(behaviour, versions.torch)
-    return None if there else f"torch {versions.torch} {instead}"
+    there = load().torch_does("kernels-in-python", versions.torch)
+    return None if there else f"torch {versions.torch} lets no kernel take the place of its own"
 
 
 def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cputune import __version__
 from cputune.doctor import diagnose
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
-from cputune.knobs.kernels import compiled
 from cputune.knobs.record import LeftOut
 from cputune.levers import untried
 from cputune.options import TuneOptions
@@ -35,40 +34,6 @@ from cputune.tuner.gains import (
 )
 from cputune.tuner.measuring import Findings, first_line
 from cputune.workload import Workload
-
-
-def compile_notes(result: Result) -> tuple[str, ...]:
-    """The note of a result whose best plan compiles: how long that takes, and what it pays."""
-    seconds = max((t.compile_seconds for t in result.trials if compiled(t.plan)), default=0.0)
-    if not compiled(result.best.plan) or not seconds:
-        return ()
-    takes = f"torch.compile takes {seconds:.0f} s at the start of a run"
-    saved = _saved_seconds(result)
-    if saved <= 0:
-        return (f"{takes}; no measurement shows that faster steps make up for it.",)
-    return (
-        f"{takes}; faster steps make up for it after about "
-        f"{max(1, round(seconds / saved)):,} of them.",
-    )
-
-
-def _saved_seconds(result: Result) -> float:
-    """How much shorter a step is than one of the same plan without torch.compile, in seconds.
-
-    As the confirmation has shown it; else compared with the fastest trial that was not compiled.
-    """
-    after = result.best.samples_per_second.median
-    alone = next((one.speedup.ratio for one in result.worth if one.knob == "compile"), None)
-    others = [
-        trial.samples_per_second.median
-        for trial in result.trials
-        if trial.state == COMPLETED and trial.samples_per_second and not compiled(trial.plan)
-    ]
-    before = max(others, default=after) if alone is None else after / alone
-    job = result.workload
-    samples = job.global_batch_size or (job.batch_per_rank or 1) * result.best.plan.world_size
-    return samples * (1 / before - 1 / after)
-
 
 SAMPLER = "gaussian-process"
 
@@ -110,7 +75,7 @@ def conclude(
     best, profile = advice.best.plan, findings.profile
     missing = [one for one in diagnose(facts).findings if one.code == "allocator-missing"]
     cure = missing[0].command or "`cputune doctor` says how" if missing else None
-    result = Result(
+    return Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
         microcode=facts.cpu.microcode,
@@ -138,7 +103,6 @@ def conclude(
         disturbed=findings.disturbed,
         worth=findings.worth if best != advice.baseline.plan else (),
     )
-    return replace(result, notes=(*result.notes, *compile_notes(result)))
 
 
 def recommend(findings: Findings, noise: float) -> Recommendation:

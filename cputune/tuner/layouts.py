@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from cputune import cpulist
-from cputune.cores import paid_cores, placements
+from cputune.cores import paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
-from cputune.knobs.affinity import ALL, SPREAD, node_counts
+from cputune.knobs.affinity import ALL, node_counts
 from cputune.knobs.backend import Backend
 from cputune.knobs.record import Ask, KnobValue, LeftOut
 from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
@@ -51,19 +51,15 @@ class Layouts:
     def plans(self) -> Iterator[tuple[Plan, Values]]:
         """Every layout with its knob values; the same one now and then twice."""
         taken: set[int] = set()
-        sets = placements(self.facts)
+        cores = usable_cores(self.facts)
         for nodes in self._node_counts():
-            for placement in self.ask.kept("placement", sets):
-                cores = sets[str(placement)]
-                for ranks in self._ranks(cores, nodes):
-                    for plan, values in self._of_ranks(cores, ranks, nodes):
-                        spread = self._on_nodes(plan, values, nodes, str(placement))
-                        if spread is None:
-                            continue
+            for ranks in self._ranks(cores, nodes):
+                for plan, values in self._of_ranks(cores, ranks, nodes):
+                    spread = self._on_nodes(plan, values, nodes)
+                    if spread is not None:
                         taken.add(ranks)
-                        named = {"nodes": nodes, "ranks": ranks, "placement": placement}
-                        yield spread, {**values, **named}
-        self._say_why(sets, taken)
+                        yield spread, {**values, "nodes": nodes, "ranks": ranks}
+        self._say_why(cores, taken)
 
     def _node_counts(self) -> Sequence[int]:
         """On how many nodes plans are laid out."""
@@ -77,7 +73,7 @@ class Layouts:
         self._leave_out(f"nodes={wanted}", f"{count} can be used (--hosts names more)")
         return ()
 
-    def _on_nodes(self, plan: Plan, values: Values, nodes: int, placement: str) -> Plan | None:
+    def _on_nodes(self, plan: Plan, values: Values, nodes: int) -> Plan | None:
         """A layout of the first node on so many: each has CPUs by its own topology.
 
         None where one of them has too few cores.
@@ -88,7 +84,7 @@ class Layouts:
         laid = {self._kinds[0]: plan}
         for (name, facts), kind in zip(self.ask.hosts[1:nodes], self._kinds[1:nodes], strict=True):
             if kind not in laid:
-                there = self._there(plan, values, placement, facts)
+                there = self._there(plan, values, facts)
                 if isinstance(there, str):
                     self._unfit.setdefault(
                         nodes, f"{plan.describe()} does not fit on {name}: {there}"
@@ -98,12 +94,11 @@ class Layouts:
         self._fitting.add(nodes)
         return plan.on_nodes([laid[kind].cpus for kind in self._kinds[:nodes]])
 
-    def _there(self, plan: Plan, values: Values, placement: str, facts: HostFacts) -> Plan | str:
+    def _there(self, plan: Plan, values: Values, facts: HostFacts) -> Plan | str:
         """The layout on another host; why there is none, where it has too few cores."""
-        sets = placements(facts)
         try:
             there = make_plan(
-                sets.get(placement, sets[SPREAD]),
+                usable_cores(facts),
                 plan.processes_per_node,
                 threads=plan.threads_per_process,
                 smt=bool(values["smt"]),
@@ -225,8 +220,7 @@ class Layouts:
                 counts = tuple(count for count in counts if 2 * count >= len(computing))
             yield from ((count, False) for count in counts)
 
-    def _say_why(self, sets: Mapping[str, tuple[Core, ...]], taken: set[int]) -> None:
-        cores = max(sets.values(), key=len)
+    def _say_why(self, cores: tuple[Core, ...], taken: set[int]) -> None:
         topology, quota = self.facts.topology, self.facts.limits.cpu_quota
         if not cores:
             self._leave_out("ranks", "the CPUs of this machine are not known")

@@ -371,7 +371,6 @@ def trial_of(
         steps=run.steps,
         delayed_steps=run.delayed,
         step_seconds=step_seconds,
-        compile_seconds=run.compile_seconds,
         origin=origin,
         observed=observed,
     )

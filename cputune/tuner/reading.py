@@ -43,9 +43,7 @@ class Run:
     the time of all of them, whether they count or not, and ``trace`` holds each one's, and whether
     others delayed it. ``ended``: the job
     came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
-    ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
-    ``compile_seconds`` what it has added to them, as far as it is known. ``living`` are its
-    processes, where they were left alive.
+    ``living`` are its processes, where they were left alive.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -56,9 +54,6 @@ class Run:
     steps: int = 0
     step_seconds: float = 0.0
     trace: list[tuple[float, bool]] = field(default_factory=list)
-    compiled: int = 0
-    compiling_seconds: float = 0.0
-    compile_seconds: float = 0.0
     samples: int | None = None
     verdict: Verdict = "more"
     ended: bool = False
@@ -157,13 +152,8 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     run.delayed += delayed
     run.trace.append((seconds, delayed))
     rules.on_step(index, step, delayed)
-    if step.compiled:
-        run.compiled += 1
-        run.compiling_seconds += seconds
+    if step.compiled or (delayed and not rules.believe_delayed):
         return
-    if delayed and not rules.believe_delayed:
-        return
-    run.compile_seconds = max(0.0, run.compiling_seconds - run.compiled * seconds)
     run.counted.append((math.log(seconds / samples), step.size))
     run.logs = levelled(run.counted, run.sizes)
     run.verdict = rules.verdict(run.logs)

@@ -66,18 +66,15 @@ def search_space(
     allow_slow_precision: bool = False,
     baseline: Plan | None = None,
     hosts: Sequence[tuple[str, HostFacts]] = (),
-    interfaces: Sequence[str] = (),
 ) -> SearchSpace:
     """Every plan that this machine can run for this job, and what was left out and why.
 
-    ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
-    rest stays as it is today), ``fix`` holds a knob at a value, ``keep`` leaves out what changes
-    more of the training. ``allow_slow_precision`` offers bf16 on a CPU that does not multiply it
-    in hardware. ``baseline`` is the launch of today as its ranks were seen to run, where it has
-    run. ``hosts`` are those that plans may run on, by name, with ``facts`` those of the first;
-    none: this machine alone. ``interfaces`` are the networks between them, the one that is chosen
-    first. Raises UsageError for an unknown knob and for a value that no plan of this machine can
-    have.
+    ``knobs`` names what is varied (all by default; the rest stays as it is today), ``fix`` holds a
+    knob at a value, ``keep`` leaves out what changes more of the training. ``allow_slow_precision``
+    offers bf16 on a CPU that does not multiply it in hardware. ``baseline`` is the launch of today
+    as its ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, by
+    name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
+    for an unknown knob and for a value that no plan of this machine can have.
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
@@ -93,12 +90,11 @@ def search_space(
         fixed={**_unvaried(varied(knobs, keep), fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
-        interfaces=tuple(interfaces),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, job, ask)
-    left_out = (*left_out, *_not_asked_for(facts, ask, varied(knobs), set(fixed), keep))
+    left_out = (*left_out, *_not_kept(facts, ask, varied(knobs), set(fixed), keep))
     if fixed and not values:
         raise _impossible(facts, job, ask, fixed, left_out)
     return SearchSpace(
@@ -133,7 +129,6 @@ def space_of(
         allow_slow_precision=options.allow_slow_precision,
         baseline=baseline,
         hosts=() if hosts is None else hosts.facts,
-        interfaces=() if hosts is None else hosts.interfaces,
     )
 
 
@@ -195,28 +190,20 @@ def _with_libraries(
     return found
 
 
-def _not_asked_for(
+def _not_kept(
     facts: HostFacts, ask: Ask, free: Set[str], held: Set[str], keep: Keeps | None
 ) -> Iterator[LeftOut]:
-    """The knobs that could be varied here, were they asked for; of the others, why they cannot."""
+    """The knobs that could be varied here, were less of the training to stay the same."""
     for knob in KNOBS:
-        if knob.offers is None or knob.name in {*ask.own, *held}:
+        if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
             continue
-        if knob.name in free and not keeps(knob, keep):
+        if not keeps(knob, keep):
             several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1
             yield LeftOut(
                 what=knob.name,
                 why=f"{KEPT[knob.keeps]}: --keep {keep} leaves it out",
                 option="without --keep" if several else None,
             )
-            continue
-        if knob.asked_for is None or knob.name in free:
-            continue
-        here = _choices(knob, facts, replace(ask, fixed={}))
-        yield from here.left_out
-        if len(here.values) > 1:
-            option = f"--knobs +{knob.name}"
-            yield LeftOut(what=knob.name, why=f"{knob.asked_for} ({option})", option=option)
 
 
 TOGETHER = {"backend", "ccl_workers"}

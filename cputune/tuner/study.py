@@ -211,7 +211,7 @@ class TuningStudy:
             noise=self._race.noise.deviation,
             seconds=self._timer.used_seconds,
             hosts=self._named,
-            interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
+            interface=None if self._hosts is None else self._hosts.interface,
         )
 
     def _disturbed(self) -> StudyDisturbedError:

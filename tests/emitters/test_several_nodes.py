@@ -200,12 +200,6 @@ class TestTunedOverHosts:
     def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:
         assert "GLOO_SOCKET_IFNAME=ib0" in main(result=self.over(), hosts=()).text
 
-    def test_the_interface_that_a_plan_names_comes_first(self) -> None:
-        tuned = self.over()
-        named = tuned.best.plan.with_setting("interface", "eth1")
-        tuned = replace(tuned, best=replace(tuned.best, plan=named))
-        assert "GLOO_SOCKET_IFNAME=eth1" in main(result=tuned, hosts=()).text
-
     def test_other_hosts_may_call_theirs_otherwise(self) -> None:
         text = main(result=self.over(), hosts=parse_hosts("node7,node8")).text
         assert "GLOO_SOCKET_IFNAME=ib0" not in text

@@ -106,8 +106,6 @@ def machine(
     e_cores: int = 0,
     l3: int | None = None,
     l3_mib: int = 105,
-    distances: Sequence[Sequence[int]] = (),
-    memory: Mapping[int, Mapping[str, int]] | None = None,
     like: str = "sapphire-rapids",
     flags: str | None = None,
     hypervisor: bool = False,
@@ -129,12 +127,9 @@ def machine(
         offline: CPUs that are switched off; they have no topology directory.
         e_cores: of the cores of each socket, how many at its end are E cores, without SMT.
         l3: cores that share an L3 cache of ``l3_mib`` (a socket where None, as Intel has it; 0
-            for a kernel that shows no caches), which is a die of its own where it is fewer.
-        distances: a row for each node, as ``numactl --hardware`` prints them.
-        memory: of nodes ``gib``, ``tier``, and what the HMAT says: ``mb_per_second``, ``ns``,
-            ``nearest`` (a node).
-        kernel: ``new`` (lists and bitmaps), ``old`` (2.6: bitmaps alone, no lists of
-            CPUs), ``bare`` (no topology directories at all: only /proc/cpuinfo).
+            for a kernel that shows no caches).
+        kernel: ``new``, ``old`` (before 5.3: other names of files), ``bare`` (no topology
+            directories at all: only /proc/cpuinfo).
         cpu_numbers: the numbers to use in place of 0, 1, 2...
         status_allowed: Cpus_allowed_list of /proc/self/status.
     """
@@ -153,11 +148,9 @@ def machine(
         memory_only=memory_only_nodes,
         memoryless=set(memoryless_nodes),
         gib=node_gib,
-        kernel=kernel,
     )
     if kernel == "new" and l3 != 0:
         _write_caches(tree, layout, set(online), l3 or max(per_socket), l3_mib)
-    _write_memory(tree, distances, memory or {})
     _write_cpuinfo(tree, layout, online, like, flags, hypervisor, kernel)
     total_kib = max(1, nodes or len(per_socket)) * node_gib << 20
     tree.write(
@@ -263,22 +256,21 @@ def _write_cpus(
 ) -> None:
     base = "sys/devices/system/cpu"
     on = set(online)
-    if kernel != "old":
-        tree.write(f"{base}/online", cpulist.render(online) + "\n")
-        tree.write(f"{base}/present", cpulist.render(everything) + "\n")
-        tree.write(f"{base}/possible", cpulist.render(everything) + "\n")
-        tree.write(f"{base}/offline", cpulist.render(set(everything) - on) + "\n")
+    tree.write(f"{base}/online", cpulist.render(online) + "\n")
+    tree.write(f"{base}/present", cpulist.render(everything) + "\n")
+    tree.write(f"{base}/possible", cpulist.render(everything) + "\n")
+    tree.write(f"{base}/offline", cpulist.render(set(everything) - on) + "\n")
     if kernel == "bare":
         return
-    width = max(everything) + 1
+    core_file, package_file = "core_cpus_list", "package_cpus_list"
+    if kernel == "old":
+        core_file, package_file = "thread_siblings_list", "core_siblings_list"
     sockets = {core.socket: set() for core in layout}
     for core in layout:
         sockets[core.socket] |= {cpu for cpu in core.cpus if cpu in on}
-    texts = {socket: (cpulist.render(cpus), mask(cpus, width)) for socket, cpus in sockets.items()}
+    texts = {socket: cpulist.render(cpus) + "\n" for socket, cpus in sockets.items()}
     for core in layout:
-        here = [cpu for cpu in core.cpus if cpu in on]
-        core_list, core_mask = cpulist.render(here), mask(here, width)
-        package_list, package_mask = texts[core.socket]
+        together = cpulist.render(cpu for cpu in core.cpus if cpu in on) + "\n"
         for cpu in core.cpus:
             directory = f"{base}/cpu{cpu}"
             if cpu != min(everything):
@@ -287,12 +279,8 @@ def _write_cpus(
                 continue
             tree.write(f"{directory}/topology/core_id", f"{core.number}\n")
             tree.write(f"{directory}/topology/physical_package_id", f"{core.socket}\n")
-            if kernel == "old":
-                tree.write(f"{directory}/topology/thread_siblings", core_mask)
-                tree.write(f"{directory}/topology/core_siblings", package_mask)
-            else:
-                tree.write(f"{directory}/topology/core_cpus_list", core_list + "\n")
-                tree.write(f"{directory}/topology/package_cpus_list", package_list + "\n")
+            tree.write(f"{directory}/topology/{core_file}", together)
+            tree.write(f"{directory}/topology/{package_file}", texts[core.socket])
             if hybrid:
                 khz = 3_900_000 if core.efficient else 5_200_000
                 tree.write(f"{directory}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
@@ -316,41 +304,6 @@ def _write_caches(
             tree.write(f"{base}/cpu{cpu}/cache/index3/level", "3\n")
             tree.write(f"{base}/cpu{cpu}/cache/index3/size", f"{mib << 10}K\n")
             tree.write(f"{base}/cpu{cpu}/cache/index3/shared_cpu_list", shared)
-            tree.write(f"{base}/cpu{cpu}/topology/die_cpus_list", shared)
-            own = cpulist.render(online.intersection(core.cpus)) + "\n"
-            tree.write(f"{base}/cpu{cpu}/topology/cluster_cpus_list", own)
-
-
-def _write_memory(
-    tree: Tree | FakeTree,
-    distances: Sequence[Sequence[int]],
-    memory: Mapping[int, Mapping[str, int]],
-) -> None:
-    base, tiers = "sys/devices/system/node", dict[int, set[int]]()
-    for node, row in enumerate(distances):
-        tree.write(f"{base}/node{node}/distance", " ".join(map(str, row)) + "\n")
-    for node, told in memory.items():
-        if "gib" in told:
-            kib = told["gib"] << 20
-            text = f"Node {node} MemTotal: {kib:15} kB\nNode {node} MemFree: {kib // 2:16} kB\n"
-            tree.write(f"{base}/node{node}/meminfo", text)
-        if "tier" in told:
-            tiers.setdefault(told["tier"], set()).add(node)
-        if "mb_per_second" in told:
-            at = f"{base}/node{node}/access0/initiators"
-            tree.write(f"{at}/read_bandwidth", f"{told['mb_per_second']}\n")
-            tree.write(f"{at}/read_latency", f"{told['ns']}\n")
-            tree.write(f"{at}/node{told['nearest']}/cpulist", "")
-    for tier, nodes in tiers.items():
-        place = f"sys/devices/virtual/memory_tiering/memory_tier{tier}/nodelist"
-        tree.write(place, cpulist.render(nodes) + "\n")
-
-
-def mask(cpus: Iterable[int], width: int) -> str:
-    """A bitmap as the kernel writes it: groups of 32 bits, the most significant first."""
-    value = sum(1 << cpu for cpu in set(cpus))
-    groups = max(1, -(-width // 32))
-    return ",".join(f"{value >> 32 * i & 0xFFFFFFFF:08x}" for i in reversed(range(groups))) + "\n"
 
 
 def _write_nodes(
@@ -362,25 +315,21 @@ def _write_nodes(
     memory_only: int,
     memoryless: set[int],
     gib: int,
-    kernel: str,
 ) -> None:
     base = "sys/devices/system/node"
     total = nodes + memory_only
-    width = max(cpu for core in layout for cpu in core.cpus) + 1
     for node in range(total):
         start, end = (len(layout) * (node + i) // nodes for i in (0, 1)) if nodes else (0, 0)
         members = layout[start:end] if node < nodes else []
         cpus = [cpu for core in members for cpu in core.cpus if cpu in online]
         directory = f"{base}/node{node}"
-        tree.write(f"{directory}/cpumap", mask(cpus, width))
-        if kernel != "old":
-            tree.write(f"{directory}/cpulist", cpulist.render(cpus) + "\n")
+        tree.write(f"{directory}/cpulist", cpulist.render(cpus) + "\n")
         kib = 0 if node in memoryless else gib << 20
         tree.write(
             f"{directory}/meminfo",
             f"Node {node} MemTotal: {kib:15} kB\nNode {node} MemFree: {kib // 2:16} kB\n",
         )
-    if total and kernel != "old":
+    if total:
         tree.write(f"{base}/online", cpulist.render(range(total)) + "\n")
 
 

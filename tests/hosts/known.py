@@ -5,62 +5,35 @@ They are no recordings: ``machine(None, **KNOWN[name])`` builds what Linux shows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-
-def slit(nodes: int, per_socket: int, near: int, far: int) -> Sequence[Sequence[int]]:
-    """Distances: 10 to itself, ``near`` within a socket, ``far`` to the other one."""
-
-    def distance(a: int, b: int) -> int:
-        return 10 if a == b else near if a // per_socket == b // per_socket else far
-
-    return [[distance(a, b) for b in range(nodes)] for a in range(nodes)]
-
 
 KNOWN: dict[str, dict[str, Any]] = {
     # AMD EPYC 7763, NPS4: CCDs of 8 cores and 32 MiB, two to a node
     # (AMD "HPC Tuning Guide for EPYC 7003", 56827).
     "milan-nps4": {
         "sockets": 2, "cores": 64, "smt": 2, "nodes": 8, "l3": 8, "l3_mib": 32, "like": "zen3",
-        "distances": slit(8, 4, 12, 32),
     },
     # AMD EPYC 9654, NPS4: twelve CCDs of 8 cores and 32 MiB, three to a node
     # (AMD "HPC Tuning Guide for EPYC 9004", 58002).
     "genoa-nps4": {
         "sockets": 1, "cores": 96, "smt": 2, "nodes": 4, "l3": 8, "l3_mib": 32, "like": "zen4",
-        "distances": slit(4, 4, 12, 32),
     },
     "genoa-nps1": {
         "sockets": 2, "cores": 96, "smt": 1, "nodes": 2, "l3": 8, "l3_mib": 32, "like": "zen4",
-        "distances": slit(2, 1, 12, 32),
     },
     # Intel Xeon CPU Max 9480, flat mode, quadrant: 56 cores, DDR5, and 64 GiB of HBM without
     # CPUs to a socket (Lenovo LP1810; Intel 354227, "Xeon CPU Max Series Configuration Guide").
     "xeon-max-flat": {
         "sockets": 2, "cores": 56, "smt": 2, "nodes": 2, "memory_only_nodes": 2,
         "like": "xeon-max", "l3_mib": 112,
-        "distances": [[10, 21, 13, 23], [21, 10, 23, 13], [13, 23, 10, 23], [23, 13, 23, 10]],
-        "memory": {
-            0: {"gib": 256, "tier": 4, "mb_per_second": 262144, "ns": 110, "nearest": 0},
-            1: {"gib": 256, "tier": 4, "mb_per_second": 262144, "ns": 110, "nearest": 1},
-            2: {"gib": 64, "tier": 3, "mb_per_second": 819200, "ns": 130, "nearest": 0},
-            3: {"gib": 64, "tier": 3, "mb_per_second": 819200, "ns": 130, "nearest": 1},
-        },
     },
     # Intel Xeon Platinum 8480+, SNC4: 14 cores to a node, and one L3 for the whole socket.
     "sapphire-rapids-snc4": {
         "sockets": 2, "cores": 56, "smt": 2, "nodes": 8,
-        "distances": slit(8, 4, 12, 21),
     },
     # Two sockets with a CXL memory expander each
     # (https://stevescargall.com/blog/2022/12/how-to-map-a-cxl-endpoint-to-a-cpu-socket-in-linux/).
     "cxl": {
         "sockets": 2, "cores": 52, "smt": 2, "nodes": 2, "memory_only_nodes": 2,
-        "distances": [[10, 21, 14, 24], [21, 10, 24, 14], [14, 24, 10, 26], [24, 14, 26, 10]],
-        "memory": {
-            0: {"tier": 4}, 1: {"tier": 4},
-            2: {"gib": 64, "tier": 20}, 3: {"gib": 128, "tier": 20},
-        },
     },
 }  # fmt: skip

@@ -171,4 +171,4 @@ def test_a_mask_of_bytes_is_a_mask(told: Told, code: str, says: list[object]) ->
 
 
 def test_every_setting_is_said_in_words() -> None:
-    assert {name for name, _ in SAID} == {"dropout", "compile"}
+    assert {name for name, _ in SAID} == {"dropout"}

@@ -55,15 +55,9 @@ def why(facts: HostFacts, what: str, *knobs: str) -> str:
 
 
 class TestAskingForAKnob:
-    def test_a_plus_varies_it_beside_the_usual_ones(self) -> None:
-        assert values_of(amd(), "dropout", "+dropout") == {"torch", "bytes"}
-        assert values_of(amd(), "precision", "+dropout") == {"fp32", "bf16"}
-
-    def test_without_a_plus_it_is_varied_alone(self) -> None:
+    def test_it_is_varied_alone(self) -> None:
         assert values_of(amd(), "dropout", "dropout") == {"torch", "bytes"}
         assert values_of(amd(), "precision", "dropout") == {"fp32"}
-        assert values_of(amd(), "precision", "ranks", "+dropout") == {"fp32"}
-        assert values_of(amd(), "dropout", "ranks", "+dropout") == {"torch", "bytes"}
         assert values_of(amd(), "dropout", "ranks") == {"torch"}
 
     def test_a_model_that_drops_nothing_has_no_masks_to_draw(self) -> None:
@@ -74,11 +68,10 @@ class TestAskingForAKnob:
         dropping = cputune.search_space(amd(), replace(JOB, training=Training(dropout=True)))
         assert {"torch", "bytes"} in [set(k.values) for k in dropping.knobs if k.name == "dropout"]
 
-    def test_the_usual_ones_are_all_the_others(self) -> None:
-        assert varied(None) == {knob.name for knob in KNOBS if knob.asked_for is None}
-        assert varied(["+compile"]) == varied(None) | {"compile"}
+    def test_without_names_all_are(self) -> None:
+        assert varied(None) == {knob.name for knob in KNOBS}
         with pytest.raises(UsageError, match="'colour'"):
-            varied(["+colour"])
+            varied(["colour"])
 
 
 class TestWhereItLives:
@@ -93,8 +86,8 @@ class TestWhereItLives:
     def test_masks_of_bytes_are_left_out_with_the_reason(
         self, facts: HostFacts, reason: str
     ) -> None:
-        assert values_of(facts, "dropout", "+dropout") == {"torch"}
-        assert reason in why(facts, "dropout=bytes", "+dropout")
+        assert values_of(facts, "dropout") == {"torch"}
+        assert reason in why(facts, "dropout=bytes")
 
 
 class TestTheWayIntoAScript:

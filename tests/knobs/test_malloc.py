@@ -48,7 +48,7 @@ def test_huge_pages_are_left_out_where_the_kernel_gives_none(
 ) -> None:
     facts = with_pages(pages)
     assert ("default", "huge_pages") not in plans_of(facts)
-    left_out = cputune.search_space(facts, JOB, knobs=["+malloc"]).left_out
+    left_out = cputune.search_space(facts, JOB, knobs=["malloc"]).left_out
     assert reason in next(out.why for out in left_out if out.what == "malloc=huge_pages")
 
 

@@ -59,9 +59,17 @@ def test_a_firewall_on_the_ports_of_ranks_is_named_with_one_of_them(hosts: Clust
     assert said.endswith(" of beta is not reached from alpha: no answer")
 
 
-def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(tmp_path: Path) -> None:
+def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with two_hosts() as hosts:
+        way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
         hosts.second_network()
+        for asked, taken in ((None, "eth0"), ("eth1", "eth1")):
+            with monkeypatch.context() as here:
+                here.setenv("GLOO_SOCKET_IFNAME", asked or "")
+                there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path))
+                assert there.interface == taken
         for name in hosts.names:
             hosts.jumbo_frames(name)
         found = network_findings(hosts)
@@ -72,9 +80,8 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(tmp_path: 
         assert said == (
             "eth0: 64 KiB do not get from beta to alpha, alpha to beta; eth1 carries them"
         )
-        way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
         there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path))
-        assert there.interfaces == ("eth1",)
+        assert there.interface == "eth1"
 
 
 def test_debian_s_own_name_is_found_on_the_host_that_has_it() -> None:

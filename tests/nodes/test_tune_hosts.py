@@ -100,18 +100,6 @@ def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path:
         assert [named.left(name) for name in named.names] == [[], []]
 
 
-@pytest.mark.timeout(900)
-def test_what_torch_compiles_for_a_trial_goes_with_it(hosts: Cluster, tmp_path: Path) -> None:
-    tiny(tmp_path)
-    fixed = ("--fix", "nodes=2", "--fix", "ranks=1", "--fix", "compile=yes", "--budget", "2")
-    recipe = ("--recipe", str(tmp_path / "tiny.toml"), "--max-time", "10m")
-    result = result_of(tune(hosts, tmp_path, *recipe, *fixed), tmp_path)
-    compiled = [one for one in result["trials"] if one["plan"]["nodes"] == 2]
-    assert any(rank["compiled"] for one in compiled for rank in one["observed"]), compiled
-    for name in hosts.names:
-        assert list((hosts.folder / name / "tmp").iterdir()) == []
-
-
 @pytest.mark.timeout(300)
 def test_a_host_with_a_long_path_for_temporary_files_takes_part(tmp_path: Path) -> None:
     """Longer than the path of a Unix socket may be (unix(7))."""

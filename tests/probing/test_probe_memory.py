@@ -1,9 +1,8 @@
-"""L3 caches, dies and kinds of memory: read, laid out and drawn on machines that are well known."""
+"""L3 caches and NUMA nodes: read and laid out on machines that are well known."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from hosts.known import KNOWN
 from hosts.reasons import without_reason
 
 from cputune.cores import usable_cores
-from cputune.doctor import diagnose
-from cputune.facts import HostFacts, Launcher
+from cputune.facts import HostFacts
 from cputune.host import RecordedHost
 from cputune.layout import make_plan, rank_counts
 from cputune.placing import rank_slices
@@ -36,35 +34,16 @@ def test_what_is_null_has_its_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "caches", "mib", "memory"),
-    [
-        ("milan-nps4", 16, 32, ["dram"] * 8),
-        ("genoa-nps4", 12, 32, ["dram"] * 4),
-        ("sapphire-rapids-snc4", 2, 105, ["dram"] * 8),
-        ("xeon-max-flat", 2, 112, ["dram", "dram", "hbm", "hbm"]),
-        ("cxl", 2, 105, ["dram", "dram", "slow", "slow"]),
-    ],
+    ("name", "caches", "mib"),
+    [("milan-nps4", 16, 32), ("genoa-nps4", 12, 32), ("xeon-max-flat", 2, 112)],
 )
-def test_caches_and_kinds_of_memory(name: str, caches: int, mib: int, memory: list[str]) -> None:
+def test_caches_and_their_sizes(name: str, caches: int, mib: int) -> None:
     topology = host_document(known(name))["topology"]
     assert [cache["size_bytes"] for cache in topology["l3"]] == [mib << 20] * caches
-    assert [node["kind"] for node in topology["numa_nodes"]] == memory
-    assert topology["numa_nodes"][0]["distances"] == list(KNOWN[name]["distances"][0])
-    assert len(topology["dies"]) == caches
 
 
-def test_the_firmware_says_how_fast_memory_is_and_for_whom() -> None:
-    node = host_document(known("xeon-max-flat"))["topology"]["numa_nodes"][3]
-    assert (node["read_mb_per_second"], node["read_latency_ns"]) == (819200, 130)
-    assert (node["nearest"], node["tier"]) == ([1], 3)
-    [finding] = [f for f in diagnose(known("xeon-max-flat")).findings if f.code == "numa-cpuless"]
-    assert "node 3: 64 GiB of HBM, no CPUs" in finding.evidence
-
-
-def test_memory_of_which_nothing_tells_is_not_known(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=2, memory_only_nodes=1, l3=0))
-    assert facts.topology.numa_nodes[2].kind is None
-    assert facts.why_unknown("topology.numa_nodes.2.kind")
+def test_caches_of_which_nothing_tells_are_not_known(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, l3=0))
     assert (facts.topology.l3, facts.topology.cores[0].l3) == (None, None)
     assert facts.why_unknown("topology.l3")
 
@@ -117,16 +96,7 @@ def test_fewer_threads_than_cores_have_all_controllers_and_caches(
             assert set(counted.values()) == {count}
 
 
-def test_hbm_is_preferred_where_numactl_is_there() -> None:
-    numactl = Launcher(name="numactl", path="/usr/bin/numactl")
-    facts = replace(known("xeon-max-flat"), launchers=(numactl,))
-    [finding] = [f for f in diagnose(facts).findings if f.code == "numa-cpuless"]
-    assert finding.command == "numactl --preferred-many=2,3 python train.py"
-
-
 def test_people_see_the_cpus_and_the_memory_of_each_node() -> None:
     told = dict(machine_lines(known("cxl")))["NUMA nodes"]
-    assert told.endswith(
-        "; 2: CPUs none, 64.0 GiB slow memory; 3: CPUs none, 128.0 GiB slow memory"
-    )
+    assert told.endswith("; 2: CPUs none, 64.0 GiB; 3: CPUs none, 64.0 GiB")
     assert "NUMA nodes" not in dict(machine_lines(probe(machine(None, cores=4))))

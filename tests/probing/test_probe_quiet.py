@@ -21,7 +21,7 @@ class FakeHost(Host):
         stat: bool = True,
     ) -> None:
         self._processes = tuple(
-            Process(pid=number, name=name, cpus=(0,), cpu_share=share)
+            Process(pid=number, name=name, cpu_share=share)
             for number, (name, share) in enumerate(processes, 100)
         )
         self._steals = [steal, 0]

@@ -26,9 +26,7 @@ BUILT: dict[str, dict[str, Any]] = {
     "container of version 1": {"cgroup": Cgroup(version=1, path="/docker/a", memory_bytes=GIB)},
     "cgroup without limits": {"cgroup": Cgroup(path="/user.slice")},
     "garbage": {"files": {"proc/cpuinfo": "x", "proc/meminfo": "y", "proc/loadavg": "z"}},
-    "node without list": {
-        "files": {f"sys/devices/system/node/node0/{name}": None for name in ("cpulist", "cpumap")}
-    },
+    "node without list": {"files": {"sys/devices/system/node/node0/cpulist": None}},
     "packages without a place": {"record": {"packages": {"torch": "2.13.0", "numpy": None}}},
     "launchers that do not answer": {
         "record": {"launchers": {"mpirun": {"path": "/usr/bin/mpirun"}, "srun": {"path": "/bin/s"}}}

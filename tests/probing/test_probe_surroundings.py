@@ -1,4 +1,4 @@
-"""GPUs, names, dead preloads and bound processes, read from machines built by hand."""
+"""GPUs, names, dead preloads, read from machines built by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hosts.builder import machine
 
 from cputune.facts import HostFacts
-from cputune.host import Process
 from cputune.probing import probe
 
 NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
@@ -51,10 +50,3 @@ def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
         directories={"/usr/lib64": ["libjemalloc.so.2"]},
     )
     assert found.preload_missing == ("/gone.so", "libtcmalloc.so.4", more[-1])
-
-
-def test_a_process_is_bound_where_it_may_not_run_everywhere(tmp_path: Path) -> None:
-    processes = [{"pid": 10, "name": "python", "cpus": "2-3"}, {"pid": 12, "cpus": "0-3"}]
-    assert facts(tmp_path, processes=processes).bound_processes == (
-        Process(pid=10, name="python", cpus=(2, 3)),
-    )

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.ranks.compare import (
     as_shown,
@@ -162,12 +161,6 @@ class TestRunsAlike:
     def test_one_rank_too_few_and_todays_launch(self) -> None:
         assert not runs_alike(TWO, self.told(TWO)[:1])
         assert not runs_alike(AS_FOUND, self.told(AS_FOUND))
-
-    def test_what_no_rank_shows_has_to_be_as_today(self) -> None:
-        (hidden, *_) = (k for k in KNOBS if not k.shown and k.put is not None)
-        assert TWO.value(hidden.name) == hidden.today
-        other = TWO.with_setting(hidden.name, "another")
-        assert not runs_alike(other, self.told(TWO))
 
 
 def test_what_a_plan_says_and_no_rank_can_show_is_said_once() -> None:

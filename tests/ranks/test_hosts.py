@@ -28,8 +28,7 @@ from cputune.inside import carry_script
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
-from cputune.ranks.engines import KERNELS_VARIABLE
-from cputune.ranks.hosts import RankHosts, interfaces_between, open_hosts
+from cputune.ranks.hosts import RankHosts, interface_between, open_hosts
 from cputune.ranks.runner import ProcessRunner
 from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
@@ -232,7 +231,7 @@ def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
         assert [word.replace(str(tried), str(launched)) for word in argv] == words
         if ranks == 1:
             given.pop("MASTER_ADDR", None)  # it meets nobody
-        ours = {n for n in told if n.startswith("CPUTUNE_TRIAL_")} | {KERNELS_VARIABLE}
+        ours = {n for n in told if n.startswith("CPUTUNE_TRIAL_")}
         assert ours
         both = (
             {n: v for n, v in each.items() if n not in ours and not OF_LAUNCHERS.fullmatch(n)}
@@ -354,4 +353,4 @@ class TestOpening:
         facts = replace(facts, network=lo)
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError, match="no network interface leads from host to host"):
-            interfaces_between(alone, FakeReach())
+            interface_between(alone, FakeReach())

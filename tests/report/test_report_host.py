@@ -59,8 +59,6 @@ def test_the_keys_of_the_contract(tmp_path: Path) -> None:
         "cores_per_socket": [4, 3],
         "numa_nodes": topology["numa_nodes"],
         "l3": [{"cpus": cpus, "size_bytes": 105 << 20} for cpus in ("0-3,7-10", "4-6,11-12")],
-        "dies": ["0-3,7-10", "4-6,11-12"],
-        "clusters": [],
         "hybrid": False,
     }
     assert topology["numa_nodes"][0] == {
@@ -68,7 +66,6 @@ def test_the_keys_of_the_contract(tmp_path: Path) -> None:
         "cpus": "0-2,7-9",
         "memory_bytes": 64 * GIB,
         "free_bytes": 32 * GIB,
-        "kind": "dram",
     }
     limits = document["limits"]
     assert (limits["cpu_quota"], limits["cpuset"], limits["memory_bytes"]) == (2.5, "0-5", GIB)

@@ -41,7 +41,6 @@ def told(layouts: Layouts) -> list[str]:
     for plan, values in layouts.plans():
         name = f"{values['ranks']}×{values['threads']}{'s' if values['smt'] else ''}"
         name += f" ccl{values['ccl_workers']}" if values["backend"] == "ccl" else ""
-        name += " packed" if values["placement"] == "packed" else ""
         assert values["nodes"] == plan.nodes
         assert values["ranks"] == plan.processes_per_node
         assert values["threads"] == plan.threads_per_process
@@ -85,9 +84,9 @@ EIGHT = {"cores_per_socket": 8}
         (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 4}, "2×4 ccl4 2×3 ccl4 2×2 ccl4"),
         ({"cores_per_socket": 2}, {"backends": CCL, "backend": "ccl"}, "2×1 ccl1"),
         ({"cores_per_socket": 2}, {"backends": CCL}, "1×2 1×1 2×1"),
-        # A quota of 3.9 pays for three cores: on the sockets in turn, or all on one.
+        # A quota of 3.9 pays for three cores, all on one socket.
         ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9}, {},
-         "1×3 1×2 1×1 1×3 packed 1×2 packed 1×1 packed"),
+         "1×3 1×2 1×1"),
         ({"cores_per_socket": 2, "cpu_quota": 0.5}, {}, "1×1"),
         ({"cores_per_socket": 1, "threads_per_core": 2, "cpu_quota": 0.5}, {}, "1×1"),
         ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 2}, {"ranks": 1}, "1×2 1×1"),
@@ -99,7 +98,7 @@ def test_the_layouts_of_a_machine(
     shape: dict[str, Any], fixed: dict[str, Any], layouts: str
 ) -> None:
     of = told(laid(machine(**shape), **fixed))
-    words = layouts.replace(" ccl", "ccl").replace(" packed", "packed").split()
+    words = layouts.replace(" ccl", "ccl").split()
     assert [one.replace(" ", "") for one in of] == words
 
 
@@ -225,16 +224,11 @@ class TestSeveralHosts:
         assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1, nodes=1, backends=CCL))
         assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1))
 
-    def test_cpus_by_the_placement_on_each(self) -> None:
+    def test_cpus_by_the_quota_of_each(self) -> None:
         shape = {"sockets": 2, "cores_per_socket": 4}
         first, second = machine(**shape, cpu_quota=4), machine(**shape, cpu_quota=5)
-        fixed = {"nodes": 2, "ranks": 1, "threads": 4}
-        cpus = {
-            values["placement"]: [plan.of_node(node).cpus for node in range(2)]
-            for plan, values in laid(first, second, **fixed).plans()
-        }
-        assert cpus["packed"] == [((0, 1, 2, 3),), ((0, 1, 4, 5),)]
-        assert cpus["spread"] == [((0, 1, 4, 5),), ((0, 1, 4, 5),)]
+        ((plan, _),) = laid(first, second, nodes=2, ranks=1, threads=4).plans()
+        assert [plan.of_node(node).cpus for node in range(2)] == [((0, 1, 2, 3),), ((0, 1, 4, 5),)]
 
     @staticmethod
     def space(*machines: HostFacts) -> SearchSpace:

@@ -81,9 +81,9 @@ def test_it_is_said_in_words_and_percent_and_held_against_the_limit() -> None:
 
 
 def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
-    assert [*profile_lines(result(profile(), "dropout"))][-1].startswith("--knobs +dropout draws")
+    assert [*profile_lines(result(profile(), "dropout"))][-1].startswith("--fix dropout=bytes")
     little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
-    assert not any("--knobs" in line for line in profile_lines(result(little, "dropout")))
+    assert not any("--fix" in line for line in profile_lines(result(little, "dropout")))
 
 
 def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:

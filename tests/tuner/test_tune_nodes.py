@@ -63,7 +63,7 @@ def four_hosts(*facts: HostFacts) -> RankHosts:
         Probed(node=Node(name=name), facts=one)
         for name, one in zip(names, facts or (SMALL.facts,) * 4, strict=True)
     ]
-    return RankHosts(hosts=hosts, interfaces=("ib0", "eth0"))
+    return RankHosts(hosts=hosts, interface="ib0")
 
 
 def seconds(plan: Plan) -> float:
@@ -90,18 +90,7 @@ def tune(hosts: RankHosts, runner: FakeRunner, **options: object) -> Result:
     return cputune.tune(SMALL.workload, hosts=hosts, runner=runner, **options)  # type: ignore[arg-type]
 
 
-class TestInterfaces:
-    def test_what_leads_to_all_hosts_is_tried_with_plans_for_several_nodes(self) -> None:
-        space = over(EIGHT, EIGHT, interfaces=("ib0", "eth0"))
-        named = {(plan.nodes, plan.setting("interface")) for plan in space.plans()}
-        assert named == {(1, "default"), (2, "default"), (2, "eth0")}
-        assert any(plan.describe().startswith("2 nodes, over eth0, ") for plan in space.plans())
-
-    def test_one_that_leads_nowhere_is_refused_with_those_that_do(self) -> None:
-        with pytest.raises(UsageError) as caught:
-            over(EIGHT, EIGHT, interfaces=("ib0",), fix={"interface": "wlan0"})
-        assert caught.value.hint == "the interfaces that lead to all hosts are ib0"
-
+class TestInterface:
     def test_the_result_says_which_one_it_was(self) -> None:
         hosts = four_hosts()
         assert tune(hosts, loses(hosts, "nobody", when=1), budget=4).interface == "ib0"

@@ -199,9 +199,6 @@ def test_a_busy_neighbour_is_named(guest: Guest) -> None:
     with changed(guest, begin, "kill $(cat /tmp/busy)"):
         found = host(guest)
 
-    assert [(process["name"], process["cpus"]) for process in found["bound_processes"]] == [
-        ("sh", "6")
-    ]
     assert "sh" in {process["name"] for process in found["load"]["busy"]}
 
 

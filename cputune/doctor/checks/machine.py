@@ -8,7 +8,7 @@ from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
+from cputune.facts import Frequency, HostFacts
 
 GIB = 1 << 30
 BUSY_SHARE = 0.25
@@ -295,21 +295,15 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory appear as nodes without CPUs.
 
-    Remedy: Count only nodes with CPUs; prefer HBM if the model fits into it, do not use CXL.
+    Remedy: Count only nodes with CPUs. If the model fits into HBM, start training with
+    numactl --preferred-many=NODE; do not use CXL.
 
     Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
     bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
     if bare:
-        said = (
-            f"node {node.id}: {(node.memory_bytes or 0) / GIB:.0f} GiB of "
-            f"{MEMORY_WORDS.get(node.kind or '', 'memory')}, no CPUs"
-            for node in bare
-        )
-        fast = ",".join(str(node.id) for node in bare if node.kind == "hbm")
-        prefer = f"numactl --preferred-many={fast} python train.py"
-        here = any(item.name == "numactl" for item in facts.launchers)
-        yield numa_cpuless.finding("; ".join(said), command=prefer if fast and here else None)
+        said = (f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
+        yield numa_cpuless.finding("; ".join(said))
 
 
 @check("numa-full", Severity.ADVICE)

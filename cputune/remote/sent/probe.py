@@ -117,8 +117,7 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
     for entry in re.split(r"[:\s]+", variables.get("LD_PRELOAD", "")):
         if entry.startswith("/"):
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
-    programs = [*asked["programs"], *([variables["CXX"]] if variables.get("CXX") else [])]
-    launchers = {name: launcher(name, asked) for name in programs}
+    launchers = {name: launcher(name, asked) for name in asked["programs"]}
     disks = {path: quiet(os.statvfs, path) for path in asked["disks"]}
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -172,10 +171,7 @@ def processes(seconds: float) -> list[dict[str, Any]]:
     after, passed = used(), time.monotonic() - started
     found = []
     for key, (name, ticks) in after.items():
-        cpus = quiet(os.sched_getaffinity, key[0])
-        if cpus is None:
-            continue
-        told = {"pid": key[0], "name": name, "cpus": ranges(sorted(cpus))}
+        told: dict[str, Any] = {"pid": key[0], "name": name}
         if key in before:
             share = (ticks - before[key][1]) / os.sysconf("SC_CLK_TCK") / passed
             told["cpu_share"] = max(0.0, share)
