@@ -117,14 +117,6 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     if seconds is None:
         yield _ended("a matrix product", done)
         return
-    isa = re.search(r"^onednn_verbose.*,info,cpu,isa[:,](.*)$", done.stdout, re.MULTILINE)
-    missing = _missing(facts, isa[1]) if isa else None
-    if isa and missing:
-        held = [n for n in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA") if value(facts, n)]
-        yield isa_below.finding(
-            f"the CPU shows {missing}, oneDNN says: {isa[1]}",
-            command=f"unset {' '.join(held)}" if held else None,
-        )
     ratio = seconds["fp32"] / seconds["bf16"]
     kernel = re.search(r"^onednn_verbose.*,exec,cpu,\w+,([^,]+),.*bf16", done.stdout, re.MULTILINE)
     slow = "bf16" in native_precisions(facts) and ratio < 1
@@ -142,15 +134,6 @@ def _run(host: Host, script: str, *arguments: str, **variables: str) -> Complete
     argv = (host.executable, str(path), *arguments)
     environment = {**host.environment(), **variables} if variables else None
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
-
-
-def _missing(facts: HostFacts, isa: str) -> str | None:
-    """The best flag of the CPU that oneDNN's own words do not cover."""
-    for flag, word in (("amx_bf16", "AMX"), ("avx512_bf16", "bfloat16"), ("avx512f", "AVX-512")):
-        if facts.cpu.has(flag):
-            newer = "AVX10" in isa and flag != "amx_bf16"
-            return None if word in isa or newer else flag
-    return None
 
 
 def _told(done: Completed) -> list[dict[str, Any]]:
@@ -243,21 +226,6 @@ def several_openmp() -> None:
     Remedy: Preload the one that torch should use, or install the packages from one place.
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
-    """
-
-
-@fault("deep-isa", Severity.WARNING)
-def isa_below() -> None:
-    """oneDNN uses less than the CPU shows
-
-    Symptom: bf16 is no faster than fp32 on a CPU with AMX.
-
-    Cause: ONEDNN_MAX_CPU_ISA, a kernel that does not grant AMX, or an old oneDNN. The
-    instruction set is the one that oneDNN itself printed (ONEDNN_VERBOSE=1).
-
-    Remedy: Unset what limits the instruction set, or install a torch that knows this CPU.
-
-    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
 
 

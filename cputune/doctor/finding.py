@@ -93,10 +93,6 @@ class Finding:
         return {**asdict(self), "severity": self.severity.value, "worth": self.worth}
 
 
-def _nothing(seen: object) -> tuple[Finding, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A fault that can be found, and how. ``story`` tells symptom and cause.
@@ -113,7 +109,7 @@ class Check:
     source: str
     story: str
     module: str
-    find: Callable[..., Iterable[Finding]] = _nothing
+    find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
         """Look for the fault in these facts, or hosts."""
@@ -127,7 +123,6 @@ class Check:
         severity: Severity | None = None,
         title: str | None = None,
         remedy: str | None = None,
-        source: str | None = None,
     ) -> Finding:
         """A finding of this check; what is not given is the check's own."""
         return Finding(
@@ -137,7 +132,7 @@ class Check:
             evidence=evidence,
             remedy=remedy or self.remedy,
             command=command,
-            source=source or self.source,
+            source=self.source,
         )
 
 

@@ -66,7 +66,7 @@ def test_a_host_that_does_not_answer_is_not_waited_for(ssh: str, doctor: Run) ->
 def test_a_host_file(ssh: str, tmp_path: Path, doctor: Run) -> None:
     (tmp_path / "hosts").write_text("node1 slots=2\n")
     listed = ("--hostfile", str(tmp_path / "hosts"), "--ssh", ssh)
-    code, out, _ = doctor(*listed, "--only", "hosts-mpi")
+    code, out, _ = doctor(*listed, "--only", "hosts-cores")
     assert code == 0
     assert "\nnode1 " in out
 

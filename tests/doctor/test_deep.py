@@ -17,10 +17,8 @@ from cputune.probing import probe
 
 VERBOSE = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)
-onednn_verbose,v1,info,cpu,isa:{isa}
 onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx10_1_512_amx,undef,src:bf16::x
 """
-AMX = "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX"
 OLD_IPEX = {**TODAY, "intel_extension_for_pytorch": "2.8.0"}
 
 
@@ -62,8 +60,8 @@ def imports(after=(0, 1, 2, 3), libraries=("/t/libgomp.so.1",), then=None):
     return ended(out=told(*TORCH, torch) + noise + told({"trying": "x"}, then or last))
 
 
-def product(bf16=0.002, fp32=0.004, isa=AMX):
-    return ended(out=VERBOSE.format(isa=isa) + told({"seconds": {"fp32": fp32, "bf16": bf16}}))
+def product(bf16=0.002, fp32=0.004):
+    return ended(out=VERBOSE + told({"seconds": {"fp32": fp32, "bf16": bf16}}))
 
 
 def look(packages=TODAY, *, facts=None, **scripted):
@@ -149,31 +147,10 @@ def test_torch_that_cannot_be_imported():
     assert finding.evidence == "import torch ended with 1: ImportError: libtorch_cpu.so"
 
 
-@pytest.mark.parametrize(
-    ("flags", "isa", "missing"),
-    [
-        (("amx_bf16", "avx512_bf16"), "Intel AVX-512 with Intel DL Boost", "amx_bf16"),
-        (("avx512_bf16", "avx512f"), "Intel AVX2", "avx512_bf16"),
-        (("avx512f",), "Intel AVX2", "avx512f"),
-        (("avx512_bf16", "avx512f"), "Intel AVX-512 with Intel DL Boost and bfloat16", None),
-        (("avx512_bf16", "avx512f"), "Intel AVX10.1/512", None),
-        (("avx2",), "Intel AVX2", None),
-    ],
-)
-def test_an_instruction_set_that_onednn_does_not_use(flags, isa, missing):
-    facts = machine(TODAY, isa=flags, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-    found = [f for f in look(facts=facts, product=product(isa=isa)) if f.code == "deep-isa"]
-    assert [(finding.evidence, finding.command) for finding in found] == (
-        [(f"the CPU shows {missing}, oneDNN says: {isa}", "unset ONEDNN_MAX_CPU_ISA")]
-        if missing
-        else []
-    )
-
-
 def test_bf16_that_is_slower_than_the_cpu_promises():
     finding = only("deep-bf16-ratio", look(product=product(bf16=0.008)))
     assert finding.severity is Severity.WARNING
-    without = look(facts=machine(TODAY, isa=("avx2",)), product=product(bf16=0.008, isa="AVX2"))
+    without = look(facts=machine(TODAY, isa=("avx2",)), product=product(bf16=0.008))
     assert only("deep-bf16-ratio", without).severity is Severity.ADVICE
 
 

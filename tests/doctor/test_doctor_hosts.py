@@ -12,11 +12,9 @@ from nodes.fakes import FakeReach
 
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts import CHECKS, SeenHost, look_at_hosts, own_findings
-from cputune.facts import Launcher
 from cputune.remote.named import Node
 
 BY_CODE = {check.code: check for check in CHECKS}
-OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4", version="4.1.4")
 PLAIN: dict[str, Any] = {"facts": CLEAN, "python": "/venv/bin/python"}
 
 
@@ -56,9 +54,9 @@ def older() -> dict[str, Any]:
             "2 × 28 cores, 2 threads each, 2 NUMA nodes on a, b; 2 × 24 cores",
         ),
         (
-            "hosts-allowed-cpus",
+            "hosts-cores",
             {"facts": replace(CLEAN, topology=topology(allowed=tuple(range(8))))},
-            "0-111 on a, b; 0-7 on c",
+            "allowed CPUs: 0-111 on a, b; 0-7 on c",
         ),
         (
             "hosts-limits",
@@ -78,11 +76,6 @@ def older() -> dict[str, Any]:
         ("hosts-training-stack", with_facts(packages={"torch": "2.6.0"}), "2.6.0 on c"),
         ("hosts-training-stack", with_facts(packages={"torch": None}), "none on c"),
         ("hosts-libraries", with_facts(packages={"transformers": "4.46.0"}), "4.46.0 on c"),
-        (
-            "hosts-mpi",
-            {"facts": replace(CLEAN, launchers=(OPEN_MPI,))},
-            "Open MPI 4.1.4 on c",
-        ),
         (
             "hosts-unreachable",
             {"facts": None, "reason": "it refuses our key", "cure": "ssh-copy-id c"},
@@ -125,7 +118,7 @@ def test_hosts_with_one_reason_are_told_together() -> None:
 
 
 def test_what_several_hosts_have_by_themselves_is_told_once() -> None:
-    finding = BY_CODE["hosts-mpi"].finding("too slow", severity=Severity.ADVICE)
+    finding = BY_CODE["hosts-cores"].finding("too slow", severity=Severity.ADVICE)
     told = own_findings([host(name, findings=(finding,)) for name in ("a", "b", "c")])
     assert [one.evidence for one in told] == ["a: too slow (also on b, c)"]
 

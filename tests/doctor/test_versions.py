@@ -117,17 +117,6 @@ def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
     assert codes == {"torch-cuda-build"}
 
 
-def test_metadata_of_two_versions_in_one_environment():
-    facts = machine({"torch": "2.13.0"})
-    twice = replace(facts, packages=(replace(facts.packages[0], others=("2.8.0",)),))
-    (finding,) = [finding for check in versions.CHECKS for finding in check(twice)]
-    assert finding.code == "package-twice"
-    assert finding.evidence == "torch 2.13.0 and 2.8.0 in /venv/site-packages"
-    assert finding.command == (
-        "pip uninstall -y torch && pip uninstall -y torch && pip install torch==2.13.0"
-    )
-
-
 BROUGHT = "/venv/site-packages/oneccl_bindings_for_pytorch/lib/libccl.so.1.0"
 
 
@@ -139,28 +128,15 @@ def setvars(libraries, **environment):
     return next((finding for finding in findings if finding.code == "oneccl-setvars"), None)
 
 
-def test_sourced_bindings_need_no_setvars():
-    assert setvars([BROUGHT], LD_LIBRARY_PATH=BROUGHT.rpartition("/")[0]) is None
-    assert setvars(["/opt/ccl/lib/libccl.so.1"], LD_LIBRARY_PATH="/x:/opt/ccl/lib") is None
-
-
-def test_of_a_recording_and_of_bindings_without_a_version_nothing_is_said():
-    for facts in (replace(machine(ONECCL), recorded=True), machine({"oneccl_bind_pt": "?"})):
-        assert not versions.oneccl_setvars(facts)
-
-
-def test_bindings_that_bring_oneccl_are_sourced():
+def test_setvars_of_the_bindings_is_named_where_it_is_there_and_was_not_sourced():
     finding = setvars([BROUGHT])
     script = "/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"
     assert finding.command == f". '{script}'"
-    assert finding.remedy.startswith("Source setvars.sh")
-
-
-def test_a_ccl_root_that_is_nowhere_silences_nobody():
-    """It did; and a setvars.sh was named that no bindings had brought."""
-    finding = setvars([], CCL_ROOT="/nowhere")
-    assert finding.command is None
-    assert finding.remedy.startswith("These bindings bring no oneCCL")
+    assert setvars([], CCL_ROOT="/nowhere").command is None
+    assert setvars([BROUGHT], LD_LIBRARY_PATH=BROUGHT.rpartition("/")[0]) is None
+    assert setvars(["/opt/ccl/lib/libccl.so.1"], LD_LIBRARY_PATH="/x:/opt/ccl/lib") is None
+    for facts in (replace(machine(ONECCL), recorded=True), machine({"oneccl_bind_pt": "?"})):
+        assert not versions.oneccl_setvars(facts)
 
 
 class TestJudgeStack:
@@ -228,7 +204,6 @@ class TestJudgeStack:
 
     def test_another_python_may_be_asked_about(self):
         found = self.judge("python=3.14,torch=2.8.0,ipex=2.8.0")
-        assert "python-without-wheel" in found
         assert "no wheels of the IPEX era" in found["stack-ipex-era"].evidence
 
     @pytest.mark.parametrize(

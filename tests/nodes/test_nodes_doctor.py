@@ -57,9 +57,9 @@ def test_what_was_planted_is_found() -> None:
     with two_hosts(beta=odd) as hosts:
         found = evidence(doctor(hosts))
         assert set(found) == {
-            "hosts-allowed-cpus", "hosts-training-stack", "hosts-libraries",
+            "hosts-cores", "hosts-training-stack", "hosts-libraries",
         }  # fmt: skip
-        assert "0 on beta" in found["hosts-allowed-cpus"]
+        assert "0 on beta" in found["hosts-cores"]
         assert "2.6.0 on beta" in found["hosts-training-stack"]
         assert "4.46.0 on beta" in found["hosts-libraries"]
         nothing_stays(hosts)

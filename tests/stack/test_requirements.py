@@ -3,7 +3,7 @@
 import pytest
 from clean_machine import CLEAN, changed
 
-from cputune.doctor.checks.versions import package_leftover, requirement_unmet
+from cputune.doctor.checks.versions import requirement_unmet
 from cputune.facts import Package
 from cputune.stack.requirements import unmet
 
@@ -93,10 +93,3 @@ def test_torchvision_of_another_torch_is_found():
     )
     (found,) = unmet(changed(packages={"torchvision": vision}))
     assert found.said == "torchvision 0.23.0 requires torch==2.8.0, found 2.13.0+cpu"
-
-
-def test_what_pip_left_half_removed_is_named():
-    facts = changed(packages={"~orch": "2.6.0"})
-    (finding,) = package_leftover(facts)
-    assert finding.evidence == "/venv/~orch*, version 2.6.0"
-    assert finding.command == "rm -r -- '/venv/~orch'*"

@@ -56,31 +56,6 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("rank-left-over", Severity.ERROR)
-def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
-    """RANK in the environment contradicts the MPI launcher
-
-    Symptom: every rank takes itself for rank 0, or the start hangs.
-
-    Cause: accelerate reads RANK before PMI_RANK and OMPI_COMM_WORLD_RANK, so that a
-    RANK in the environment of mpirun overrides the rank that MPI assigns.
-
-    Remedy: Unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE before mpirun.
-
-    Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py
-    """
-    for ours, *theirs in (
-        ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
-        ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"),
-    ):
-        left, real = env.number(facts, ours), env.number(facts, *theirs)
-        if left is not None and real is not None and left != real:
-            yield rank_left_over.finding(
-                f"{ours}={left}, but {' or '.join(theirs)} is {real}",
-                command="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",
-            )
-
-
 @check("master-addr", Severity.ERROR)
 def master_addr(facts: HostFacts) -> Iterator[Finding]:
     """Ranks do not know the address of rank 0
@@ -206,8 +181,7 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: every rank reports rank 0 of 1, or options are refused.
 
-    Cause: the mpirun on PATH belongs to another MPI than I_MPI_ROOT, or mpirun and mpiexec
-    on PATH belong to two MPIs and take different options.
+    Cause: the mpirun on PATH belongs to another MPI than I_MPI_ROOT names.
 
     Remedy: Use the mpirun of the MPI that the program was built with.
 
@@ -220,10 +194,6 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
         return
     if root and first.dialect != "intelmpi":
         yield mpi_mixed.finding(f"I_MPI_ROOT={root}, but {first.path} is {first.dialect}")
-    for item in launchers:
-        if item.name == "mpiexec" and item.dialect != first.dialect:
-            said = f"{first.path} is {first.dialect}, {item.path} is {item.dialect}"
-            yield mpi_mixed.finding(said)
 
 
 @check("accelerate-one-process", Severity.ADVICE)
@@ -326,16 +296,9 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/torch-ccl#48, intel/llm-on-ray#242
     """
     bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
-    if bindings is None or env.under_mpi(facts):
-        return
-    if _finds_no_mpi(facts):
+    if bindings is not None and _finds_no_mpi(facts):
         why = " selects oneCCL, but no MPI variables (PMI_RANK) are set"
         yield env.unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
-    elif not env.has_mpirun(facts):
-        yield ccl_without_mpi.finding(
-            f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
-            severity=Severity.ADVICE,
-        )
 
 
 def _finds_no_mpi(facts: HostFacts) -> bool:

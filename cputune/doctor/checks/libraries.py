@@ -69,29 +69,6 @@ def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
             yield env.unset(asking, facts, row["name"], f": {row['does']}")
 
 
-@check("intel-only", Severity.ADVICE)
-def intel_only(facts: HostFacts) -> Iterator[Finding]:
-    """IPEX or oneCCL on a processor that is not Intel's
-
-    Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
-
-    Cause: both are built for x86-64 with AVX2 or more and tested on Intel's processors.
-    On AMD they run, untested by Intel; for Arm there is no build.
-
-    Remedy: Measure without them: plain torch uses oneDNN on AMD and Arm as well.
-
-    Source: https://github.com/intel/intel-extension-for-pytorch#system-requirements
-    """
-    vendor, machine = facts.cpu.vendor, facts.cpu.architecture
-    names = ("intel_extension_for_pytorch", "oneccl_bind_pt")
-    found = [p.name for p in map(facts.package, names) if p is not None]
-    if found and vendor is not None and vendor != "GenuineIntel":
-        yield intel_only.finding(
-            f"{', '.join(found)} on {vendor} ({machine or 'unknown architecture'})",
-            severity=Severity.ERROR if machine in ("aarch64", "arm", "ppc64") else None,
-        )
-
-
 @check("preload-dead", Severity.WARNING)
 def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     """LD_PRELOAD names a file that cannot be loaded

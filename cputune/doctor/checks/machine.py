@@ -8,7 +8,7 @@ from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import Frequency, HostFacts
+from cputune.facts import HostFacts
 
 GIB = 1 << 30
 BUSY_SHARE = 0.25
@@ -140,6 +140,7 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+SAVING = ("powersave", "ondemand", "conservative", "schedutil")
 ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 FULL_SPEED = ("performance", "0")
 """The energy preference by its name, or by its number where the firmware knows numbers alone."""
@@ -161,7 +162,13 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/admin-guide/pm/cpufreq.html
     """
     allowed = set(facts.topology.allowed)
-    slow = [g for g in facts.settings.frequencies if allowed.intersection(g.cpus) and _saves(g)]
+    slow = [
+        group
+        for group in facts.settings.frequencies
+        if allowed.intersection(group.cpus)
+        and group.governor in SAVING
+        and not (group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED)
+    ]
     if slow:
         cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
         kinds = ((group.governor, group.driver, group.energy_preference) for group in slow)
@@ -170,12 +177,6 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
             f"on CPUs {cpus}: {'; '.join(said)}",
             command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
         )
-
-
-def _saves(group: Frequency) -> bool:
-    if group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED:
-        return False
-    return group.governor in ("powersave", "ondemand", "conservative", "schedutil")
 
 
 @check("turbo-off", Severity.ADVICE)

@@ -292,21 +292,10 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
     Source: open-mpi/ompi#13009, open-mpi/ompi#12900
     """
     advice, cores = env.advised(facts), len(usable_cores(facts))
-    if env.under_mpi(facts) and env.number(facts, "OMPI_COMM_WORLD_SIZE"):
-        online = facts.topology.physical_cores
-        local = env.number(facts, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
-        if len(facts.topology.allowed_cores) == 1 and online // local > 1:
-            yield openmpi_one_core.finding(
-                f"this rank may use CPUs {cpulist.render(facts.topology.allowed)}: one core "
-                f"of {online}, with {local} ranks on the machine",
-                severity=Severity.WARNING,
-                command=f"mpirun --map-by ppr:{local}:node:pe={online // local} python train.py",
-            )
-        return
     names = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
     unbound = any((env.value(facts, name) or "").startswith("none") for name in names)
     found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
-    if found and not unbound and cores >= 4 and advice.ranks <= 2:
+    if found and not unbound and not env.under_mpi(facts) and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
             f"{found[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
             command=env.advised_launch(facts) if advice.ranks == 2 else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of, fault
@@ -20,14 +21,20 @@ from cputune.stack.ways import both_ways, way_out
 
 
 def misfit(
-    code: str, severity: Severity, told: Callable[[Versions], str | None]
+    code: str,
+    severity: Severity,
+    told: Callable[[Versions], str | None],
+    cure: Callable[[Versions], tuple[str, str | None]] = both_ways,
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check of a docstring alone: versions that do not fit, with the way to some that do."""
+    """A check of a docstring alone: what is wrong with these versions, and the versions that fit.
+
+    ``told`` says what is wrong in words, or None; ``cure`` gives remedy and command.
+    """
 
     def find(one: Check, facts: HostFacts) -> Iterator[Finding]:
         versions = versions_of(facts)
         if (said := told(versions)) is not None:
-            remedy, command = both_ways(versions)
+            remedy, command = cure(versions)
             yield one.finding(said, remedy=remedy, command=command)
 
     return fault(code, severity, find)
@@ -41,6 +48,30 @@ def _ipex_ended(versions: Versions) -> str | None:
     said, last = fit.ipex_torch(versions), load().ipex[-1].version
     end = f"; the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
     return said + end if said and not load().ipex_for(versions.torch) else None
+
+
+def _ipex_ignored(versions: Versions) -> str | None:
+    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
+    if own.state != "ignored" or trainer.possible:
+        return None
+    return trainer.reason if trainer.state == "ignored" else own.reason
+
+
+def _oneccl_unused(versions: Versions) -> str | None:
+    refused = uses.ccl_refusals(versions)
+    if versions.oneccl is None or not refused:
+        return None
+    if uses.ccl_use(versions, framework="accelerate") is None:
+        refused = (*refused, "scripts with an Accelerator of their own can")
+    return "; ".join(refused)
+
+
+def _remove(name: str, versions: Versions) -> tuple[str, str]:
+    """Remove a package that nothing uses; the versions that use it are named in words."""
+    way = way_out("ipex", versions)
+    stay = way.command() if way else None
+    said = f" Or, to use it, take the versions of the IPEX era: {stay}." if stay else ""
+    return f"Remove it: training stays as it is.{said}", f"pip uninstall -y {DISTRIBUTIONS[name]}"
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -63,29 +94,6 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
                 f"{package.name} in {package.location} has the version "
                 f"{package.version or '(none)'}",
                 command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
-            )
-
-
-@check("package-twice", Severity.WARNING)
-def package_twice(facts: HostFacts) -> Iterator[Finding]:
-    """The metadata of several versions lies in one environment
-
-    Symptom: pip shows one version, the import is another, and nothing fits.
-
-    Cause: an installation that was interrupted, or two package managers in one folder.
-    What the doctor says about versions is then about the first that was found.
-
-    Remedy: Remove the package until nothing is left of it, then install it once.
-
-    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
-    """
-    for package in facts.packages:
-        name, others = short_name(package.name), package.others
-        if name is not None and package.version is not None and others:
-            remove = f"pip uninstall -y {DISTRIBUTIONS[name]} && " * (1 + len(others))
-            yield package_twice.finding(
-                f"{package.name} {package.version} and {', '.join(others)} in {package.location}",
-                command=f"{remove}pip install {DISTRIBUTIONS[name]}=={package.version}",
             )
 
 
@@ -321,31 +329,8 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("python-without-wheel", Severity.WARNING)
-def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
-    """A package has no wheel for this Python
-
-    Symptom: "No matching distribution found", or a build from source nobody asked for.
-
-    Cause: torch, IPEX and the oneCCL bindings are compiled for certain Pythons, and pip
-    passes over releases without a wheel for the one it runs in.
-
-    Remedy: Use a Python that has one.
-
-    Source: https://pypi.org/project/torch/
-    """
-    versions = versions_of(facts)
-    said = fit.python_wheels(versions)
-    if said is None:
-        return
-    others = fit.pythons_for(versions)
-    remedy = f"All of it has wheels for Python {', '.join(others)}." if others else None
-    command = f"python{others[-1]} -m venv venv" if others else None
-    yield python_without_wheel.finding(said, remedy=remedy, command=command)
-
-
-@check("ipex-ignored", Severity.WARNING)
-def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
+@misfit("ipex-ignored", Severity.WARNING, _ipex_ignored, partial(_remove, "ipex"))
+def ipex_ignored() -> None:
     """IPEX is installed, and nothing calls it
 
     Symptom: IPEX is installed and fits, and training is as fast as without it.
@@ -358,26 +343,10 @@ def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/transformers#40784, huggingface/accelerate#3883
     """
-    versions = versions_of(facts)
-    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
-    if own.state != "ignored" or trainer.possible:
-        return
-    said = trainer.reason if trainer.state == "ignored" else own.reason
-    remedy, command = _without("ipex", versions)
-    yield ipex_ignored.finding(said, remedy=remedy, command=command)
 
 
-def _without(name: str, versions: Versions) -> tuple[str, str]:
-    """Removing what is not used, which changes nothing that is; the other way in words."""
-    way = way_out("ipex", versions)
-    stay = way.command() if way else None
-    said = f" Or, to use it, take the versions of the IPEX era: {stay}." if stay else ""
-    remedy = f"Remove it: training stays as it is.{said}"
-    return remedy, f"pip uninstall -y {DISTRIBUTIONS[name]}"
-
-
-@check("oneccl-unused", Severity.WARNING)
-def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
+@misfit("oneccl-unused", Severity.WARNING, _oneccl_unused, partial(_remove, "oneccl"))
+def oneccl_unused() -> None:
     """The oneCCL bindings are installed, and Trainer cannot use them
 
     Symptom: ``--ddp_backend ccl`` is refused, or the ranks speak gloo.
@@ -390,15 +359,6 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#3883
     """
-    versions = versions_of(facts)
-    said = uses.ccl_refusals(versions)
-    if versions.oneccl is None or not said:
-        return
-    evidence = "; ".join(said)
-    if uses.ccl_use(versions, framework="accelerate") is None:
-        evidence += "; scripts with an Accelerator of their own can"
-    remedy, command = _without("oneccl", versions)
-    yield oneccl_unused.finding(evidence, remedy=remedy, command=command)
 
 
 @check("stack-variable-ignored", Severity.WARNING)
@@ -458,7 +418,8 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
     ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
 
-    Remedy: Source setvars.sh of the bindings in every shell that starts ranks.
+    Remedy: Source setvars.sh in every shell that starts ranks: that of the bindings, or of an
+    oneCCL of its own where they bring none.
 
     Source: intel/torch-ccl#43
     """
@@ -471,10 +432,8 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
         return
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
     own = any(folder.startswith(brought) for folder in found)
-    without = "These bindings bring no oneCCL: install it, and source its setvars.sh."
     yield oneccl_setvars.finding(
         "no directory of LD_LIBRARY_PATH holds libccl.so",
-        remedy=None if own else without,
         command=f". '{brought}/env/setvars.sh'" if own else None,
     )
 

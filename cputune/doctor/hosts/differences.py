@@ -14,7 +14,6 @@ from functools import partial
 from cputune import cpulist
 from cputune.doctor.finding import Check, Finding, FoundOn, Severity, check, checks_of, fault
 from cputune.facts import HostFacts
-from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import Node
 
 MOST_NAMES = 6
@@ -144,15 +143,6 @@ def _versions(*names: str) -> Mapping[str, Told]:
     return {name: partial(version, name=name) for name in names}
 
 
-def _mpi(facts: HostFacts) -> str | None:
-    launcher = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
-    if launcher is None:
-        return "none"
-    families = {"intelmpi": "Intel MPI", "mpich": "MPICH"}
-    dialect = launcher.dialect
-    return dialect and f"{families.get(dialect, 'Open MPI')} {launcher.version}"
-
-
 def _shape(facts: HostFacts) -> str | None:
     topology = facts.topology
     if not (topology.cores_known and topology.sockets_known and topology.online):
@@ -178,15 +168,12 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man.openbsd.org/ssh
     """
-    found: dict[tuple[str, str | None], list[SeenHost]] = {}
-    for host in hosts:
-        if host.reason is not None:
-            generic = host.cure and host.cure.replace(host.name, "HOST")
-            found.setdefault((host.reason, generic), []).append(host)
-    for (reason, generic), those in found.items():
-        cure = those[0].cure if len(those) == 1 else generic
+    for reason, names in grouped((host.name, host.reason) for host in hosts).items():
+        cure = next(host.cure for host in hosts if host.name == names[0])
+        if cure and len(names) > 1:
+            cure = cure.replace(names[0], "HOST")
         yield unreachable.finding(
-            f"{names_of([host.name for host in those])}: {reason}",
+            f"{names_of(names)}: {reason}",
             remedy=cure if cure is None or cure.endswith((".", "?")) else f"{cure}.",
         )
 
@@ -222,38 +209,25 @@ def cpu() -> None:
     """
 
 
-@differing("hosts-cores", Severity.WARNING, {"": _shape})
+@differing(
+    "hosts-cores",
+    Severity.WARNING,
+    {"": _shape, "allowed CPUs": lambda facts: cpulist.render(facts.topology.allowed) or None},
+)
 def cores() -> None:
-    """Different numbers of sockets, cores or NUMA nodes
+    """Different sockets, cores, NUMA nodes or allowed CPUs
 
-    Symptom: a rank is bound to CPUs that its host does not have, or some cores stay idle.
+    Symptom: a rank ends with "cannot be bound" and the others wait for it, or cores stay idle.
 
-    Cause: the CPUs of the ranks were chosen on one host and hold for all. Where others have fewer
-    cores, their rank cannot start and the rest wait for it.
+    Cause: the CPUs of the ranks were chosen on one host and hold for all. A host that has fewer, or
+    on which affinity, a cpuset or an offline CPU takes some away, cannot start its ranks.
 
-    Remedy: Take hosts of one shape, or let every host have CPUs of its own in the plan: cputune
-    tune --hosts.
+    Remedy: Take hosts of one shape, free the CPUs (cpuset, taskset, what the job asks of Slurm), or
+    let every host have CPUs of its own in the plan: cputune tune --hosts.
 
-    Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html
+    Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html,
+    https://man7.org/linux/man-pages/man7/cpuset.7.html
     """
-
-
-@check("hosts-allowed-cpus", Severity.WARNING)
-def allowed_cpus(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Not the same CPUs may be used on every host
-
-    Symptom: one host's ranks end with "cannot be bound", the others wait for ever.
-
-    Cause: affinity, cpuset or an offline CPU takes CPUs away on one host, and the plan names them.
-
-    Remedy: Free the CPUs there (cpuset, taskset, what the job asks of Slurm), or let every host
-    have CPUs of its own in the plan: cputune tune --hosts.
-
-    Source: https://man7.org/linux/man-pages/man7/cpuset.7.html
-    """
-    words = difference(hosts, {"": lambda f: cpulist.render(f.topology.allowed) or None})
-    if words and not difference(hosts, {"": _shape}):
-        yield allowed_cpus.finding(words)
 
 
 @check("hosts-limits", Severity.WARNING)
@@ -337,22 +311,6 @@ def libraries() -> None:
     Remedy: Install the same versions on every host, best from one lock file or image.
 
     Source: huggingface/accelerate#2157
-    """
-
-
-@differing("hosts-mpi", Severity.ERROR, {"": _mpi})
-def mpi() -> None:
-    """Not the same MPI on every host
-
-    Symptom: "ORTE was unable to reliably start one or more daemons", or a hang at the start.
-
-    Cause: mpirun starts a helper of its own kind on each host (orted, prted, hydra_pmi_proxy). What
-    ssh finds on PATH there is another MPI, or none: ~/.bashrc often sets PATH for terminals alone.
-
-    Remedy: Put one MPI first on PATH of every host, also for logins without a terminal: ssh HOST
-    mpirun --version shows which it is.
-
-    Source: open-mpi/ompi#11936, open-mpi/ompi#599
     """
 
 

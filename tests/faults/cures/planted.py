@@ -245,20 +245,6 @@ def older(name: str, version: str) -> Plant:
     return plant
 
 
-def twice(made: Environment) -> None:
-    """Metadata of an older accelerate lies beside that of the one that is there."""
-    made.own("accelerate")
-    info = made.site / "accelerate-0.34.2.dist-info"
-    shutil.copytree(made.metadata("accelerate"), info)
-    text = (info / "METADATA").read_text()
-    (info / "METADATA").write_text(
-        re.sub(r"^Version: .*$", "Version: 0.34.2", text, count=1, flags=re.MULTILINE)
-    )
-    files = (path for path in info.rglob("*") if path.is_file())
-    (info / "RECORD").write_text("".join(f"{path.relative_to(made.site)},,\n" for path in files))
-    os.utime(info, (0, 0))
-
-
 def configured(text: str) -> Plant:
     """A default configuration of accelerate."""
 
@@ -327,7 +313,6 @@ FAULTS: tuple[Fault, ...] = (
     package("requirement-unmet", "huggingface_hub 0.20.0", older("huggingface_hub", "0.20.0")),
     package("transformers-accelerate", "accelerate 0.20.0", older("accelerate", "0.20.0")),
     package("package-version-unknown", "accelerate without a version", told_as("accelerate", None)),
-    package("package-twice", "metadata of two accelerate", twice, ends=False),
     package("oneccl-torch-mismatch", "oneccl_bind_pt 2.8.0",
             lambda made: made.add("oneccl_bind_pt", "2.8.0"), ends=False),
     Fault(code="file-unreadable", name="default_config.yaml is no YAML", plant=configured("a: [1"),
