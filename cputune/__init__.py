@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # isort: off
     from cputune.facts import HostFacts
     from cputune.history import Kept, kept_results
     from cputune.host import RecordedHost
-    from cputune.options import Cluster, EmitOptions, SecretKey, Toleration, TuneOptions
+    from cputune.options import Cluster, EmitOptions, SecretKey, TuneOptions
     from cputune.plan import Plan
     from cputune.probing import probe
     from cputune.report.compare import Compared, compare
@@ -52,7 +52,7 @@ __all__ = [
     "HostsDiagnosis", "Interrupted", "Kept", "MissingPackageError", "NoValidTrialError", "Node",
     "NotMeasurableError", "OnEvent", "Plan", "RecipeError", "RecordedHost", "Result",
     "ResultError", "Runner", "Said", "SearchSpace", "SecretKey", "SeenHost", "Severity", "Step",
-    "StepTaken", "StudyEnded", "StudyStarted", "Toleration", "Trial", "TrialEnded",
+    "StepTaken", "StudyEnded", "StudyStarted", "Trial", "TrialEnded",
     "TrialError", "TrialStarted", "TuneOptions", "Unreachable", "UsageError", "Verification",
     "Workload", "compare", "diagnose", "diagnose_hosts", "emit", "kept_results", "probe",
     "search_space", "show", "tune", "verify",
@@ -71,7 +71,7 @@ _PUBLIC = {
     "cputune.facts": ("HostFacts",),
     "cputune.history": ("Kept", "kept_results"),
     "cputune.host": ("RecordedHost",),
-    "cputune.options": ("Cluster", "EmitOptions", "SecretKey", "Toleration", "TuneOptions"),
+    "cputune.options": ("Cluster", "EmitOptions", "SecretKey", "TuneOptions"),
     "cputune.plan": ("Plan",),
     "cputune.probing": ("probe",),
     "cputune.report.compare": ("Compared", "compare"),

@@ -42,7 +42,6 @@ class OptionText:
         flag: as it is typed; None: in the library alone.
         metavar: what stands for its value in the help.
         reads: from what is typed to the value. Raises UsageError.
-        typed: back from a value to what is typed, a list where it is typed several times.
         repeated: whether it may be typed several times.
     """
 
@@ -50,7 +49,6 @@ class OptionText:
     flag: str | None
     metavar: str | None = None
     reads: Callable[[Any], Any] | None = None
-    typed: Callable[[Any], Any] = str
     repeated: bool = False
 
 
@@ -79,7 +77,7 @@ def keywords(record: Any) -> dict[str, Any]:
 _WHERE_AND_WHEN = {"budget", "study", "resume", "share_machine"}
 MAY_CHANGE = _WHERE_AND_WHEN | {"max_time_seconds", "price_per_hour"}
 """Options that a study can be gone on with another value of; the rest is part of its identity."""
-_NOT_SEARCHED = _WHERE_AND_WHEN | {"seed"}
+_NOT_SEARCHED = MAY_CHANGE | {"seed"}
 """Options that do not narrow or widen a search, or that its result tells by itself."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
@@ -98,10 +96,6 @@ def seconds_of(text: str) -> float:
 
 def _most_seconds(text: str) -> float:
     return math.inf if text.strip().lower() == "none" else seconds_of(text)
-
-
-def _most_typed(seconds: float) -> str:
-    return "none" if seconds == math.inf else f"{seconds:.0f}s"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -169,21 +163,18 @@ class TuneOptions:
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,
-        typed=_most_typed,
     )
     knobs: Iterable[str] | None = option(
         None,
         "Try these settings alone.",
         metavar="A,B",
         reads=_names,
-        typed=",".join,
     )
     fix: Mapping[str, Any] | None = option(
         None,
         "Keep a setting at a value: precision=fp32.",
         metavar="NAME=VALUE",
         reads=_fixed,
-        typed=lambda fixed: [f"{name}={value}" for name, value in fixed.items()],
         repeated=True,
     )
     keep: Keep | None = option(
@@ -219,33 +210,20 @@ class TuneOptions:
             )
 
     @property
-    def search_words(self) -> tuple[str, ...]:
-        """As `cputune tune` is told to make this study again; nothing for what is usual.
+    def narrowed(self) -> dict[str, Any]:
+        """What was asked for of the search itself, by option; nothing for what is usual.
 
-        Its budget and its seed stand in the result by themselves; where the study is kept and when
+        Budget, seed and price stand in the result by themselves; where the study is kept and when
         it measures is no part of what is searched.
         """
-        words: list[str] = []
-        for name, hint, default, text in options_in(TuneOptions):
+        asked = {}
+        for name, _, usual, _ in options_in(TuneOptions):
             value = getattr(self, name)
-            if name in _NOT_SEARCHED or value == default:
-                continue
-            flag = text.flag or ""
-            if hint is bool:
-                words.append(flag)
-                continue
-            typed = text.typed(value) if text.repeated else [text.typed(value)]
-            words += [word for one in typed if one for word in (flag, one)]
-        return tuple(words)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
-    """A taint of nodes that pods bear; without a value any value, without an effect any."""
-
-    key: str
-    value: str | None = None
-    effect: str | None = None
+            if name == "knobs":
+                value = tuple(value or ())
+            if name not in _NOT_SEARCHED and value not in (usual, ()):
+                asked[name] = value
+        return asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,15 +241,6 @@ def _labels(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
         if not equals:
             raise UsageError(f"{key!r} is no label", hint="write it as name=value")
     return tuple((key, value) for key, _, value in pairs)
-
-
-def _tolerations(texts: Iterable[str]) -> tuple[Toleration, ...]:
-    found = []
-    for text in texts:
-        rest, _, effect = text.partition(":")
-        key, equals, value = rest.partition("=")
-        found.append(Toleration(key=key, value=value if equals else None, effect=effect or None))
-    return tuple(found)
 
 
 def _secret_keys(texts: Iterable[str]) -> tuple[SecretKey, ...]:
@@ -302,14 +271,6 @@ class Cluster:
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
     node_selector: tuple[tuple[str, str], ...] = option(
         (), "Nodes to run on.", metavar="LABEL=VALUE", reads=_labels, repeated=True
-    )
-    tolerations: tuple[Toleration, ...] = option(
-        (),
-        "A taint of nodes that pods bear.",
-        "--toleration",
-        metavar="KEY[=VALUE][:EFFECT]",
-        reads=_tolerations,
-        repeated=True,
     )
     pull_secrets: tuple[str, ...] = option(
         (), "Secret of the registry.", "--image-pull-secret", repeated=True

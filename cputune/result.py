@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -242,7 +242,7 @@ class Result:
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
     ``kernel`` is the release of Linux that it ran on, ``microcode`` the processor's revision.
-    ``asked`` are the words of `cputune tune` by which the search was narrowed or widened.
+    ``asked`` are the options by which the search was narrowed or widened.
     ``interface`` is the network interface on which their ranks talked, where a plan names no
     other.
     """
@@ -253,7 +253,7 @@ class Result:
     interface: InterfaceName | None = None
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
-    asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str]
     workload: Workload
     data: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,11 +90,8 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     for one, others in _EXCLUDES.items():
         for other in others:
             if asked[one] and asked[other]:
-                names = (_typed(one), _typed(other))
-                raise UsageError(
-                    " and ".join(names) + " exclude each other", hint=f"leave {names[0]} away"
-                )
-    stack, check_file, words = asked["stack"], asked["check_file"], asked["launch_words"]
+                said = f"{_typed(one)} and {_typed(other)} exclude each other"
+                raise UsageError(said, hint=f"leave {_typed(one)} away")
     if asked["explain"] is not None:
         click.echo(_explained(asked["explain"]), nl=False)
         return
@@ -111,13 +109,13 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
 
         host: Host = LiveHost()
         found = look_at_hosts(
-            hosts.nodes,
-            hosts.reach,
-            seconds=hosts.seconds,
+            *hosts,
+            seconds=asked["host_timeout"],
             python=asked["python"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
     else:
+        words = asked["launch_words"]
         launch = typed_launch.read_launch(words) if words else None
         if asked["root"] is not None:
             host = RecordedHost(asked["root"])
@@ -130,58 +128,39 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             record(host, asked["record"])
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
-        found = _look_at(host, launch, stack, check_file, deep=asked["deep"]).only(chosen)
-    _show(found, asked, host, machine=stack is None and check_file is None)
+        found = _look_at(host, launch, asked).only(chosen)
+    _show(found, asked, host)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
 
 
-MOST_CHARACTERS = 16 << 20
-"""The most bytes that are read by ``--check-file -``; a file may have as many."""
-
-
-def text_of(path: str) -> str:
-    """The text of a file, or of standard input. Raises CannotError."""
-    try:
-        return sys.stdin.read(MOST_CHARACTERS) if path == "-" else read_document(path)
-    except OSError as error:
-        raise CannotError(
-            f"cannot read {path}: {error.strerror or error}", hint="give a file, or - for stdin"
-        ) from error
-
-
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
     """The words of options that may be repeated, and may hold lists with commas."""
-    words = [word.strip() for option in options for word in option.split(",") if word.strip()]
-    for word in words:
-        _known(word, choices)
-    return frozenset(words)
+    found = (word.strip() for option in options for word in option.split(","))
+    return frozenset(_known(word, choices) for word in found if word)
 
 
 def _typed(name: str) -> str:
     return "a launch after --" if name == "launch_words" else f"--{name.replace('_', '-')}"
 
 
-def _look_at(
-    host: Host,
-    launch: TrainingCommand | None,
-    stack: str | None,
-    check_file: str | None,
-    *,
-    deep: bool,
-) -> Diagnosis:
+def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any]) -> Diagnosis:
     """What is wrong with a file, with a named stack, or with a machine and a launch on it."""
-    facts = probe(host)
-    if check_file is not None:
+    facts, stack, file = probe(host), asked["stack"], asked["check_file"]
+    if file is not None:
         judged = facts if stack is None else stack_facts(stack, facts)
-        name = "stdin" if check_file == "-" else check_file
-        return Diagnosis(facts=facts, findings=judge_file(text_of(check_file), name, judged, host))
+        try:
+            text = read_document(file)
+        except OSError as error:
+            said = f"cannot read {file}: {error.strerror or error}"
+            raise CannotError(said, hint="--check-file takes a file of text") from error
+        return Diagnosis(facts=facts, findings=judge_file(text, file, judged, host))
     if stack is not None:
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
     if launch is not None:
         found += typed_launch.judge_typed(launch, facts, host)
-    if deep:
+    if asked["deep"]:
         from cputune.doctor.deep import deep_findings
 
         found += deep_findings(facts, host)
@@ -190,9 +169,7 @@ def _look_at(
     return diagnosis.for_python(host.executable) if other else diagnosis
 
 
-def _show(
-    diagnosis: Diagnosis | HostsDiagnosis, asked: dict[str, Any], host: Host, *, machine: bool
-) -> None:
+def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host: Host) -> None:
     """Show the diagnosis as text, or as JSON.
 
     JSON may be shared, so it names neither the machine nor its users; remedies stay complete, since
@@ -203,6 +180,7 @@ def _show(
     from cputune.report.writing import print_blocks
 
     if not asked["json"]:
+        machine = asked["stack"] is None and asked["check_file"] is None
         print_blocks(blocks(diagnosis, machine=machine, unfold=verbosity() > 0), console())
         return
     said = document(diagnosis)
@@ -225,13 +203,13 @@ def _explained(code: str) -> str:
     checks = {check.code: check for check in all_checks()}
     if not code:
         return check_list(tuple(checks.values()))
-    _known(code, tuple(checks))
-    return explain(checks[code])
+    return explain(checks[_known(code, tuple(checks))])
 
 
-def _known(word: str, words: tuple[str, ...]) -> None:
-    """Raise UsageError for a word that is none of these."""
+def _known(word: str, words: tuple[str, ...]) -> str:
+    """The word. Raises UsageError for one that is none of these."""
     if word not in words:
         near = difflib.get_close_matches(word, words, n=1)
         hint = f"did you mean {near[0]}?" if near else "`cputune doctor --explain` lists the codes"
         raise UsageError(f"no check is called {word!r}", hint=hint)
+    return word

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -43,15 +43,6 @@ only one."""
 TASKS = "SLURM_STEP_NUM_TASKS"
 """A variable that Slurm sets inside a step. A command there is one rank of several, and asks for no
 other hosts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
-    """Which hosts are meant, the way to them, and the seconds that each may take."""
-
-    nodes: tuple[Node, ...]
-    reach: Reach
-    seconds: float
 
 
 host_options = all_of(
@@ -100,8 +91,10 @@ def facts_of(root: str | None = None) -> HostFacts:
     return probe(None if root is None else RecordedHost(root))
 
 
-def chosen_hosts(typed: Mapping[str, Any], *, allocation: bool = True) -> Hosts | None:
-    """The hosts that the options name; None where this machine alone is meant.
+def chosen_hosts(
+    typed: Mapping[str, Any], *, allocation: bool = True
+) -> tuple[tuple[Node, ...], Reach] | None:
+    """The hosts that the options name, and the way to them; None: this machine alone is meant.
 
     Where none are named, the hosts of the Slurm allocation are meant, unless this machine is the
     only one of it, or ``allocation`` is false. Raises UsageError, and CannotError where no way
@@ -123,7 +116,7 @@ def chosen_hosts(typed: Mapping[str, Any], *, allocation: bool = True) -> Hosts 
         known = (one for one in facts_of().launchers if one.name in MPI_PROGRAMS and one.dialect)
         mpi = next(((one.path, one.dialect or "") for one in known), None)
     reach = find_reach(through, ssh=ssh, allocated=hosts == SLURM or not named, mpi=mpi)
-    return Hosts(nodes=nodes, reach=reach, seconds=typed["host_timeout"])
+    return nodes, reach
 
 
 def asked_hosts(

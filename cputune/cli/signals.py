@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from cputune.cli.output import lose
 from cputune.errors import Interrupted
 
 _AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
@@ -73,8 +74,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
         signal.signal(one, signal.SIG_IGN)
     try:
         os.write(2, b"\nerror: interrupted twice: ended at once\n")
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)  # other threads may complain of closed files
+        lose(2)  # other threads may complain of closed files
     finally:
         from cputune.host.children import leave
 
@@ -87,6 +87,4 @@ def _leave_a_lost_terminal() -> None:
         try:
             os.write(stream, b"")
         except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream)
-            os.close(nowhere)
+            lose(stream)

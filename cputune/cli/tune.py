@@ -81,7 +81,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     if job.secrets:
         tell(f"note: {left_out(job.secrets)}")
 
-    from cputune.cli.progress import Progress
+    from cputune.cli.progress import progress
     from cputune.ranks.hosts import open_hosts
     from cputune.tuner import tune
     from cputune.tuner.space import space_of
@@ -102,7 +102,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         _require_packages(job)
     opened = None
     if named is not None:
-        opened = open_hosts(named.nodes, named.reach, job, seconds=named.seconds)
+        opened = open_hosts(*named, job, seconds=typed["host_timeout"])
     facts = facts_of(root) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
@@ -116,13 +116,13 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
             study.unlink(missing_ok=True)
     result: Result | None = None
     try:
-        with Progress(started, options.max_time_seconds) as progress:
+        with progress(started, options.max_time_seconds) as hears:
             result = tune(
                 job,
                 facts=facts,
                 hosts=opened,
                 started=started,
-                on_event=progress,
+                on_event=hears,
                 **keywords(options),
             )
         if destination is not None:

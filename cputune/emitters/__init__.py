@@ -25,7 +25,7 @@ from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
 from cputune.errors import UsageError
-from cputune.options import Cluster, SecretKey, Toleration, keywords_of
+from cputune.options import Cluster, SecretKey, keywords_of
 from cputune.plan import Plan
 from cputune.remote.named import Node, parse_hostfile, parse_hosts
 from cputune.result import Result
@@ -41,7 +41,6 @@ __all__ = [
     "Format",
     "Node",
     "SecretKey",
-    "Toleration",
     "emit",
     "parse_hostfile",
     "parse_hosts",

@@ -34,7 +34,7 @@ from cputune.emitters.container import (
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
-from cputune.options import SecretKey, Toleration
+from cputune.options import SecretKey
 from cputune.stack import Versions, oneccl_module
 
 TTL_SECONDS = 7 * 24 * 3600
@@ -199,8 +199,6 @@ def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifes
     }
     if cluster.pull_secrets:
         spec["imagePullSecrets"] = [{"name": YamlScalar(name)} for name in cluster.pull_secrets]
-    if cluster.tolerations:
-        spec["tolerations"] = [_toleration(one) for one in cluster.tolerations]
     if cluster.node_selector:
         spec["nodeSelector"] = {key: YamlScalar(value) for key, value in cluster.node_selector}
     annotations = {"sidecar.istio.io/inject": YamlScalar("false")}
@@ -224,13 +222,6 @@ SECURITY_OF_CONTAINER: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
 }
-
-
-def _toleration(one: Toleration) -> Manifest:
-    entry: Manifest = {"key": YamlScalar(one.key), "operator": "Exists"}
-    if one.value is not None:
-        entry |= {"operator": "Equal", "value": YamlScalar(one.value)}
-    return entry | ({"effect": YamlScalar(one.effect)} if one.effect is not None else {})
 
 
 def resources(job: LaunchJob) -> Manifest:

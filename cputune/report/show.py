@@ -292,6 +292,7 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
     side += f", {failed} failed" if failed else ""
     seed = None if result.seed is None else f"seed {result.seed}"
     budget = f"budget {result.budget}" if result.budget else None
+    asked = (f"{name} {value}" for name, value in result.asked.items())
     cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
     memory = limits.get("memory_bytes")
     rows = {
@@ -304,7 +305,7 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
         "measured": result.created,
         "trials": f"{len(states)} ({kinds or 'none'})",
         "took": None if result.seconds is None else duration(result.seconds),
-        "search": ", ".join(filter(None, (result.sampler, budget, seed, " ".join(result.asked)))),
+        "search": ", ".join(filter(None, (result.sampler, budget, seed, *asked))),
         "side by side": side if runs else "not confirmed: speeds are those of single trials",
         "machine": machine(host),
         "codename": cpu.get("codename") if cpu.get("model_name") else None,

@@ -79,7 +79,7 @@ def conclude(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
         microcode=facts.cpu.microcode,
-        asked=options.search_words,
+        asked=options.narrowed,
         hosts=tuple(hosts),
         interface=interface,
         versions=_versions(facts),

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from launches import two_ranks
 
-from cputune.emitters import Cluster, SecretKey, Toleration
+from cputune.emitters import Cluster, SecretKey
 from cputune.plan import Plan
 from cputune.verifier import verify
 
@@ -20,7 +20,6 @@ LARGE = Plan(
 )
 FULL = Cluster(
     node_selector=(("pool", "spr"),),
-    tolerations=(Toleration(key="dedicated", value="training", effect="NoSchedule"),),
     pull_secrets=("regcred",),
     secret_variables=(SecretKey(variable="WANDB_API_KEY", secret="wandb", key="key"),),
     user_id=2000,

@@ -156,7 +156,6 @@ def test_options_reach_the_files(emit: Run) -> None:
         *("--node-selector", "k=v", "--runtime", "torch-cpu", "--time", "01:00:00"),
         *("--partition", "cpu", "--account", "me", "--interface", "eth1"),
         *("--batch-per-rank", "3"),
-        *("--toleration", "spot:NoExecute", "--toleration", "a=b"),
         *("--image-pull-secret", "regcred", "--secret-env", "HF_TOKEN=hub/token"),
         *("--user-id", "2000"),
     )
@@ -169,10 +168,6 @@ def test_options_reach_the_files(emit: Run) -> None:
     assert pod["nodeSelector"] == {"k": "v"}
     assert pod["securityContext"]["runAsUser"] == 2000
     assert pod["imagePullSecrets"] == [{"name": "regcred"}]
-    assert pod["tolerations"] == [
-        {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
-        {"key": "a", "operator": "Equal", "value": "b"},
-    ]
     assert pod["containers"][0]["env"][-1] == {
         "name": "HF_TOKEN",
         "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}},

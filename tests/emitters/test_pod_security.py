@@ -10,14 +10,10 @@ import pytest
 import yaml
 from emit_machines import one_socket, script_workload
 
-from cputune.emitters import Cluster, SecretKey, Toleration, emit
+from cputune.emitters import Cluster, SecretKey, emit
 from cputune.errors import UsageError
 
 GIVEN = Cluster(
-    tolerations=(
-        Toleration(key="dedicated", value="training", effect="NoSchedule"),
-        Toleration(key="spot"),
-    ),
     pull_secrets=("regcred",),
     secret_variables=(SecretKey(variable="HF_TOKEN", secret="hub", key="token"),),
 )
@@ -49,12 +45,8 @@ def variables(document: dict[str, Any]) -> dict[str, Any]:
 def test_what_only_the_user_knows_of_the_nodes(kind: str) -> None:
     spec = pod(job(kind))["spec"]
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]
-    assert spec["tolerations"] == [
-        {"key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule"},
-        {"key": "spot", "operator": "Exists"},
-    ]
     bare = pod(job(kind, Cluster()))["spec"]
-    assert not {"imagePullSecrets", "tolerations", "nodeSelector"} & set(bare)
+    assert not {"imagePullSecrets", "nodeSelector"} & set(bare)
 
 
 @pytest.mark.parametrize("kind", KINDS)
