@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +107,13 @@ def _runnable(path: Path) -> Path:
 
 _DIVIDES = "it divides a model over accelerators; on CPUs each rank holds the whole model"
 _GPUS = "cputune tunes training on CPUs"
+_GIVEN = "plans start the script without its launcher; say it to the script itself"
 _UNFIT = {
     **dict.fromkeys(("use_deepspeed", "use_fsdp", "use_tp", "use_megatron_lm"), _DIVIDES),
     "use_parallelism_config": _DIVIDES,
     **dict.fromkeys(("multi_gpu", "tpu", "use_mps_device"), _GPUS),
+    **dict.fromkeys(("gradient_accumulation_steps", "dynamo_backend"), _GIVEN),
 }
-_CARRIED = {
-    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "dynamo_backend": "ACCELERATE_DYNAMO_BACKEND",
-    "dynamo_mode": "ACCELERATE_DYNAMO_MODE",
-}
-"""Options that a plan does not replace, as ``prepare_simple_launcher_cmd_env`` of accelerate sets
-them and ``Accelerator`` reads them (gradient accumulation wherever the variable is set)."""
-
 CONFINERS = ("numactl", "taskset")
 BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
 WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
@@ -135,14 +129,12 @@ class Typed:
             ``-m package.train ...``.
         launch: all words, where a launcher starts the script; the baseline is run by them.
         ranks: processes that this launch starts on one machine.
-        variables: of every rank, for words of the launcher that no plan replaces.
         notes: what is not taken over, in words.
     """
 
     argv: tuple[str, ...]
     launch: tuple[str, ...] = ()
     ranks: int = 1
-    variables: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -165,20 +157,9 @@ def read_typed(words: Sequence[str]) -> Typed:
     if launch.launcher == "python":
         return Typed(argv=launch.argv, notes=tuple(_python_notes(launch)))
     _refuse_unfit(launch)
-    found = {name.lstrip("-"): value for name, value in pairs(launch.options)}
-    stay = [name for name in _CARRIED if found.get(name)]
-    carried = {_CARRIED[name]: found[name] for name in stay}
-    if "ACCELERATE_DYNAMO_BACKEND" in carried:
-        carried["ACCELERATE_DYNAMO_BACKEND"] = carried["ACCELERATE_DYNAMO_BACKEND"].upper()
     launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
-    note = f"a plan takes the place of {launcher}" + (f", but for {', '.join(stay)}" * bool(stay))
-    return Typed(
-        argv=launch.argv,
-        launch=words,
-        ranks=_ranks_of(launch),
-        variables=carried,
-        notes=(note,),
-    )
+    note = f"a plan takes the place of {launcher}"
+    return Typed(argv=launch.argv, launch=words, ranks=_ranks_of(launch), notes=(note,))
 
 
 _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
@@ -187,8 +168,6 @@ _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 def _program(words: tuple[str, ...]) -> Typed:
     """A script, or a program of Python's that is on PATH."""
     first, name = words[0], os.path.basename(words[0])
-    if name == "trl" and len(words) > 1:
-        return _trl(words)
     if os.path.exists(first):
         return Typed(argv=words)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
@@ -286,21 +265,6 @@ def _ranks_of(launch: TrainingCommand) -> int:
     return ranks
 
 
-def _trl(words: tuple[str, ...]) -> Typed:
-    """``trl sft ...`` starts ``accelerate launch`` with a script of its own package.
-
-    What is tuned is that script (trl/cli.py of TRL 0.12 and later).
-    """
-    module = f"trl.scripts.{words[1]}"
-    if not re.fullmatch(r"[a-z_]+", words[1]) or module_file(module) is None:
-        raise UsageError(
-            f"trl {words[1]} trains nothing that is known here",
-            hint=f"is trl installed beside cputune? Else give the script itself: {EXAMPLE}",
-        )
-    note = f"trl starts accelerate by itself: its script {module} is what plans start"
-    return Typed(argv=("-m", module, *words[2:]), launch=words, notes=(note,))
-
-
 def _refuse_wrapper(name: str) -> None:
     if name in BINDERS:
         hint = f"leave {name} and its options out: {EXAMPLE}"
@@ -309,6 +273,9 @@ def _refuse_wrapper(name: str) -> None:
         raise UsageError(
             f"cputune starts and binds the ranks itself, in place of {name}", hint=hint
         )
+    if name == "trl":
+        hint = "give the script that trl starts: cputune tune -- -m trl.scripts.sft ARGUMENTS"
+        raise UsageError("trl starts a launcher of its own", hint=hint)
     if name in WRAPPERS:
         raise UsageError(
             f"{name} is not the training script",

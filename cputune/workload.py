@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +22,7 @@ from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
 from cputune.inside.messages import Framework
 from cputune.script import read_typed
+from cputune.training_command import value_of
 
 DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
@@ -154,7 +155,6 @@ class Workload:
         launch: the whole command as it was typed, where a launcher starts the script; the
             baseline is run by it.
         launch_ranks: processes that it starts on one machine.
-        variables: of every rank, for words of the launcher that no plan replaces.
         secrets: names of the variables whose values argv takes where ``${NAME}`` stands:
             tokens and passwords are never written down.
         framework: what it trains with; None until a trial of the script has shown it.
@@ -187,7 +187,6 @@ class Workload:
     argv: tuple[str, ...] = ()
     launch: tuple[str, ...] = ()
     launch_ranks: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
-    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     secrets: tuple[Variable, ...] = ()
     framework: Framework | None = None
     parses_arguments: bool | None = None
@@ -248,7 +247,6 @@ class Workload:
             secrets=tuple(found),
             launch=typed.launch,
             launch_ranks=typed.ranks,
-            variables={name: v for name, v in typed.variables.items() if v != f"${{{name}}}"},
             global_batch_size=global_batch_size,
             batch_per_rank=batch_per_rank,
         )
@@ -317,16 +315,7 @@ class Workload:
 
         HfArgumentParser takes ``--per-device-...`` for ``--per_device_...`` too.
         """
-        found = None
-        for position, word in enumerate(self.argv):
-            name, _, value = word.partition("=")
-            if "--" + name[2:].replace("-", "_") != flag:
-                continue
-            following = self.argv[position + 1 : position + 2]
-            if not value and following and not following[0].startswith("--"):
-                value = following[0]
-            found = value
-        return found
+        return value_of(self.argv, flag)
 
     def observed(self, **seen: object) -> Workload:
         """The same job, with the fields filled in that its first trial has shown.

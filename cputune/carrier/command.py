@@ -59,7 +59,7 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     loop over torch alone gets variables, and a script that is run as found gets nothing.
     Raises ValueError where the global batch cannot be divided over the ranks.
     """
-    variables = {**workload.variables, **plan_variables(plan, versions)}
+    variables = plan_variables(plan, versions)
     if plan.as_found:
         batch = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=batch)

@@ -13,21 +13,20 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, judge, kubernetes
+from cputune.doctor.files import documents, judge
 from cputune.doctor.files.judge import Context
 from cputune.doctor.files.shell import read_launches
-from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.training_command import TrainingCommand
 
-FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *judge.CHECKS, *kubernetes.CHECKS)
+FILE_CHECKS: tuple[Check, ...] = (*judge.CHECKS, *documents.CHECKS)
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 LETTERS_AT_MOST = 1 << 20
-"""YAML, which takes longer to read, is held to ``yaml_lines``' own number of values."""
+"""YAML, which takes longer to read, is held to ``documents``' own number of values."""
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
@@ -74,14 +73,14 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
         yield from judge.judge_launches((_in_batch(one, text) for one in launches), context)
         return
-    documents = [one for one in read_documents(text, context.name) if _kind_of(one)]
-    if not documents:
+    judged = [
+        documents.judge_document(one, context)
+        for one in documents.read_documents(text, context.name)
+    ]
+    if not any(judged):
         raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
-    for document in documents:
-        if _kind_of(document) in kubernetes.KINDS:
-            yield from kubernetes.judge_kubernetes(document, context)
-        else:
-            yield from accelerate.judge_accelerate(document, context)
+    for findings in filter(None, judged):
+        yield from findings
 
 
 def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
@@ -90,14 +89,6 @@ def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
     if not asked or not (launch.part or launch.launcher == "mpirun"):
         return launch
     return replace(launch, environment={"SLURM_NNODES": asked[-1], **launch.environment})
-
-
-def _kind_of(document: Document) -> str | None:
-    """``PyTorchJob``, ``TrainJob`` or ``accelerate``; None for what is not judged."""
-    kind = document.get("kind")
-    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
-        return "accelerate"
-    return str(kind) if kind in kubernetes.KINDS else None
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -120,5 +111,5 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
             return check_file(text, path, facts, host)
         except UsageError as error:
             moved = f"mv {shlex.quote(path)} {shlex.quote(path + '.old')}"
-            return (accelerate.unreadable.finding(str(error), command=moved),)
+            return (documents.unreadable.finding(str(error), command=moved),)
     return ()

@@ -195,7 +195,7 @@ def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expe
             said,
             plan=plan,
             samples_per_second=best.samples_per_second if nodes == best.plan.nodes else None,
-            environment={**workload.variables, **plan.environment()},
+            environment=plan.environment(),
             sequence_length=said.sequence_length if recipe is None else recipe.every_length,
             global_batch_size=said.global_batch_size or fixed,
         )

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from cputune.doctor.files.kubernetes import job_faults
-from cputune.doctor.files.yaml_lines import Document
+from cputune.doctor.files.documents import Document, job_faults
 from cputune.host import Host
 from cputune.verifier.records import (
     FAILED,

@@ -325,7 +325,7 @@ fi
 def test_the_example_of_the_guides_leaves_the_ranks_open():
     text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
     text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
-    assert codes(text, "job.yaml") == {"ranks-auto", "file-k8s-elastic"}
+    assert codes(text, "job.yaml") == {"ranks-auto"}
 
 
 class TestBadInput:
@@ -456,15 +456,12 @@ def test_every_check_of_files_tells_its_story_once():
 
 
 class FakeHost(Host):
-    """A live machine with these programs, files and variables, and nothing else."""
+    """A live machine with these files and variables, and nothing else."""
 
     live = True
 
-    def __init__(self, programs=("mpirun", "python", "torchrun"), files=(), variables=()):
-        self.programs, self.files, self.variables = programs, dict(files), dict(variables)
-
-    def which(self, program):
-        return f"/bin/{program}" if program in self.programs else None
+    def __init__(self, files=(), variables=()):
+        self.files, self.variables = dict(files), dict(variables)
 
     def read_text(self, path):
         if path not in self.files:
@@ -508,12 +505,6 @@ def test_a_variable_that_the_file_unsets_is_not_held_against_it():
     text = text.replace('unset "${!OMP_@}"', "").replace("OMP_NUM_THREADS=2", "")
     kept = codes(text, environment=left)
     assert kept == {"ranks-oversubscribed"}
-
-
-@pytest.mark.parametrize("launch", [f"mpirun -n 1 {RANKS}", "torchrun train.py", RANKS])
-def test_a_launcher_that_is_not_installed(launch):
-    assert "file-launcher-missing" in codes(script(launch), host=FakeHost(programs=()))
-    assert "file-launcher-missing" not in codes(script(launch), host=FakeHost())
 
 
 @pytest.mark.parametrize(

@@ -289,12 +289,10 @@ _RESULT = json.dumps(one_socket().result.to_json())
 _HOSTILE_RESULT = json.dumps(
     replace(
         one_socket().result,
-        workload=replace(
-            script_workload("--text", "a"), variables={"OMP_SCHEDULE": "static"}, secrets=("KEY",)
-        ),
+        workload=replace(script_workload("--text", "a"), secrets=("KEY",)),
     ).to_json()
 )
-"""With a script, variables and a secret, so that each field has something in it."""
+"""With a script and a secret, so that each field has something in it."""
 _SCRIPTS = [text for text in _emitted("two-sockets-smt") if text.startswith("#")]
 
 TARGETS = (

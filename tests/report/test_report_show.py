@@ -110,7 +110,7 @@ def hostile(result: Result) -> Result:
     return replace(
         result,
         trials=(trial, *result.trials[1:]),
-        workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
+        workload=Workload(name=EVIL, argv=(EVIL,)),
         host=host,
         worth=worth,
         notes=(EVIL,),

@@ -74,14 +74,6 @@ def test_options_that_a_plan_replaces_are_named() -> None:
     assert typed.notes == ("options of python are left out: -O -W ignore",)
 
 
-def test_options_that_no_plan_replaces_stay() -> None:
-    words = "accelerate launch --gradient_accumulation_steps 4 --dynamo_backend inductor t.py"
-    assert read_typed(words.split()).variables == {
-        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
-        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
-    }
-
-
 def test_a_console_script_is_a_python_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,19 +82,6 @@ def test_a_console_script_is_a_python_program(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Workload.script(["finetune", "--a"]).argv == (str(program), "--a")
-
-
-def test_of_trl_its_own_script_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts = tmp_path / "trl" / "scripts"
-    scripts.mkdir(parents=True)
-    for file in (scripts.parent / "__init__.py", scripts / "__init__.py", scripts / "sft.py"):
-        file.write_text("")
-    monkeypatch.chdir(tmp_path)
-    job = Workload.script(["trl", "sft", "--model_name_or_path", "m"])
-    assert job.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
-    assert job.launch[:2] == ("trl", "sft")
-    with pytest.raises(UsageError, match="trl chess trains nothing"):
-        Workload.script(["trl", "chess"])
 
 
 @pytest.mark.parametrize(
@@ -117,6 +96,8 @@ def test_of_trl_its_own_script_is_tuned(tmp_path: Path, monkeypatch: pytest.Monk
         ("accelerate launch --cpu", "no script is seen in `accelerate launch --cpu`"),
         ("accelerate launch --use_fsdp train.py", "divides a model over accelerators"),
         ("accelerate launch --multi_gpu train.py", "training on CPUs"),
+        ("accelerate launch --dynamo_backend inductor train.py", "say it to the script itself"),
+        ("trl sft --model_name_or_path m", "trl starts a launcher of its own"),
         ("torchrun --nnodes 2 train.py", "on this machine alone"),
         ("torchrun --nproc-per-node many train.py", "'many' is no number of processes"),
         ("torchrun -m torch.distributed.run train.py", "starts another launcher"),

@@ -106,7 +106,6 @@ def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Ite
         for judge in (_bf16, _backend, _accelerate, _ipexrun, _mpirun):
             yield from judge(launch, context)
         if context.here:
-            yield from _launcher(launch, context)
             yield from _of_a_rank(launch, context, known)
 
 
@@ -411,30 +410,6 @@ def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         yield bound_behind.finding(context.at(launch.line, text))
 
 
-@fault("file-launcher-missing", Severity.ERROR)
-def launcher_missing() -> None:
-    """A program of this launch is not installed
-
-    Symptom: "command not found".
-
-    Cause: mpirun, torchrun, numactl and the like belong to packages of their own. They are looked
-    for on PATH, and beside the Python that is examined.
-
-    Remedy: Install it, or launch with what is here (cputune emit writes such launches).
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-
-
-def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    """Programs are looked for on the live machine only: a recording knows a few of them."""
-    programs = [word for word in launch.before if word in (*BINDERS, "srun")]
-    for program in (*programs, launch.program) if context.host.live else ():
-        if "$" not in program and context.host.which(program) is None:
-            text = f"{program} is not there" if "/" in program else f"{program} is not on PATH"
-            yield launcher_missing.finding(context.at(launch.line, text))
-
-
 def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -> Iterator[Finding]:
     """What the machine's checks find in a rank of this launch, and do not find without it."""
     variables, options = _set_in_a_rank(launch, context)
@@ -467,6 +442,11 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
         )
 
 
+_ADDRESS = {
+    "torchrun": ("--master_addr", "--rdzv_endpoint"),
+    "accelerate": ("--main_process_ip",),
+}
+"""The options that say where rank 0 listens; without them it is 127.0.0.1."""
 _MEANT = ("one-core",)
 """Faults of a machine that are meant where a launch asks for them: ``taskset -c 0``."""
 
@@ -493,18 +473,15 @@ def _set_in_a_rank(
     elif "ACCELERATE_USE_CPU" not in found:
         missing = "--use_cpu is missing" if launcher == "accelerate" else "without --use_cpu"
         options["ACCELERATE_USE_CPU"] = missing
+    if launcher in _ADDRESS:
+        address = launch.option(*_ADDRESS[launcher]) or found.get("PET_MASTER_ADDR")
+        said = f"{_ADDRESS[launcher][0]} {address or 'missing'}"
+        decide("MASTER_ADDR", said, address or "127.0.0.1")
     if launcher == "torchrun":
+        found["TORCHELASTIC_RUN_ID"] = "none"
         if launch.total in ("auto", "cpu", "gpu"):
             decide("PET_NPROC_PER_NODE", f"--nproc_per_node {launch.total}", launch.total)
-        address = launch.option("--rdzv_endpoint", "--master_addr")
-        address = address or found.get("PET_RDZV_ENDPOINT") or found.get("PET_MASTER_ADDR")
-        said = f"--master_addr {address}" if address else "no --master_addr"
-        decide("MASTER_ADDR", said, address or "127.0.0.1")
-        found["TORCHELASTIC_RUN_ID"] = "none"
     elif launcher == "accelerate":
-        address = launch.option("--main_process_ip")
-        said = f"--main_process_ip {address}" if address else "no --main_process_ip"
-        decide("MASTER_ADDR", said, address or "127.0.0.1")
         by_mpi = launch.option("--mpirun_hostfile") is not None
         ranks = ranks if by_mpi else None
         threads = launch.option("--num_cpu_threads_per_process")
@@ -543,11 +520,9 @@ def _bound_to(before: tuple[str, ...], allowed: tuple[int, ...]) -> tuple[int, .
     """The CPUs that numactl or taskset leave of the allowed ones; all where they do not say."""
     names = [word.rpartition("/")[2] for word in before]
     at = next((names.index(name) for name in BINDERS if name in names), len(names))
+    named = value_of(before[at:], "-C", "--physcpubind", "-c", "--cpu-list")
     with contextlib.suppress(ValueError):
-        listed = cpulist.parse(
-            value_of(before[at:], "-C", "--physcpubind", "-c", "--cpu-list") or ""
-        )
-        return tuple(cpu for cpu in allowed if cpu in listed) or allowed
+        allowed = tuple(cpu for cpu in cpulist.parse(named or "") if cpu in allowed) or allowed
     return allowed
 
 

@@ -1,0 +1,467 @@
+"""YAML that starts a training, read with the line of every value, and judged.
+
+accelerate's configuration is judged by the accelerate that will read it: its keys, and the launch
+that its values are the options of. Of a PyTorchJob or TrainJob of Kubeflow what stops or slows a
+training on CPUs is said; what the operator and ``kubectl apply`` refuse in plain words (names,
+types, counts) is left to them. The command of a pod is judged as any launch is, on a machine of
+which nothing is known but the CPUs that it may use.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.files.judge import Context, judge_launches
+from cputune.doctor.files.shell import read_launches, shell_line
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
+from cputune.errors import UsageError
+from cputune.facts import Core, HostFacts, Network, Topology
+from cputune.host import Host
+from cputune.stack import ipex_use, load
+from cputune.training_command import TrainingCommand, number_of
+
+VALUES_AT_MOST = 20_000
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A YAML document as plain values, and the line (from 1) of each path into it."""
+
+    value: Any
+    lines: dict[Path, int] = field(default_factory=dict)
+
+    def get(self, *path: str | int) -> Any:
+        """The value at a path; None where there is nothing, or another kind of thing."""
+        value = self.value
+        for step in path:
+            if isinstance(value, dict) and isinstance(step, str):
+                value = value.get(step)
+            elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+                value = value[step]
+            else:
+                return None
+        return value
+
+    def mapping(self, *path: str | int) -> dict[str, Any]:
+        """The mapping at a path; an empty one where there is none."""
+        value = self.get(*path)
+        return value if isinstance(value, dict) else {}
+
+    def items(self, *path: str | int) -> list[Any]:
+        """The list at a path; an empty one where there is none."""
+        value = self.get(*path)
+        return value if isinstance(value, list) else []
+
+    def line(self, *path: str | int) -> int | None:
+        """The line of a path, or of the nearest thing around it; None for the whole document."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path) if path else None
+
+
+def read_documents(text: str, name: str) -> tuple[Document, ...]:
+    """Every document of a YAML (or JSON) file. Raises UsageError where it is none."""
+    try:
+        return tuple(_document(root) for root in yaml.compose_all(text, yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise UsageError(
+            f"{name}:{mark.line + 1}: not YAML: {said}" if mark else f"{name}: not YAML: {said}",
+            hint="mind the indentation, and quote values that hold : or #; is it a text file?",
+        ) from error
+
+
+def _document(root: yaml.Node) -> Document:
+    lines: dict[Path, int] = {}
+    scalars = yaml.constructor.SafeConstructor()
+
+    def plain(node: yaml.Node, path: Path) -> Any:
+        # An alias is the same node again: a few lines may stand for billions of values.
+        if len(lines) > VALUES_AT_MOST:
+            raise ValueError("it holds too many values, or refers to itself")
+        lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(value, (*path, number)) for number, value in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return scalars.construct_object(node)
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            place = (*path, name)
+            lines[place] = key.start_mark.line + 1
+            found[name] = plain(value, place)
+        return found
+
+    return Document(value=plain(root, ()), lines=lines)
+
+
+MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
+"""Keys by which an accelerate configuration is known."""
+
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
+_GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
+
+
+@fault("file-key-unknown", Severity.ERROR)
+def key_unknown() -> None:
+    """accelerate refuses a key of this file
+
+    Symptom: "ValueError: The config file at … had unknown keys".
+
+    Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
+    ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.
+
+    Remedy: Take the key out, or write the file with the accelerate that will read it.
+
+    Source: huggingface/accelerate#3883, huggingface/peft#3564
+    """
+
+
+@fault("file-key-ignored", Severity.WARNING)
+def key_ignored() -> None:
+    """accelerate ignores a key of this file
+
+    Symptom: mpirun_ccl or ipex is set, and nothing changes.
+
+    Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
+    more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.
+
+    Remedy: Take it out: it has no effect.
+
+    Source: huggingface/accelerate#3883
+    """
+
+
+@fault("file-value", Severity.ERROR)
+def value_wrong() -> None:
+    """A value of this file is wrong
+
+    Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
+
+    Cause: num_processes and num_machines are whole numbers, and num_processes counts the
+    ranks of all machines. Several machines need main_process_ip and main_process_port.
+
+    Remedy: Correct the value as the evidence says.
+
+    Source: https://huggingface.co/docs/accelerate/package_reference/cli
+    """
+
+
+@fault("file-no-gpu", Severity.ERROR)
+def no_gpu() -> None:
+    """This file asks for GPUs on a machine without one
+
+    Symptom: accelerate launch ends with an error about devices.
+
+    Cause: the file was written on another machine.
+
+    Remedy: Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.
+
+    Source: https://huggingface.co/docs/accelerate/package_reference/cli
+    """
+
+
+@fault("file-unreadable", Severity.ERROR)
+def unreadable() -> None:
+    """accelerate cannot read its configuration
+
+    Symptom: every ``accelerate launch`` ends with a traceback of yaml or of a missing key.
+
+    Cause: accelerate launch reads default_config.yaml wherever no --config_file is given, and the
+    file is no YAML, or of another kind. Script and Trainer alone do not read it.
+
+    Remedy: Move it away, or write it again: accelerate config.
+
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/launch
+    """
+
+
+def judge_document(document: Document, context: Context) -> Iterator[Finding] | None:
+    """Every fault of one document; None of a kind that is not judged."""
+    kind = document.get("kind")
+    if kind in _RANKS:
+        return _judge_job(document, context)
+    if kind is None and any(key in document.mapping() for key in MARKS):
+        return _judge_accelerate(document, context)
+    return None
+
+
+def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one configuration file."""
+    values = {key: document.get(key) for key in document.mapping()}
+    values["mpirun_hostfile"] = document.get("mpirun_config", "mpirun_hostfile")
+    lines = {key: document.line(key) for key in document.mapping()}
+    for key in ("use_cpu", "mpirun_hostfile"):
+        lines.setdefault(key, document.line("num_processes"))
+    context = replace(context, lines=lines)
+    yield from _keys(document, context)
+    yield from _values(document, context)
+    machines = number_of(str(values.get("num_machines"))) or 1
+    if machines > 1 and not values.get("main_process_ip"):
+        values["main_process_ip"] = "$unknown"  # it may stand on each launch line
+    kind = str(values.get("distributed_type") or "NO").upper()
+    if kind in (*_GPU, *_SHARDED):
+        divided = kind in _SHARDED and values.get("use_cpu") is True
+        if divided or context.facts.accelerators == ():
+            why = "use_cpu: true" if divided else "no GPU is here"
+            yield no_gpu.finding(context.at(None, f"distributed_type: {kind}, {why}"))
+        return
+    options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
+    launch = TrainingCommand(
+        launcher="accelerate",
+        options=tuple(options),
+        script="",
+        arguments=(),
+        words=(),
+        line=document.line("num_processes") or 0,
+    )
+    yield from judge_launches([launch], context)
+
+
+def _keys(document: Document, context: Context) -> Iterator[Finding]:
+    library, version = load().accelerate, context.accelerate
+    known = library.keys_of(version)
+    local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
+    for key in document.mapping() if local else ():
+        if key in known:
+            continue
+        span = next((span for span in library.keys if span.name == key), None)
+        said = f"{key} is no key"
+        if span:
+            last = f" to {_text(span.last)}" if span.last else " on"
+            said = f"{key} is known from {_text(span.first)}{last}"
+        text = f"{said}; {context.read_by} refuses the file"
+        yield key_unknown.finding(context.at(document.line(key), text))
+    by_mpirun = document.mapping("mpirun_config")
+    if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
+        text = f"mpirun_ccl is not read by {context.read_by}"
+        yield key_ignored.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
+    use = ipex_use(context.versions, framework="accelerate")
+    idle = use.state in ("ignored", "unfit", "absent") and "ipex_config" in known
+    if idle and document.get("ipex_config", "ipex") is True:
+        yield key_ignored.finding(context.at(None, f"ipex_config.ipex: true, but {use.reason}"))
+
+
+def _values(document: Document, context: Context) -> Iterator[Finding]:
+    numbers = {}
+    for key in ("num_processes", "num_machines"):
+        value = document.get(key)
+        numbers[key] = number_of(str(value)) if value is not True else None
+        if value is not None and not numbers[key]:
+            text = f"{key}: {value!r} is not a whole number of at least 1"
+            yield value_wrong.finding(context.at(None, text))
+    ranks, machines = numbers.values()
+    if not machines or machines == 1:
+        return
+    if ranks is not None and ranks % machines:
+        text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
+        yield value_wrong.finding(context.at(None, text))
+    for key in ("main_process_ip", "main_process_port"):
+        if document.get(key) is None:
+            yield value_wrong.finding(
+                context.at(None, f"num_machines: {machines}, and {key} is missing"),
+                severity=Severity.WARNING,
+                remedy=f"Give it here, or --{key} on every launch line.",
+            )
+
+
+def _text(version: tuple[int, int] | None) -> str:
+    return f"{version[0]}.{version[1]}" if version else "the beginning"
+
+
+@fault("file-k8s-field", Severity.ERROR)
+def job_field() -> None:
+    """The operator takes this job, and starts it wrongly
+
+    Symptom: the pods wait for a master that never comes.
+
+    Cause: a PyTorchJob of workers alone has no MASTER_ADDR, unless it is elastic.
+
+    Remedy: Make one replica the Master.
+
+    Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+    """
+
+
+@fault("file-k8s-resources", Severity.WARNING)
+def pod_resources() -> None:
+    """The pod is not given whole CPUs of its own
+
+    Symptom: the speed of a pod changes from run to run, or it is evicted.
+
+    Cause: only where requests equal limits is a pod of the Guaranteed class, and only with
+    whole CPUs does the kubelet's static policy give it CPUs that nobody else uses.
+
+    Remedy: Give cpu and memory as requests equal to limits, cpu as a whole number.
+
+    Source: https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/,
+    kubeflow/trainer#2407
+    """
+
+
+@fault("file-k8s-shm", Severity.WARNING)
+def pod_shm() -> None:
+    """The pod has the 64 MiB /dev/shm of the container runtime
+
+    Symptom: "Bus error" in a DataLoader worker.
+
+    Cause: DataLoader workers and ranks on one machine hand data over through /dev/shm.
+
+    Remedy: Add a volume emptyDir with medium: Memory, mounted at /dev/shm.
+
+    Source: pytorch/pytorch#16979
+    """
+
+
+_REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
+_RANKS: dict[str, Path] = {
+    "PyTorchJob": ("spec", "nprocPerNode"),
+    "TrainJob": ("spec", "trainer", "numProcPerNode"),
+}
+
+
+def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
+    """What the operator does wrongly with a job: fault, place and words."""
+    place = _RANKS[str(document.get("kind"))]
+    if _ranks(document) is None:
+        ranks = document.get(*place)
+        shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
+        yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+    of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
+    if of_workers and not document.mapping("spec", "elasticPolicy"):
+        text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
+        yield job_field, _REPLICAS, text
+    for _, resources in _containers(document):
+        limits = document.mapping(*resources, "limits")
+        requests = document.mapping(*resources, "requests") or limits
+        for what in ("cpu", "memory"):
+            limit, request = limits.get(what), requests.get(what)
+            if limit is None:
+                yield pod_resources, resources, f"resources.limits.{what} is missing"
+            elif str(limit) != str(request):
+                text = f"{what}: requests {request}, limits {limit}"
+                yield pod_resources, (*resources, "limits", what), text
+        if _cpus_of(limits.get("cpu")) % 1:
+            text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
+            yield pod_resources, (*resources, "limits", "cpu"), text
+
+
+def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
+    """Where the containers that train stand, and where their resources."""
+    if document.get("kind") == "TrainJob":
+        yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
+        return
+    for role in document.mapping(*_REPLICAS):
+        listed: Path = (*_REPLICAS, role, "template", "spec", "containers")
+        containers = document.items(*listed)
+        for number in range(len(containers)):
+            if len(containers) == 1 or document.get(*listed, number, "name") == "pytorch":
+                yield (*listed, number), (*listed, number, "resources")
+
+
+def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one PyTorchJob or TrainJob."""
+    for found, path, text in job_faults(document):
+        yield found.finding(context.at(document.line(*path), text))
+    for at, resources in _containers(document):
+        variables, lines = dict[str, str](), dict[str, int | None]()
+        for number in range(len(document.items(*at, "env"))):
+            name, value = (document.get(*at, "env", number, key) for key in ("name", "value"))
+            if value is not None and name not in _OF_CPUS:
+                variables[str(name)] = str(value)
+                lines[str(name)] = document.line(*at, "env", number)
+        cpus = _cpus_of(document.get(*resources, "limits", "cpu"))
+        pod = replace(context, facts=_pod(context.facts, cpus), host=Host(), lines=lines)
+        yield from judge_launches(_launches(document, at, variables), pod)
+        if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
+            text = "no emptyDir of medium Memory is mounted at /dev/shm"
+            yield pod_shm.finding(context.at(document.line(*at), text))
+
+
+_OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
+"""Variables that name CPUs: which ones a pod has only running shows."""
+
+
+def _ranks(document: Document) -> int | None:
+    """Ranks of a pod; None where that is left to the operator."""
+    return number_of(str(document.get(*_RANKS[str(document.get("kind"))])))
+
+
+def _pod(facts: HostFacts, cpus: float) -> HostFacts:
+    """A machine with so many CPUs and these packages, of which nothing else is known."""
+    numbers = tuple(range(math.ceil(cpus)))
+    return replace(
+        facts,
+        cpu=replace(facts.cpu, isa=(), architecture=None),
+        topology=Topology(
+            cores=tuple(Core(cpus=(number,), socket=0, numa_node=None) for number in numbers),
+            online=numbers,
+            present=None,
+            allowed=numbers,
+            numa_nodes=(),
+        ),
+        limits=replace(facts.limits, cpu_quota=None, cpuset=None),
+        libraries=(),
+        launchers=(),
+        environment={},
+        network=Network(),
+    )
+
+
+def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[TrainingCommand]:
+    """What the container starts, with the ranks and the variables that the operator gives it.
+
+    Where its command shows no training, torchrun with a script that is not known.
+    """
+    words = [str(word) for key in ("command", "args") for word in document.items(*at, key)]
+    try:
+        found = read_launches(shell_line(words), "")
+    except UsageError:
+        found = ()
+    unseen = TrainingCommand(
+        launcher="torchrun",
+        options=(),
+        script="",
+        arguments=(),
+        words=(),
+        environment={"ACCELERATE_USE_CPU": "true"},  # its script may ask for it
+    )
+    workers = number_of(str(document.get(*_REPLICAS, "Worker", "replicas"))) or 0
+    nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
+    told = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
+    told |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
+    sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
+    for launch in found or (unseen,):
+        yield replace(
+            launch,
+            options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,
+            environment={**told, **variables, **launch.environment},
+            line=document.line(*at, "command") or document.line(*at, "args") or 0,
+        )
+
+
+def _shares_memory(document: Document, container: Path) -> bool:
+    """Whether memory is mounted at /dev/shm."""
+    volumes = [Document(value=one) for one in document.items(*container[:-2], "volumes")]
+    memory = [one.get("name") for one in volumes if one.get("emptyDir", "medium") == "Memory"]
+    mounts = [Document(value=one) for one in document.items(*container, "volumeMounts")]
+    return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
+
+
+def _cpus_of(quantity: object) -> float:
+    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 where it is none."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
+    return float(match[1]) / (1000 if match[2] else 1) if match else 0
+
+
+CHECKS = checks_of(__name__)
