@@ -297,7 +297,7 @@ def launched(
         if known is not None and known.program == workload.program:
             if not asked:
                 _refuse_other_batch(known, workload)
-            names = ("argv", "secrets", "launch", "launch_ranks", "variables")
+            names = ("argv", "secrets", "launch", "launch_ranks")
             workload = replace(known, **{name: getattr(workload, name) for name in names})
     elif result is not None:
         workload = result.workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cputune import cpulist
@@ -51,7 +51,7 @@ def blocks(
     """
     from cputune.doctor.registry import all_checks
 
-    yield verdict_of(diagnosis)
+    yield verdict_of(diagnosis, machine=machine)
     if not isinstance(diagnosis, Diagnosis):
         yield host_rows(diagnosis)
         chosen = interface_of(diagnosis)
@@ -62,7 +62,7 @@ def blocks(
         of = [f for f in diagnosis.findings if (f.severity is not Severity.ADVICE) is worst]
         if of:
             yield Heading(heading)
-            yield FindingRows(found=tuple(of), stories=stories)
+            yield FindingRows(found=tuple(_joined(of)), stories=stories)
     if isinstance(diagnosis, Diagnosis) and machine:
         facts = diagnosis.facts
         yield Heading("The machine")
@@ -70,6 +70,15 @@ def blocks(
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
         yield Lines((("more", f"cputune doctor --explain {code} tells the story of a finding"),))
+
+
+def _joined(findings: list[Finding]) -> Iterator[Finding]:
+    """Findings that differ in their evidence alone are shown as one, with a line for each."""
+    alike: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, evidence=""), []).append(finding.evidence)
+    for finding, evidence in alike.items():
+        yield replace(finding, evidence="\n".join(evidence))
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
@@ -87,8 +96,11 @@ _MEANS = {
 """What a diagnosis means, by its most severe finding."""
 
 
-def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
-    """What the findings mean together, what to do first, and what that rests on."""
+def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -> Verdict:
+    """What the findings mean together, what to do first, and what that rests on.
+
+    Without ``machine`` the findings are of a file or of versions, and what to do is their remedy.
+    """
     found = diagnosis.findings
     gravest = next((s for s in Severity if any(one.severity is s for one in found)), None)
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
@@ -98,7 +110,12 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
         do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
     if first is not None and gravest is not Severity.ADVICE:  # tune measures the advice
         lines = (first.command or "").splitlines()
-        do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
+        if len(lines) == 1:
+            do = lines[0]
+        elif machine:
+            do = f"cputune doctor --explain {first.code}"
+        else:  # "Write what the evidence says" is said by the evidence
+            do = first.evidence if "the evidence says" in first.remedy else first.remedy
     if not isinstance(diagnosis, Diagnosis):
         looked_at = [one.facts for one in diagnosis.hosts if one.facts is not None]
         where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"

@@ -151,11 +151,8 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
-    for text, style in (
-        (finding.evidence, ""),
-        (finding.remedy, "green"),
-        (finding.worth_words, ""),
-    ):
+    lines = [(line, "") for line in finding.evidence.split("\n")]
+    for text, style in (*lines, (finding.remedy, "green"), (finding.worth_words, "")):
         if text:
             print_hanging(console, blank, Text(visible(text), style))
     for line in (finding.command or "").splitlines():

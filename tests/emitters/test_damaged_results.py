@@ -100,7 +100,6 @@ def hostile_documents(text: str) -> Iterator[dict[str, Any]]:
     """A sound result with this text in the place of each text, and of each key."""
     sound = document(one_socket())
     sound["workload"] = script_workload("--do_train", "--output_dir", "out").to_json()
-    sound["workload"]["variables"] = {"TOKENIZERS_PARALLELISM": "false"}
     sound["hosts"], sound["interface"] = ["node1", "node2"], "eth0"
     for way in places(sound):
         for as_key in (False, True):

@@ -489,7 +489,7 @@ def _set_in_a_rank(
         found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
     elif by_mpi and launch.several and "OMP_NUM_THREADS" not in found:
         decide("OMP_NUM_THREADS", f"{cores} threads (OMP_NUM_THREADS is unset)", str(cores))
-    if launch.host_file:
+    if launch.host_file and "MASTER_ADDR" not in found:
         options["MASTER_ADDR"] = "-f"  # the first machine stands in the file
     if launch.part or "RANK" in launch.environment:
         found["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
