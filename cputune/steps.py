@@ -16,9 +16,6 @@ DELAYED_SHARE = 0.1
 """A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
 times, 0.48 beside one busy neighbour."""
 
-COMPILED_SHARE = 0.05
-"""A step in which torch.compile took this share of the time says nothing of the others."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -32,7 +29,6 @@ class Step:
         delayed_seconds: how long the most delayed thread of any rank was runnable but
             not running during this step (``/proc/PID/task/*/schedstat``, second field),
             because of others: what a rank's own threads do to each other is the plan's.
-        compile_seconds: how long torch.compile compiled in it, in the rank that took longest.
         size: how many numbers the batches of a rank held, of the one with the most; 0 where that
             is not known. Of batches of unlike length it tells which steps have more to do.
     """
@@ -41,18 +37,12 @@ class Step:
     samples: int
     loss: float | None = None
     delayed_seconds: float = 0.0
-    compile_seconds: float = 0.0
     size: int = 0
 
     @property
     def delayed(self) -> bool:
         """Whether others kept it waiting so long that its time says nothing of the plan."""
         return self.delayed_seconds > DELAYED_SHARE * self.seconds
-
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile was at work so long that its time says nothing of the others."""
-        return self.compile_seconds > COMPILED_SHARE * self.seconds
 
 
 class Runner(Protocol):

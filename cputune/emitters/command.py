@@ -18,12 +18,7 @@ from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secr
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.inside import (
-    carry_script,
-    padding_script,
-    recipe_script,
-    torch_script,
-)
+from cputune.inside import carry_script, recipe_script
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.stack.tables import parse
@@ -142,15 +137,10 @@ def rank_script() -> Path:
 def companions(
     workload: Workload, command: tuple[Word, ...], way: Carried
 ) -> tuple[EmittedFile, ...]:
-    """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
+    """rank.py, and what the command needs: carry.py, train.py and recipe.json."""
     files = [_copy(RANK_SCRIPT, rank_script(), executable=True)]
     if Beside(CARRY_SCRIPT) in command:
         files.append(_copy(CARRY_SCRIPT, carry_script(), executable=True))
-        settings = set() if way.force is None else way.force.torch.keys()
-        of_batches = settings & {"padding", "order"}
-        beside = [torch_script()] if settings - of_batches else []
-        beside += [padding_script()] if of_batches else []
-        files += [_copy(path.name, path) for path in beside]
     return (*files, *_recipe_files(workload))
 
 

@@ -51,16 +51,6 @@ def carry_script() -> Path:
     return Path(__file__).with_name("carry.py")
 
 
-def torch_script() -> Path:
-    """What ``carry.py`` sets in torch itself; emitted beside it where a plan has such settings."""
-    return Path(__file__).with_name("in_torch.py")
-
-
-def padding_script() -> Path:
-    """What cuts padding off; emitted beside ``carry.py`` where a plan does."""
-    return Path(__file__).with_name("padding.py")
-
-
 def site_directory() -> Path:
     """The directory that, first on PYTHONPATH, makes every Python process report."""
     return Path(__file__).with_name("site")

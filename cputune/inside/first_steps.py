@@ -10,11 +10,10 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import Original, Patch, around
+from cputune.inside.carry import IGNORED, Hook, Original, tensors_of, the_carrier
 from cputune.inside.messages import Trained
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 4
 """Steps that are told: a schedule that runs twice as fast differs at the second."""
 
-_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d",
+DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d",
              "dropout3d")  # fmt: skip
 
 
@@ -45,21 +44,28 @@ class FirstSteps:
         self._drawn = False
         self._drops = False
         self._random: int | None = None
+        self._compiling: Callable[[], bool] = lambda: False
 
-    def patches(self) -> list[tuple[str, Patch]]:
-        """What to do with torch's loaders, optimizers, dropouts and clipping; and with seeds.
+    def hooks(self) -> list[Hook]:
+        """What is hooked in torch's loaders, dropouts and clipping; and seeds.
 
         A script that sets no seed takes other samples in each launch: here it takes the same.
         """
         random.seed(0)
+        functional, clip = "torch.nn.functional", "torch.nn.utils"
         return [
-            ("numpy", lambda module: module.random.seed(0)),
-            ("torch", lambda module: module.manual_seed(0)),
-            ("torch.nn.functional", self._let_dropout_rest),
-            ("torch.utils.data.dataloader", self._watch_loaders),
-            ("torch.optim.optimizer", self._watch_optimizers),
-            ("torch.nn.utils", self._watch_clipping),
+            ("numpy", "", lambda module: module.random.seed(0)),
+            ("torch", "", self._begin_torch),
+            *((functional, name, self._dropout) for name in DROPOUTS),
+            (functional, "scaled_dot_product_attention", self._attend),
+            *((clip, name, self._clip) for name in ("clip_grad_norm_", "clip_grad_value_")),
+            ("torch.utils.data.dataloader", "_BaseDataLoaderIter._next_index", self._next_index),
         ]
+
+    def _begin_torch(self, torch: Any) -> None:
+        torch.manual_seed(0)
+        compiler = getattr(torch, "compiler", None)
+        self._compiling = getattr(compiler, "is_compiling", self._compiling)
 
     def batch(self, batch: object) -> None:
         """Note that a batch begins to be trained on."""
@@ -92,13 +98,13 @@ class FirstSteps:
             told["drawn"], told["content"] = self._drawn, self._content
             told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
-            order = getattr(sys.modules.get("cputune_padding"), "ORDER", None)
-            if order is not None and order.why is None:
+            carrier = the_carrier()
+            if carrier is not None and carrier.order is not None and carrier.order.why is None:
                 told["shuffled"] = True
         self._samples, self._rates = [], None
         return told
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Called before an optimizer steps; all gradients are there, except those of a closure."""
         closure = any(map(callable, (*args, *kwargs.values())))
         if closure or self._steps >= LOOKED_AT or self._rates is not None:
@@ -111,72 +117,48 @@ class FirstSteps:
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
 
-    def _watch_optimizers(self, module: ModuleType) -> None:
-        module.register_optimizer_step_pre_hook(self._before_step)
-
-    def _watch_clipping(self, module: ModuleType) -> None:
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-
-            @around(module, name)
-            def clip(
-                original: Original, parameters: Any, *args: object, **kwargs: object
-            ) -> object:
-                if self._steps == 0 and self._gradient is None:
-                    one = hasattr(parameters, "grad")
-                    parameters = [parameters] if one else list(parameters)
-                    self._gradient = norm_of(parameters)
-                return original(parameters, *args, **kwargs)
+    def _clip(self, original: Original, parameters: Any, *args: object, **kwargs: object) -> object:
+        if self._steps == 0 and self._gradient is None:
+            parameters = [parameters] if hasattr(parameters, "grad") else list(parameters)
+            self._gradient = norm_of(parameters)
+        return original(parameters, *args, **kwargs)
 
     @property
     def _rests(self) -> bool:
         """Whether dropout is off just now; never where a plan draws the masks in another way."""
-        masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
-        return self._steps == 0 and not (masks is not None and masks.drawing)
+        carrier = the_carrier()
+        return self._steps == 0 and (carrier is None or carrier.masks is None)
 
-    def _let_dropout_rest(self, module: ModuleType) -> None:
-        """Switch dropout off until the first step is over; not in what torch.compile compiles."""
-        compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
+    # Dropout is off until the first step is over; not in what torch.compile compiles.
 
-        for name in _DROPOUTS:
+    def _dropout(
+        self, original: Original, input: object,
+        p: float = 0.5, training: bool = True, inplace: bool = False,
+    ) -> object:  # fmt: skip
+        if not self._compiling():
+            self._drops = self._drops or (training and p > 0)
+            training = training and not self._rests
+        return original(input, p, training, inplace)
 
-            @around(module, name)
-            def dropout(
-                original: Original, input: object,
-                p: float = 0.5, training: bool = True, inplace: bool = False,
-            ) -> object:  # fmt: skip
-                if not compiling():
-                    self._drops = self._drops or (training and p > 0)
-                    training = training and not self._rests
-                return original(input, p, training, inplace)
+    def _attend(
+        self, original: Original, query: object, key: object, value: object,
+        attn_mask: object = None, dropout_p: float = 0.0, *args: object, **kwargs: object,
+    ) -> object:  # fmt: skip
+        if not self._compiling():
+            self._drops = self._drops or dropout_p > 0
+            dropout_p = 0.0 if self._rests else dropout_p
+        return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
-        @around(module, "scaled_dot_product_attention")
-        def attend(
-            original: Original, query: object, key: object, value: object,
-            attn_mask: object = None, dropout_p: float = 0.0, *args: object, **kwargs: object,
-        ) -> object:  # fmt: skip
-            if not compiling():
-                self._drops = self._drops or dropout_p > 0
-                dropout_p = 0.0 if self._rests else dropout_p
-            return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+    def _next_index(self, original: Original, iterator: object) -> object:
+        index = original(iterator)
+        if self._steps < LOOKED_AT:
+            iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
+        return index
 
-    def _watch_loaders(self, module: ModuleType) -> None:
-        """Note which samples each batch holds, in the order in which batches come."""
-        cls = module._BaseDataLoaderIter
-
-        @around(cls, "_next_index")
-        def next_index(original: Original, iterator: object) -> object:
-            index = original(iterator)
-            if self._steps < LOOKED_AT:
-                iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
-            return index
-
-        @around(cls, "__next__")
-        def next_batch(original: Original, iterator: object) -> object:
-            batch = original(iterator)
-            waiting = iterator.__dict__.get("_cputune_asked")
-            if waiting:
-                self._fetched.append(waiting.popleft())
-            return batch
+    def fetched(self, iterator: object) -> None:
+        """Note which samples a batch holds, as batches come."""
+        if waiting := iterator.__dict__.get("_cputune_asked"):
+            self._fetched.append(waiting.popleft())
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
@@ -232,18 +214,13 @@ def _mixed(number: int) -> int:
 
 def _content(batch: object) -> float:
     """The sum of the numbers in a batch, without padding and ignored labels (-100)."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return 0.0
-    named = batch if isinstance(batch, Mapping) else {}
-    mask = named.get("attention_mask")
-    parts = named.values() if named else batch if isinstance(batch, (list, tuple)) else [batch]
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     total = 0.0
-    for part in parts:
-        if isinstance(part, torch.Tensor) and not part.is_complex():
+    for part in tensors_of(batch):
+        if hasattr(part, "is_complex") and not part.is_complex():
             held = part.detach().double()
             if not part.is_floating_point():
-                held = held * (part != -100)
+                held = held * (part != IGNORED)
             if mask is not None and getattr(mask, "shape", None) == part.shape:
                 held = held * (mask != 0)
             total += float(held.sum())

@@ -10,22 +10,16 @@ import os
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cputune.inside import (
-    CHILD_VARIABLE,
-    FORCE_VARIABLE,
-    carry,
-    loops,
-    site_directory,
-    trainer_hooks,
-)
-from cputune.inside.carry import Carrier, Force, Original, Patch, around, watch
+from cputune.inside import CHILD_VARIABLE, FORCE_VARIABLE, carry, site_directory
+from cputune.inside.carry import Carrier, Force, Hook, Original, nothing, set_hooks
+from cputune.inside.loops import Loops
 from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
-from cputune.inside.trainer_hooks import silence
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
@@ -80,147 +74,110 @@ def install() -> Meter:
     for name, part in ELSEWHERE.items():
         os.environ[name] = os.path.join(meter.scratch, part)
     sys.dont_write_bytecode = True
-    _watch_arguments(meter)
     meter.facts["ipex"] = False
-    carried: list[tuple[str, Patch]] = []
+    carried: list[Hook] = []
     if force:
-        plan = Force(**json.loads(force))
-        carried = Carrier(plan, meter.refuse).patches()
-        cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
-        if cutter is not None:
-            cutter.on_asked, meter.shortened = meter.resume, cutter.shortened
-    watch(
+        carrier = Carrier(Force(**json.loads(force)), meter.refuse)
+        carried = carrier.hooks()
+        if carrier.cutter is not None:
+            carrier.cutter.on_asked = meter.resume
+            meter.shortened = carrier.cutter.shortened
+    set_hooks(
         [
             *carried,
-            *trainer_hooks.patches(meter),
-            *((name, lambda module: _refuse_lightning(module, meter)) for name in LIGHTNING),
-            *loops.patches(meter),
+            ("argparse", "ArgumentParser.parse_known_args", partial(_read_arguments, meter)),
+            *((name, "Trainer.fit", partial(_refuse_lightning, meter)) for name in LIGHTNING),
+            *Loops(meter).hooks(),
             *_led_elsewhere(meter),
-            *meter.first.patches(),
-            ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
-            ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
-            ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
+            *meter.hooks(),
+            ("torch._dynamo.callback", "", partial(_leave_compiling_out, meter)),
+            ("intel_extension_for_pytorch", "optimize", partial(_note_ipex, meter)),
         ]
     )
     return meter
 
 
-def _watch_arguments(meter: Meter) -> None:
+def _read_arguments(meter: Meter, original: Any, *args: object, **kwargs: object) -> object:
     """Note what the script reads from its command line, and replace its output folder."""
-    import argparse
-
-    @around(argparse.ArgumentParser, "parse_known_args")
-    def parse_known_args(original: Any, *args: object, **kwargs: object) -> object:
-        namespace, rest = original(*args, **kwargs)
-        meter.flags.update(vars(namespace))
-        _note_length(namespace, meter)
-        if getattr(namespace, PADS, None) is True:
-            typed = any(word == f"--{PADS}" for word in sys.argv)
-            meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
-        for name in OUTPUT_NAMES:
-            if isinstance(given := getattr(namespace, name, None), (str, os.PathLike)):
-                elsewhere = meter.output if isinstance(given, str) else Path(meter.output)
-                setattr(namespace, name, elsewhere)
-        if getattr(namespace, "push_to_hub", None) is True:
-            vars(namespace)["push_to_hub"] = False
-        return namespace, rest
-
-
-def _led_elsewhere(meter: Meter) -> list[tuple[str, Patch]]:
-    """What to do with libraries that write files by themselves, once they are loaded."""
-
-    def hydra(module: ModuleType) -> None:
-        for name, key in (("run", "hydra.run.dir"), ("multirun", "hydra.sweep.dir")):
-
-            @around(module.Hydra, name)
-            def run(
-                original: Any, *args: object, overrides: Any, key: str = key, **kwargs: object
-            ) -> Any:
-                return original(*args, overrides=[*overrides, f"{key}='{meter.output}'"], **kwargs)
-
-    def tensorboard(module: ModuleType) -> None:
-        @around(module.SummaryWriter, "__init__")
-        def init(
-            original: Any, writer: Any, log_dir: Any = None, *args: object, **given: object
-        ) -> None:
-            given.pop("logdir", None)  # the older name of tensorboardX
-            original(writer, meter.output, *args, **given)
-
-    def wandb(module: ModuleType) -> None:
-        @around(module, "init")
-        def init(original: Any, *args: object, **kwargs: object) -> Any:
-            return original(*args, **{**kwargs, "mode": "disabled"})
-
-    def datasets(module: ModuleType) -> None:
-        """Keep prepared data beside the user's (``load_from_disk``), where trials share it."""
-
-        @around(module.Dataset, "_get_cache_file_path")
-        def path_of(original: Any, data: Any, fingerprint: str) -> str:
-            path = str(original(data, fingerprint))
-            kept = sys.modules["datasets.config"].HF_DATASETS_CACHE
-            if os.path.exists(path) or path.startswith(str(kept)):
-                return path
-            prepared = os.path.join(os.path.dirname(meter.scratch), "prepared")
-            os.makedirs(prepared, exist_ok=True)
-            return os.path.join(prepared, os.path.basename(path))
-
-    return [
-        ("hydra._internal.hydra", hydra),
-        ("torch.utils.tensorboard.writer", tensorboard),
-        ("tensorboardX.writer", tensorboard),
-        ("wandb", wandb),
-        ("mlflow", lambda module: silence(module, "set_tracking_uri")),
-        ("datasets.arrow_dataset", datasets),
-    ]
-
-
-def _note_length(namespace: object, meter: Meter) -> None:
-    """Note how long a loop of the script's own trains, if its arguments have the usual names."""
+    namespace, rest = original(*args, **kwargs)
+    meter.flags.update(vars(namespace))
     for name, key in LENGTH.items():
         value = getattr(namespace, name, None)
         if isinstance(value, (int, float)) and value > 0:
             meter.facts[key] = value  # type: ignore[literal-required]
+    if getattr(namespace, PADS, None) is True:
+        typed = any(word == f"--{PADS}" for word in sys.argv)
+        meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
+    for name in OUTPUT_NAMES:
+        if isinstance(given := getattr(namespace, name, None), (str, os.PathLike)):
+            elsewhere = meter.output if isinstance(given, str) else Path(meter.output)
+            setattr(namespace, name, elsewhere)
+    if getattr(namespace, "push_to_hub", None) is True:
+        vars(namespace)["push_to_hub"] = False
+    return namespace, rest
 
 
-def _refuse_lightning(module: ModuleType, meter: Meter) -> None:
-    @around(module.Trainer, "fit")
-    def fit(*_: object, **__: object) -> None:
-        meter.refuse(
-            "it trains with the Trainer of Lightning, which cputune does not tune: a Trainer of "
-            "transformers, a loop over an Accelerator, or one over torch alone",
-            hopeless=True,
-        )
+def _led_elsewhere(meter: Meter) -> list[Hook]:
+    """What is hooked in libraries that write files by themselves."""
+
+    def tensorboard(
+        original: Any, writer: Any, log_dir: Any = None, *args: object, **given: object
+    ) -> None:
+        given.pop("logdir", None)  # the older name of tensorboardX
+        original(writer, meter.output, *args, **given)
+
+    def wandb(original: Any, *args: object, **kwargs: object) -> Any:
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    def cache_file(original: Any, data: Any, fingerprint: str) -> str:
+        """Keep prepared data beside the user's (``load_from_disk``), where trials share it."""
+        path = str(original(data, fingerprint))
+        kept = sys.modules["datasets.config"].HF_DATASETS_CACHE
+        if os.path.exists(path) or path.startswith(str(kept)):
+            return path
+        prepared = os.path.join(os.path.dirname(meter.scratch), "prepared")
+        os.makedirs(prepared, exist_ok=True)
+        return os.path.join(prepared, os.path.basename(path))
+
+    def hydra(key: str, original: Any, *args: object, overrides: Any, **kwargs: object) -> Any:
+        return original(*args, overrides=[*overrides, f"{key}='{meter.output}'"], **kwargs)
+
+    return [
+        ("hydra._internal.hydra", "Hydra.run", partial(hydra, "hydra.run.dir")),
+        ("hydra._internal.hydra", "Hydra.multirun", partial(hydra, "hydra.sweep.dir")),
+        ("torch.utils.tensorboard.writer", "SummaryWriter.__init__", tensorboard),
+        ("tensorboardX.writer", "SummaryWriter.__init__", tensorboard),
+        ("wandb", "init", wandb),
+        ("mlflow", "set_tracking_uri", nothing),
+        ("datasets.arrow_dataset", "Dataset._get_cache_file_path", cache_file),
+    ]
 
 
-def _time_loading(module: ModuleType, meter: Meter) -> None:
-    """Note how long the script waits for each batch, whoever iterates the loader."""
-
-    @around(module._BaseDataLoaderIter, "__next__")
-    def following(original: Original, self: Any) -> object:
-        began = time.perf_counter()
-        try:
-            return original(self)
-        finally:
-            meter.waited += time.perf_counter() - began
-            meter.facts["loader_workers"] = self._num_workers
+def _refuse_lightning(meter: Meter, *_: object, **__: object) -> None:
+    meter.refuse(
+        "it trains with the Trainer of Lightning, which cputune does not tune: a Trainer of "
+        "transformers, a loop over an Accelerator, or one over torch alone",
+        hopeless=True,
+    )
 
 
-def _time_compiling(module: ModuleType, meter: Meter) -> None:
-    """Note how long torch.compile compiles, forward and backward; nested calls count once."""
+def _leave_compiling_out(meter: Meter, module: ModuleType) -> None:
+    """Take out of a step what torch.compile compiles in it, where the script asks for that."""
     began: list[float] = []
 
     def end(*_: object) -> None:
-        meter.compiled += time.perf_counter() - began.pop()
+        since = began.pop()
+        if not began:
+            meter.resume(since)
+            meter.forget_delays()
 
     module.on_compile_start(lambda *_: began.append(time.perf_counter()))
     module.on_compile_end(end)
 
 
-def _note_ipex(module: ModuleType, meter: Meter) -> None:
-    @around(module, "optimize")
-    def optimize(original: Original, *args: object, **kwargs: object) -> object:
-        meter.facts["ipex"] = True
-        return original(*args, **kwargs)
+def _note_ipex(meter: Meter, original: Original, *args: object, **kwargs: object) -> object:
+    meter.facts["ipex"] = True
+    return original(*args, **kwargs)
 
 
 def tell_what_is_raised(meter: Meter) -> None:

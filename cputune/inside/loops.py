@@ -1,8 +1,12 @@
-"""Hooks on training loops that scripts write themselves, over an Accelerator or torch alone.
+"""Hooks on what trains: a ``Trainer``, or a loop of the script's own.
 
-A batch is what a loader gives. A step is one of the optimizer that steps first. A script that
-cannot be measured so is ended at its first step: otherwise it would train to its end, and write its
-checkpoints to their usual place.
+Of a Trainer (transformers 4.38 to 5.x), a trial writes nothing, reports to nobody and does not end
+by itself: that is set on every ``TrainingArguments`` before its own ``__post_init__``. What a plan
+sets is in ``carry``.
+
+Of a loop over an Accelerator or over torch alone, a batch is what a loader gives, and a step is one
+of the optimizer that steps first. A script that cannot be measured so is ended at its first step:
+otherwise it would train to its end, and write its checkpoints to their usual place.
 """
 
 from __future__ import annotations
@@ -11,48 +15,70 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import Original, Patch, around
+from cputune.inside.carry import Hook, Original, nothing, put
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
-from cputune.inside.trainer_hooks import silence
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch.nn import Module
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.hooks import RemovableHandle
+    from transformers import Trainer, TrainingArguments
 
-_SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
+ENDLESS = 1_000_000
+"""Steps that a trial would train for; whoever measures ends it long before."""
+
+_OFF = (
+    "do_eval", "do_predict", "eval_on_start", "load_best_model_at_end", "logging_first_step",
+    "push_to_hub", "auto_find_batch_size",
+)  # fmt: skip
+_STRATEGIES = ("eval_strategy", "evaluation_strategy", "save_strategy", "logging_strategy")
+QUIET: Mapping[str, object] = {
+    **dict.fromkeys(_OFF, False),
+    **dict.fromkeys(_STRATEGIES, "no"),
+    "resume_from_checkpoint": None,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "max_steps": ENDLESS,
+}
+"""No evaluation, saving, logging, hub and end of training, by the arguments of every version."""
+
+_SILENT = {
+    ("transformers.trainer", "Trainer"): (
+        "save_model", "_save_checkpoint", "save_state", "save_metrics", "push_to_hub",
+        "create_model_card", "init_hf_repo", "init_git_repo",
+    ),
+    ("transformers.modeling_utils", "PreTrainedModel"): ("save_pretrained",),
+    ("accelerate.accelerator", "Accelerator"): (
+        "save", "save_state", "save_model", "init_trackers", "log",
+    ),
+}  # fmt: skip
+"""Methods that do nothing in a trial."""
 
 
-def patches(meter: Meter) -> list[tuple[str, Patch]]:
-    """What to do with the loaders, losses and optimizers of accelerate and of torch."""
-    loop = Loop(meter)
+@dataclass(frozen=True)
+class TypedArguments:
+    """What a script says in its TrainingArguments, before a trial changes them.
 
-    def prepared(module: ModuleType) -> None:
-        for cls in (module.DataLoaderShard, module.DataLoaderDispatcher):
-            _patch_loaders(cls, loop, "accelerate")
+    Attributes:
+        parsed: whether they come from the command line: every parser that makes flags of them
+            (HfArgumentParser, TRL's own) knows all their names.
+    """
 
-    return [
-        ("torch", lambda module: _keep_from_saving(module, meter)),
-        ("accelerate.accelerator", lambda module: _patch_accelerator(module, loop)),
-        ("accelerate.data_loader", prepared),
-        (
-            "torch.utils.data.dataloader",
-            lambda module: _patch_loaders(module.DataLoader, loop, "pytorch"),
-        ),
-        ("torch._tensor", lambda module: _patch_backward(module.Tensor, loop)),
-        ("torch.optim.optimizer", lambda module: _patch_optimizers(module, loop)),
-        ("torch.optim.lr_scheduler", _let_schedules_end),
-    ]
+    steps: int = 0
+    epochs: float = 0
+    parsed: bool = False
 
 
-class Loop:
-    """Which data loader a loop iterates, and which optimizer is its clock.
+class Loops:
+    """Tells the meter which batches, losses and steps there are, whatever trains.
 
     Attributes:
         prepared: the loaders that an Accelerator has prepared, each with the script's own.
@@ -67,10 +93,118 @@ class Loop:
         self._clock: int | None = None
         self._watching: RemovableHandle | None = None
 
+    def hooks(self) -> list[Hook]:
+        """What is hooked in transformers, accelerate and torch."""
+        trainer, accelerator = "transformers.trainer", "accelerate.accelerator"
+        prepared = partial(self._iterate, "accelerate")
+        return [
+            ("transformers.training_args", "TrainingArguments.__post_init__", self._post_init),
+            (trainer, "Trainer.__init__", self._trainer_init),
+            (trainer, "Trainer.train", self._train),
+            (trainer, "Trainer.create_scheduler", self._create_scheduler),
+            (trainer, "Trainer.evaluate", lambda *_, **__: _NoMetrics()),
+            ("transformers.trainer_callback", "CallbackHandler.on_step_end", self._step_end),
+            (accelerator, "Accelerator.__init__", self._accelerator_init),
+            (accelerator, "Accelerator.backward", self._accelerator_backward),
+            (accelerator, "Accelerator.prepare_data_loader", self._prepare_data_loader),
+            ("accelerate.data_loader", "DataLoaderShard.__iter__", prepared),
+            ("accelerate.data_loader", "DataLoaderDispatcher.__iter__", prepared),
+            ("torch", "save", self._save),
+            (
+                "torch.utils.data.dataloader",
+                "DataLoader.__iter__",
+                partial(self._iterate, "pytorch"),
+            ),
+            ("torch._tensor", "Tensor.backward", self._tensor_backward),
+            ("torch.optim.optimizer", "", self._watch_optimizers),
+            ("torch.optim.lr_scheduler", "OneCycleLR.step", _let_schedule_end),
+            *(
+                (module, f"{cls}.{name}", nothing)
+                for (module, cls), names in _SILENT.items()
+                for name in names
+            ),
+        ]
+
+    # A Trainer
+
+    def _post_init(self, original: Original, args: TrainingArguments) -> None:
+        if not hasattr(args, "_cputune_asked"):
+            args._cputune_asked = TypedArguments(
+                steps=args.max_steps,
+                epochs=args.num_train_epochs,
+                parsed=self.meter.flags >= {f.name for f in fields(args) if f.init},
+            )
+            _quiet(args, self.meter.output)
+        original(args)
+
+    def _trainer_init(self, original: Original, *args: object, **kwargs: object) -> None:
+        self.meter.seen.add("Trainer")
+        original(*args, **kwargs)
+
+    def _train(
+        self, original: Original, trainer: Trainer, resume: object = None, *args: object,
+        **kwargs: object,
+    ) -> None:  # fmt: skip
+        kwargs.pop("resume_from_checkpoint", None)
+        for callback in list(trainer.callback_handler.callbacks):
+            if type(callback).__name__ == "EarlyStoppingCallback":
+                trainer.remove_callback(callback)  # it requires an evaluation (on_train_begin)
+        put(trainer, "training_step", self._training_step)  # of this object: a subclass's own too
+        self._see_trainer(trainer)
+        self.meter.begin("trainer")
+        original(trainer, None, *args, **kwargs)
+        self.meter.end()
+        self.meter.leave(0)
+
+    def _training_step(
+        self, original: Original, model: Module, inputs: object, *args: object, **kwargs: object
+    ) -> object:
+        self.meter.watch(model)
+        samples = self.meter.see_batch(inputs)
+        loss = original(model, inputs, *args, **kwargs)
+        self.meter.micro_step(samples, loss)
+        return loss
+
+    def _step_end(
+        self, original: Original, handler: Any, *args: object, **kwargs: object
+    ) -> object:
+        done = original(handler, *args, **kwargs)
+        self.meter.step(mean_loss=False, optimizer=handler.optimizer)
+        return done
+
+    def _see_trainer(self, trainer: Trainer) -> None:
+        """Note what this trainer trains; other arguments may have been made since."""
+        args, facts, data = trainer.args, self.meter.facts, trainer.train_dataset
+        asked, steps = asked_by(args), _asked_steps(trainer)
+        facts["parses_arguments"] = asked.parsed
+        facts["batch"] = args.per_device_train_batch_size
+        facts["accumulation"] = args.gradient_accumulation_steps
+        facts["dataset"], facts["dataset_samples"] = type(data).__name__, samples_of(data)
+        facts["steps_to_end"] = steps or 0
+        facts.pop("epochs", None)
+        if asked.steps <= 0:
+            facts["epochs"] = asked.epochs
+        self.meter.first.facts["steps"] = steps or ENDLESS
+
+    def _create_scheduler(
+        self, original: Original, trainer: Trainer, num_training_steps: int, *args: object,
+        **kwargs: object,
+    ) -> object:  # fmt: skip
+        return original(trainer, _asked_steps(trainer) or num_training_steps, *args, **kwargs)
+
+    # A loop of the script's own
+
     def trains_by(self, framework: Framework) -> bool:
         """Whether a loop over this framework is what trains here; false beside a Trainer."""
         own = "accelerate" if "Accelerator" in self.meter.seen else "pytorch"
         return framework == own and self.meter.framework != "trainer"
+
+    def _iterate(
+        self, framework: Framework, original: Callable[..., Iterator[object]], loader: object
+    ) -> Iterator[object]:
+        if not self.trains_by(framework):
+            return original(loader)
+        return self.over(loader, framework, partial(original, loader))
 
     def over(
         self, loader: object, framework: Framework, iterate: Callable[[], Iterator[object]]
@@ -110,6 +244,21 @@ class Loop:
         if trains and self.meter.watch(model) and self._watching is not None:
             self._watching.remove()
 
+    def _tensor_backward(
+        self, original: Original, loss: object, *args: object, **kwargs: object
+    ) -> None:
+        original(loss, *args, **kwargs)
+        if self.trains_by("pytorch"):
+            self.backward(loss)
+
+    def _accelerator_backward(
+        self, original: Original, accelerator: Accelerator, loss: object, **kwargs: object
+    ) -> object:
+        done = original(accelerator, loss, **kwargs)
+        if self.trains_by("accelerate"):
+            self.backward(loss, accelerator)
+        return done
+
     def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
         """Note that a loss went backward; a batch with several losses is one batch.
 
@@ -148,12 +297,15 @@ class Loop:
         if steps is not None:
             first["steps"] = steps
 
-    def about_to_step(self) -> None:
-        """Called before an optimizer steps: what cannot be measured by now ends here."""
+    def _watch_optimizers(self, module: ModuleType) -> None:
+        module.register_optimizer_step_pre_hook(self._before_step)
+        module.register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(optimizer))
+
+    def _before_step(self, optimizer: object, args: Any, kwargs: Any) -> None:
+        """What cannot be measured by now ends here, before the optimizer steps."""
         meter = self.meter
-        if meter.framework is not None and (
-            meter.framework == "trainer" or self.trains_by(meter.framework)
-        ):
+        if meter.framework == "trainer" or (meter.framework and self.trains_by(meter.framework)):
+            meter.first.before_step(optimizer, args, kwargs)
             return
         meter.refuse_a_child()
         if "Accelerator" in meter.seen:
@@ -168,7 +320,7 @@ class Loop:
             hopeless=True,
         )
 
-    def stepped(self, optimizer: object) -> None:
+    def _stepped(self, optimizer: object) -> None:
         """Note that an optimizer has stepped; the first one that ever did is the clock."""
         if self.meter.framework == "trainer":
             return
@@ -179,71 +331,69 @@ class Loop:
                 self._watching.remove()
             self.meter.step(mean_loss=True, optimizer=optimizer)
 
-
-def _patch_accelerator(module: ModuleType, loop: Loop) -> None:
-    cls = module.Accelerator
-
-    @around(cls, "__init__")
-    def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
-        loop.meter.seen.add("Accelerator")
+    def _accelerator_init(
+        self, original: Original, accelerator: Accelerator, *args: object, **kwargs: object
+    ) -> None:
+        self.meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
         if kwargs.get("project_dir") is not None:
-            kwargs["project_dir"] = loop.meter.output
-        original(self, *args, **kwargs)
+            kwargs["project_dir"] = self.meter.output
+        original(accelerator, *args, **kwargs)
 
-    @around(cls, "backward")
-    def backward(original: Original, self: Any, loss: object, **kwargs: object) -> object:
-        done = original(self, loss, **kwargs)
-        if loop.trains_by("accelerate"):
-            loop.backward(loss, self)
-        return done
-
-    @around(cls, "prepare_data_loader")
-    def prepare_data_loader(
-        original: Original, self: object, data_loader: object, *args: object, **kwargs: object
-    ) -> object:
-        prepared = original(self, data_loader, *args, **kwargs)
-        if "Trainer" not in loop.meter.seen:
-            loop.prepared.append((prepared, data_loader))
+    def _prepare_data_loader(
+        self, original: Original, accelerator: Accelerator, loader: object, *args: object,
+        **kwargs: object,
+    ) -> object:  # fmt: skip
+        prepared = original(accelerator, loader, *args, **kwargs)
+        if "Trainer" not in self.meter.seen:
+            self.prepared.append((prepared, loader))
         return prepared
 
-    silence(cls, *_SILENT_METHODS)
-
-
-def _patch_loaders(cls: type, loop: Loop, framework: Framework) -> None:
-    @around(cls, "__iter__")
-    def iterate(original: Callable[..., Iterator[object]], self: object) -> Iterator[object]:
-        if not loop.trains_by(framework):
-            return original(self)
-        return loop.over(self, framework, lambda: original(self))
-
-
-def _patch_backward(cls: type, loop: Loop) -> None:
-    @around(cls, "backward")
-    def backward(original: Original, self: object, *args: object, **kwargs: object) -> None:
-        original(self, *args, **kwargs)
-        if loop.trains_by("pytorch"):
-            loop.backward(self)
-
-
-def _patch_optimizers(module: ModuleType, loop: Loop) -> None:
-    module.register_optimizer_step_pre_hook(lambda *_: loop.about_to_step())
-    module.register_optimizer_step_post_hook(lambda optimizer, *_: loop.stepped(optimizer))
-
-
-def _let_schedules_end(module: ModuleType) -> None:
-    """Let OneCycleLR go on after its last step, where it would raise: trials have no end."""
-
-    @around(module.OneCycleLR, "step")
-    def step(original: Original, self: LRScheduler, *args: object, **kwargs: object) -> None:
-        if self.last_epoch + 1 < self.total_steps:
-            original(self, *args, **kwargs)
-
-
-def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
-    """Save no files once training has begun: nobody needs the checkpoints of a trial."""
-
-    @around(module, "save")
-    def save(original: Original, obj: object, f: object, *args: object, **kwargs: object) -> None:
-        if meter.framework is None or not isinstance(f, (str, os.PathLike)):
+    def _save(
+        self, original: Original, obj: object, f: object, *args: object, **kwargs: object
+    ) -> None:
+        """Save no files once training has begun: nobody needs the checkpoints of a trial."""
+        if self.meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
+
+
+def asked_by(args: TrainingArguments) -> TypedArguments:
+    """What the script itself has said in these arguments."""
+    return getattr(args, "_cputune_asked", None) or TypedArguments()
+
+
+def _quiet(args: TrainingArguments, output: str) -> None:
+    """Set what this version has of ``QUIET``, and lead what is written elsewhere."""
+    for name, value in {**QUIET, "output_dir": output, "logging_dir": output}.items():
+        if hasattr(args, name):
+            setattr(args, name, value)
+    if hasattr(args, "evaluation_strategy") and hasattr(args, "eval_strategy"):
+        args.evaluation_strategy = None  # from 4.41 to 4.45 the older name is a warning
+    scheduler = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if scheduler in ("reduce_lr_on_plateau", "greedy"):
+        args.lr_scheduler_type = "constant"  # these two settings require an evaluation
+
+
+def _asked_steps(trainer: Trainer) -> int | None:
+    """The steps that the script would train for: its learning rates depend on them."""
+    asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
+    if asked.steps > 0 or samples is None:
+        return asked.steps if asked.steps > 0 else None
+    args = trainer.args
+    each = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return max(1, math.ceil(float(samples / each * asked.epochs)))
+
+
+class _NoMetrics(dict[str, float]):
+    """The metrics of an evaluation that was not made: any of them is 0."""
+
+    def __missing__(self, key: str) -> float:
+        return 0.0
+
+
+def _let_schedule_end(
+    original: Original, schedule: LRScheduler, *args: object, **kwargs: object
+) -> None:
+    """Let OneCycleLR go on after its last step, where it would raise: trials have no end."""
+    if schedule.last_epoch + 1 < schedule.total_steps:
+        original(schedule, *args, **kwargs)

@@ -105,7 +105,6 @@ class RankState(TypedDict, total=False):
     batch: int
     accumulation: int
     parses_arguments: bool
-    learning_rate: float
     optimizer: dict[str, Any]
     mapped_blocks: int | None
     huge_pages_bytes: int | None
@@ -157,9 +156,9 @@ class StepMessage(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
     ``delayed`` is how many seconds its most delayed thread waited for a CPU because of other
-    processes. ``waited`` is how long the script waited for a batch, ``compiled`` how long
-    torch.compile compiled. ``size`` is how many numbers its batches held when they were trained on,
-    in all their tensors. ``trained`` is there in the first steps.
+    processes. ``waited`` is how long the script waited for a batch. ``size`` is how many numbers
+    its batches held when they were trained on, in all their tensors. ``trained`` is there in the
+    first steps.
     """
 
     event: Literal["step"]
@@ -169,7 +168,6 @@ class StepMessage(TypedDict):
     loss: float | None
     delayed: float
     waited: float
-    compiled: float
     size: int
     trained: Trained | None
 

@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, padding, state
+from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
+from cputune.inside.carry import Hook, Original, counted, tensors_of
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
@@ -36,7 +37,6 @@ class Meter:
         facts: what the hooks learn of the script for the state of this rank.
         scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
         waited: seconds of this step in which the script waited for a batch.
-        compiled: seconds of this step in which torch.compile compiled.
         shortened: what a batch is cut to where the script's own hooks see it before.
     """
 
@@ -52,7 +52,6 @@ class Meter:
         self.steps = 0
         self.backwards = 0
         self.waited = 0.0
-        self.compiled = 0.0
         self.shortened: Callable[[Any], object] = lambda batch: batch
         self._batch: object = None
         self._samples = self._size = 0
@@ -65,6 +64,22 @@ class Meter:
         self._pid = os.getpid()
         self._is_child = CHILD_VARIABLE in os.environ
         self._look: StepProfiler | None = None
+
+    def hooks(self) -> list[Hook]:
+        """What is hooked in torch, whatever trains with it."""
+        batches = "torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__"
+        return [(*batches, self._next_batch), *self.first.hooks()]
+
+    def _next_batch(self, original: Original, iterator: Any) -> object:
+        """Note how long the script waits for each batch, whoever iterates the loader."""
+        began = time.perf_counter()
+        try:
+            batch = original(iterator)
+        finally:
+            self.waited += time.perf_counter() - began
+            self.facts["loader_workers"] = iterator._num_workers
+        self.first.fetched(iterator)
+        return batch
 
     def begin(self, framework: Framework) -> None:
         """Start the clock, as training starts; before the first step it may be started again."""
@@ -85,9 +100,7 @@ class Meter:
         if self.steps == 0:
             if (length := length_in(batch)) is not None:
                 self.facts["sequence_length"] = length
-            self._tokens = [
-                a + b for a, b in zip(self._tokens, padding.counted(batch), strict=True)
-            ]
+            self._tokens = [a + b for a, b in zip(self._tokens, counted(batch), strict=True)]
         self.first.batch(batch)
         self._batch = batch
         return samples_in(batch)
@@ -109,6 +122,11 @@ class Meter:
     def resume(self, since: float) -> None:
         """Take the time since ``began`` out of the step: what happened is no part of training."""
         self._paused += time.perf_counter() - since
+
+    def forget_delays(self) -> None:
+        """Whatever delayed this step so far is no part of training either."""
+        if self._delay is not None:
+            self._delay.lap()
 
     def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
         """Report a step of the optimizer. ``mean_loss``: average its batches' losses, else add."""
@@ -132,7 +150,7 @@ class Meter:
                 {
                     "event": "state",
                     **state.read(),
-                    "dtype": self._dtype.detach(keep=self.compiled > 0),
+                    "dtype": self._dtype.detach(),
                     "framework": self.framework,
                     "samples": self._samples,
                     **self.facts,
@@ -147,7 +165,6 @@ class Meter:
                 "loss": loss,
                 "delayed": delayed,
                 "waited": self.waited,
-                "compiled": self.compiled,
                 "size": self._size,
                 "trained": self.first.step(optimizer),
             }
@@ -165,9 +182,8 @@ class Meter:
         self._start_lap()
 
     def _start_lap(self) -> None:
-        self._paused = self.waited = self.compiled = 0.0
-        if self._delay is not None:
-            self._delay.lap()
+        self._paused = self.waited = 0.0
+        self.forget_delays()
         self._mark = time.perf_counter()
 
     def see_loader(self, loader: object) -> None:
@@ -216,29 +232,14 @@ class Meter:
 
 
 def samples_in(batch: object) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 0
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(parts, (str, bytes)) or not hasattr(parts, "__iter__"):
-        return 0
-    for part in parts:
-        count = samples_in(part)
-        if count:
-            return count
-    return 0
+    """How many samples a batch holds: the first dimension of its first tensor that has one."""
+    counts = (int(one.shape[0]) for one in tensors_of(batch) if len(one.shape))
+    return next(filter(None, counts), 0)
 
 
 def size_of(batch: object) -> int:
     """How many numbers a batch holds, in all its tensors."""
-    count = getattr(batch, "numel", None)
-    if count is not None:
-        return int(count())
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(parts, (list, tuple)) or parts is not batch:
-        return sum(map(size_of, parts))  # type: ignore[call-overload]
-    return 0
+    return sum(int(one.numel()) for one in tensors_of(batch) if hasattr(one, "numel"))
 
 
 def length_in(batch: object) -> int | None:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 from cputune.inside import SHOW_VARIABLE
+from cputune.inside.carry import the_carrier
 from cputune.inside.messages import RankState
 
 if TYPE_CHECKING:
@@ -80,12 +81,9 @@ def read() -> RankState:
     }
     if torch is not None:
         state["products_rounded"] = products_rounded(torch)
-    masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
-    state["dropout"] = "bytes" if masks is not None and masks.drawn else "torch"
-    padding = sys.modules.get("cputune_padding")
-    if padding is not None:
-        state.update(padding.CUTTER.said())
-        state.update(padding.ORDER.said())
+    carrier = the_carrier()
+    state["dropout"] = "torch"
+    state.update({} if carrier is None else carrier.said())  # type: ignore[typeddict-item]
     if state["allocator"] == "default":
         state["mapped_blocks"] = mapped_blocks()
         state["huge_pages_bytes"] = huge_pages_bytes()
@@ -178,13 +176,9 @@ class DtypeProbe:
             self._hook = None if module is None else module.register_forward_hook(self._seen)
         return self._hook is not None
 
-    def detach(self, *, keep: bool = False) -> str | None:
-        """Remove the hook; the dtype ("float32", "bfloat16"), or None if the hook saw none.
-
-        ``keep``: leave the hook in place, because it is part of what was compiled: without it
-        everything would be compiled again.
-        """
-        if self._hook is not None and not keep:
+    def detach(self) -> str | None:
+        """Remove the hook; the dtype ("float32", "bfloat16"), or None if the hook saw none."""
+        if self._hook is not None:
             self._hook.remove()
         return self.dtype
 

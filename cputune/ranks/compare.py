@@ -199,7 +199,7 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "mapped",
 } | {
     "rank", "local_rank", "preload", "framework", "parses_arguments", "batch", "samples",
-    "learning_rate", "dataset", "padding_share", "columns_left", "products_rounded", "python",
+    "dataset", "padding_share", "columns_left", "products_rounded", "python",
     "pid", "peak_bytes",
 }  # fmt: skip
 """The keys of a rank's state that a result keeps: those that show a knob, without long lists of

@@ -469,7 +469,6 @@ def of_rank(message: StepMessage) -> Step:
         samples=int(message["samples"]),
         loss=None if loss is None else float(loss),
         delayed_seconds=float(message.get("delayed") or 0.0),
-        compile_seconds=float(message.get("compiled") or 0.0),
         size=int(message.get("size") or 0),
     )
 
@@ -483,6 +482,5 @@ def _whole(steps: Iterable[Step]) -> Step:
         samples=sum(step.samples for step in ranks),
         loss=sum(losses) / len(losses) if losses else None,
         delayed_seconds=max(step.delayed_seconds for step in ranks),
-        compile_seconds=max(step.compile_seconds for step in ranks),
         size=max(step.size for step in ranks),
     )

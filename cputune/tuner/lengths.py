@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import fmean, variance
 
-from cputune.inside.padding import AT_ONCE
+from cputune.inside.carry import AT_ONCE
 
 SizedStep = tuple[float, int]
 """Log seconds per sample of a step, and its size (``Step.size``)."""

@@ -148,11 +148,11 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     diverged = divergence(run.losses, rules.reference)
     if diverged is not None:
         raise Diverged(diverged)
-    delayed = step.delayed and not (rules.delays_itself or step.compiled)
+    delayed = step.delayed and not rules.delays_itself
     run.delayed += delayed
     run.trace.append((seconds, delayed))
     rules.on_step(index, step, delayed)
-    if step.compiled or (delayed and not rules.believe_delayed):
+    if delayed and not rules.believe_delayed:
         return
     run.counted.append((math.log(seconds / samples), step.size))
     run.logs = levelled(run.counted, run.sizes)

@@ -145,7 +145,7 @@ def over_hosts(
             engine.end(launch)
 
 
-COMPANIONS = re.compile(r"(rank|carry|train|in_torch|padding)\.py|.*\.(json|yaml)|hosts\..*")
+COMPANIONS = re.compile(r"(rank|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
 
 
 def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:

@@ -15,9 +15,7 @@ import pytest
 import torch
 import transformers
 
-from cputune.inside.messages import Speaker
-from cputune.inside.meter import Meter
-from cputune.inside.padding import (
+from cputune.inside.carry import (
     COMPILED,
     IGNORED,
     NO_MASK,
@@ -31,8 +29,12 @@ from cputune.inside.padding import (
     cut,
     difference,
     lengths,
+    nothing,
+    put,
     token_lengths,
 )
+from cputune.inside.messages import Speaker
+from cputune.inside.meter import Meter
 
 SIZES = {
     "vocab_size": 50,
@@ -77,8 +79,7 @@ def why_not(model: Any, batch: Mapping[str, Any]) -> str | None:
 
 
 def answered(model: Any, batch: Mapping[str, Any]) -> Cutter:
-    cutter = Cutter()
-    cutter.cuts = True
+    cutter = Cutter(True, nothing)
     cutter.ask(model, batch, run)
     return cutter
 
@@ -270,11 +271,11 @@ class TestWhenItIsAsked:
             assert answered(SimpleNamespace(**{name: bert()}), batch).why == COMPILED
 
     def test_a_trainer_of_trl_is_not_where_it_has_padded_too_much(self) -> None:
-        cutter = Cutter()
-        cutter._together = True  # its batches are as long as their longest sample, by default
-        cutter.ask(None, batch_of(3, LENGTH), run)
+        cutter = Cutter(False, nothing)
+        # its batches are as long as their longest sample, by default
+        cutter.ask(None, batch_of(3, LENGTH), run, together=True)
         assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
-        cutter.ask(None, batch_of(3, 9), run)
+        cutter.ask(None, batch_of(3, 9), run, together=True)
         assert (cutter.allowed, cutter.why) == (False, TOGETHER)
 
     def test_a_rank_shows_what_is_done(self) -> None:
@@ -284,7 +285,7 @@ class TestWhenItIsAsked:
         cutter.cuts = False
         assert cutter.said() == {"padding": "may be cut"}
         assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, LENGTH)
-        assert Cutter().said() == {"padding_unknown": NO_TAIL}
+        assert Cutter(False, nothing).said() == {"padding_unknown": NO_TAIL}
         assert answered(None, {}).said() == {"padding": f"full, for {NO_MASK}"}
 
 
@@ -316,14 +317,14 @@ class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Cutter:
     """A cutter in torch and transformers of this process, until the test ends."""
-    cutter = Cutter()
+    cutter = Cutter(True, nothing)
     trainer = sys.modules["transformers"].Trainer
     monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
     monkeypatch.setattr(trainer, "training_step", trainer.training_step)
     loaders = torch.utils.data.dataloader._BaseDataLoaderIter
     monkeypatch.setattr(loaders, "__next__", loaders.__next__)
-    for name, patch in cutter.patches("cut", lambda text: None):
-        patch(sys.modules[name])
+    for module, what, called in cutter.hooks():
+        put(sys.modules[module], what, called)
     return cutter
 
 
@@ -415,10 +416,10 @@ class TestSamplesOfLikeLength:
     def test_a_trainer_takes_its_samples_so(
         self, own: Any, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:
-        trainer, order, told = transformers.Trainer, Order(), []
+        trainer, told = transformers.Trainer, []
+        order = Order(told.append)
         monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: own)
-        for name, patch in order.patches(told.append):
-            patch(sys.modules[name])
+        put(trainer, "_get_train_sampler", order.sampler)
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path), per_device_train_batch_size=4, use_cpu=True,
             report_to="none",

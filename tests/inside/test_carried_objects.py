@@ -35,9 +35,9 @@ class Carried:
         """A module of this name with these members, after it was loaded."""
         loaded = ModuleType(module)
         vars(loaded).update(members, __file__="/libraries/accelerate/accelerator.py")
-        for name, patch in self.carrier.patches():
+        for name, what, called in self.carrier.hooks():
             if name == module:
-                patch(loaded)
+                carry.put(loaded, what, called)
         return loaded
 
     def arguments(self) -> Callable[..., Any]:
@@ -270,21 +270,21 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("force", "modules"),
+    ("force", "hooks"),
     [
         ({}, 0),
         ({"torch": {"dropout": "bytes"}}, 1),
-        ({"world_size": 1}, 3),
-        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 4),
-        ({"world_size": 2}, 5),
-        ({"world_size": 2, "batch_per_rank": 4}, 3),
-        ({"world_size": 2, "typed_ranks": 2}, 3),
-        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 4),
-        ({"world_size": 2, "by_flags": True}, 4),
+        ({"world_size": 1}, 7),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 8),
+        ({"world_size": 2}, 9),
+        ({"world_size": 2, "batch_per_rank": 4}, 7),
+        ({"world_size": 2, "typed_ranks": 2}, 7),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 8),
+        ({"world_size": 2, "by_flags": True}, 5),
     ],
 )
-def test_no_more_is_watched_than_the_plan_needs(force: dict[str, Any], modules: int) -> None:
-    assert len(Carried(**force).carrier.patches()) == modules
+def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
+    assert len(Carried(**force).carrier.hooks()) == hooks
 
 
 def test_fp16_is_a_word_of_accelerate_too() -> None:
@@ -295,22 +295,6 @@ def test_a_plan_that_says_nothing_is_empty() -> None:
     assert Force().to_json() == "{}"
 
 
-def test_what_is_set_in_torch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_torch = SimpleNamespace(set_in=lambda module, settings: [f"{module} {settings}", "more"])
-    monkeypatch.setitem(sys.modules, "cputune_in_torch", in_torch)  # type: ignore[arg-type]
-    way = Carried(torch={"dropout": "bytes"})
-    ((name, patch),) = way.carrier.patches()
-    patch("it")  # type: ignore[arg-type]
-    assert (name, way.said) == ("torch", ["set for the plan: it {'dropout': 'bytes'}; more"])
-
-
-def test_a_file_that_lies_beside_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cputune_in_torch", None)  # type: ignore[arg-type]
-    loaded = carry.beside("in_torch")
-    assert (loaded.__name__, callable(loaded.set_in)) == ("cputune_in_torch", True)
-    assert carry.beside("in_torch") is loaded
-
-
 def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,7 +302,7 @@ def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing
     monkeypatch.setattr(sys, "meta_path", list(others))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     patched: list[ModuleType] = []
-    carry.watch([("colorsys", patched.append)])
+    carry.set_hooks([("colorsys", "", patched.append)])
     assert sys.meta_path[1:] == others
     assert patched == [importlib.import_module("colorsys")]
 

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cputune.inside.first_steps import _DROPOUTS, FirstSteps
+from cputune.inside.carry import put
+from cputune.inside.first_steps import DROPOUTS, FirstSteps
 
 
 def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise(
@@ -19,13 +20,15 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
         trains.append(training)
 
     functional = ModuleType("torch.nn.functional")
-    for name in (*_DROPOUTS, "scaled_dot_product_attention"):
+    for name in (*DROPOUTS, "scaled_dot_product_attention"):
         setattr(functional, name, dropout)
     first = FirstSteps()
-    dict(first.patches())["torch.nn.functional"](functional)
+    for module, what, called in first.hooks():
+        if module == functional.__name__:
+            put(functional, what, called)
     functional.dropout(0, 0.1, True)
-    bytes_drawn = SimpleNamespace(MASKS=SimpleNamespace(drawing=True))
-    monkeypatch.setitem(sys.modules, "cputune_in_torch", bytes_drawn)
+    bytes_drawn = SimpleNamespace(carrier=SimpleNamespace(masks=True, order=None))
+    monkeypatch.setitem(sys.modules, "cputune_carrier", bytes_drawn)
     functional.dropout(0, 0.1, True)
     assert trains == [False, True], "verify looks for those masks in the ranks"
     told = first.step(SimpleNamespace(param_groups=[], state={}, defaults={}))

@@ -53,11 +53,11 @@ def test_an_accelerator_is_told_the_precision_of_the_arguments(
 
 TWO_WATCHERS = """
 import sys
-from cputune.inside.carry import watch
+from cputune.inside.carry import set_hooks
 loaded = []
-watch([("colorsys", lambda module: loaded.append("first"))])
-watch([("colorsys", lambda module: loaded.append("second"))])
-watch([("sys", lambda module: loaded.append("now"))])
+set_hooks([("colorsys", "", lambda module: loaded.append("first"))])
+set_hooks([("colorsys", "", lambda module: loaded.append("second"))])
+set_hooks([("sys", "", lambda module: loaded.append("now"))])
 import colorsys
 print(loaded)
 """

@@ -81,8 +81,7 @@ def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
     command, _ = training_command(job, way)
     names = {file.name for file in companions(job, command, way)}
-    assert "padding.py" in names
-    assert "in_torch.py" not in names
+    assert "carry.py" in names
 
 
 @pytest.mark.parametrize(

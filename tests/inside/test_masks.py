@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from cputune.inside.in_torch import SAID
-
 pytestmark = pytest.mark.torch
 
 Told = Callable[[str], list[Any]]
@@ -26,7 +24,7 @@ SERVE = """
 import json, os, sys
 import torch
 import torch.nn.functional as F
-from cputune.inside.in_torch import MASKS, set_in
+from cputune.inside.carry import Masks
 def say(*values):
     print(json.dumps(values))
 for line in sys.stdin:
@@ -34,7 +32,7 @@ for line in sys.stdin:
     if child:
         os.waitpid(child, 0)
         continue
-    set_in(torch, {"dropout": "bytes"})
+    masks = Masks(torch)
     torch.manual_seed(7)
     try:
         exec(json.loads(line))
@@ -114,7 +112,7 @@ say(sorted(set(y.flatten().tolist())), torch.equal(x.grad, y))
         """
 x = torch.ones(100)
 layers = [torch.nn.Dropout(0.5).eval(), torch.nn.Dropout(0.0)]
-say(*[bool((layer(x) == 1).all()) for layer in layers], MASKS.drawn)
+say(*[bool((layer(x) == 1).all()) for layer in layers], masks.drawn)
 """,
         [True, True, 0],
     ),
@@ -122,7 +120,7 @@ say(*[bool((layer(x) == 1).all()) for layer in layers], MASKS.drawn)
         """
 q = torch.randn(2, 4, 64, 32, requires_grad=True)
 F.scaled_dot_product_attention(q, q, q, dropout_p=0.1).sum().backward()
-say(MASKS.drawn, bool(q.grad.isfinite().all()))
+say(masks.drawn, bool(q.grad.isfinite().all()))
 """,
         [1, True],
     ),
@@ -168,7 +166,3 @@ except RuntimeError as error:
 @pytest.mark.parametrize(("code", "says"), SAYS.values(), ids=SAYS)
 def test_a_mask_of_bytes_is_a_mask(told: Told, code: str, says: list[object]) -> None:
     assert told(code) == says
-
-
-def test_every_setting_is_said_in_words() -> None:
-    assert {name for name, _ in SAID} == {"dropout"}

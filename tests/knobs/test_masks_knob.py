@@ -117,8 +117,8 @@ class TestTheWayIntoAScript:
 
     def test_a_launch_brings_the_file_that_it_needs(self) -> None:
         names = {file.name for file in launch(MASKS).companions}
-        assert {"carry.py", "in_torch.py", "train.py"} <= names
-        assert "in_torch.py" not in {file.name for file in launch(PLAN).companions}
+        assert {"carry.py", "train.py"} <= names
+        assert "carry.py" not in {file.name for file in launch(PLAN).companions}
 
     @pytest.mark.torch
     @pytest.mark.matrix
@@ -169,7 +169,7 @@ class TestTheWayIntoAScript:
         (tmp_path / "masks.py").write_text(
             "import torch, sys\n"
             "torch.nn.functional.dropout(torch.ones(9), 0.5)\n"
-            "print(sys.modules['cputune_in_torch'].MASKS.drawn)\n"
+            "print(sys.modules['cputune_carrier'].carrier.masks.drawn)\n"
         )
         plan = json.dumps({"torch": {"dropout": "bytes"}})
         done = ran([sys.executable, "carry.py", plan, "masks.py"], cwd=tmp_path)
