@@ -38,9 +38,8 @@ from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.gains import Contender, fastest_of
-from cputune.tuner.living import LivingTrial, LivingTrials
-from cputune.tuner.measuring import Findings, Measuring, Timer
+from cputune.tuner.gains import fastest_of
+from cputune.tuner.measuring import Findings, LivingTrial, LivingTrials, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -246,12 +245,12 @@ def ask(
         timer=Timer(clock=clock, most_seconds=most_seconds, started=clock()),
         on_event=lambda event: None,
     )
-    baseline = Contender(role="baseline", plan=plan)
-    others = [Contender(role="candidate", plan=replace(plan)) for _ in range(rivals)]
-    measuring.living = OfTrials(runner, [one.plan for one in (baseline, *others)])
+    others = [replace(plan) for _ in range(rivals)]
+    measuring.living = OfTrials(runner, [plan, *others])
     began = clock()
-    Confirmation(measuring, baseline, others).side_by_side(runner)
-    found = fastest_of(baseline, others, measuring.race.noise.deviation)
+    compared = Confirmation(measuring, plan, others)
+    compared.side_by_side(runner)
+    found = fastest_of(compared.baseline, compared.rivals, measuring.race.noise.deviation)
     if found is None:
         return None
     _, best = found
@@ -264,7 +263,7 @@ def ask(
         in_turns=sum(
             sum(turn.step_seconds) for run in measuring.findings.confirm_runs for turn in run.taken
         ),
-        settles=bool(measuring.findings.unsettled),
+        settles=any("still got" in note for note in measuring.findings.notes),
     )
 
 

@@ -80,10 +80,22 @@ class NoValidTrialError(CputuneError):
 
 
 class NotMeasurableError(NoValidTrialError):
-    """Others computed on this machine all the time: no number is true, so none is said."""
+    """Others computed on this machine all the time: no number is true, so none is said.
+
+    Attributes:
+        result: what was found, a ``Result``; None where no trial gave a number.
+    """
+
+    result: object = None
 
 
 class Interrupted(CputuneError):  # noqa: N818 - it is no error of anybody's
-    """Stopped by Ctrl-C or a signal; what was measured is kept."""
+    """Stopped by Ctrl-C or a signal; what was measured is kept.
+
+    Attributes:
+        result: what was found, a ``Result``; None where no trial gave a number.
+    """
+
+    result: object = None
 
     exit_code = 130

@@ -109,7 +109,9 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             held.enter_context(study_lock(Path(asked.study)))
         if runner is None and not asked.share_machine:
             held.enter_context(measuring_lock(wait_for, until=until))
-        neighbours = _who_computes_here() if runner is None and hosts is None else _nobody
+        # Nobody is looked for beside a runner that simulates, and on other hosts, whose ranks say
+        # what delays them.
+        neighbours = _who_computes_here() if runner is None and hosts is None else tuple
         busy = () if asked.share_machine else neighbours()
         if busy:
             said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
@@ -126,11 +128,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             limited=runner is None,
         )
         return study.run()
-
-
-def _nobody() -> tuple[str, ...]:
-    """Beside a runner that simulates, and on other hosts, whose ranks say what delays them."""
-    return ()
 
 
 def _who_computes_here() -> Callable[[], tuple[str, ...]]:

@@ -185,9 +185,6 @@ def _measured(trial: Trial) -> Measured:
 
 def _notes(findings: Findings) -> list[str]:
     notes = []
-    if findings.cut_off is not None:
-        cut = findings.cut_off
-        notes.append(f"Trial {cut.number} ({cut.plan.describe()}) was cut short {cut.when}.")
     if findings.baseline is not None and _fell(findings.baseline):
         notes.append(
             f"The launch of today failed when it was run afresh ({findings.baseline.out}); nothing "
@@ -217,7 +214,7 @@ def _nothing_valid(findings: Findings) -> NoValidTrialError:
     failed = [t for t in findings.trials if t.state == FAILED]
     if not failed and findings.cut_off is not None:
         return NoValidTrialError(
-            f"{TIME_UP} before today's launch had a speed to compare with: {findings.cut_off.when}",
+            f"{TIME_UP} before today's launch had a speed to compare with: {findings.cut_off}",
             hint="give it more: --max-time 10m",
         )
     if not failed:

@@ -24,25 +24,27 @@ be used; otherwise the confirmation ends soon once an answer is unlikely.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
+from itertools import count
+from statistics import median
+from typing import Any
 
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, ConfirmRun, Trial
+from cputune.result import COMPLETED, FAILED, ConfirmRun, Profile, Trial, Turn
 from cputune.steps import (
     Contended,
     HostLost,
+    Living,
     LivingRunner,
+    NoMeasurement,
     ProfilingLiving,
     PunctualRunner,
     Runner,
-)
-from cputune.tuner.blocks import (
-    Started,
-    TooShort,
-    all_started,
-    take_turns,
+    TimeUp,
+    TrialError,
 )
 from cputune.tuner.changes import Change, changes, worths
 from cputune.tuner.events import ConfirmStarted, Said
@@ -57,11 +59,45 @@ from cputune.tuner.gains import (
     level_rounds,
     throughput_of,
 )
-from cputune.tuner.living import most_living
-from cputune.tuner.measuring import Findings, Measuring, first_line
-from cputune.tuner.profiling import profile_of_living
-from cputune.tuner.race import LEAST_KEPT, Verdict
+from cputune.tuner.measuring import Findings, LivingTrial, Measuring, first_line, most_living
+from cputune.tuner.race import LEAST_KEPT, Race, Verdict
+from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
 from cputune.tuner.space import SearchSpace
+
+TURN_SECONDS = 0.6
+"""About how long the steps of a turn last that count: much less than it takes the machine to change
+its speed, much more than it takes to stop one plan and let the next go on."""
+
+MOST_COUNTED = 8
+TWICE_SECONDS = 1.0
+"""A turn counts at least two steps where a step is shorter than this and the first step after a
+pause does not count.
+
+Where the first step counts too, one is enough. The machine is much the same half a second later and
+another one three seconds later, so rounds of one step tell 1.7 times as much in the same time as
+rounds of three.
+"""
+
+LONG_STEP_SECONDS = 3.0
+LONE_STEP_SECONDS = 0.4
+"""Where a step takes longer than this, the first one after a pause counts too; the second number is
+for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
+longer. A lone rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns of
+18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds, which
+its rivals need too."""
+
+MOST_WARMUP = 12
+AWAKE_STEPS = 2
+"""The most warm-up steps of new processes; and those of processes that were warm and have stood
+still since: one that is slow after the pause, and another one."""
+
+
+MOST_ROUNDS = 50
+"""The most rounds of a block, those included in which other processes delayed a step."""
+
+GIVEN_UP = 12
+"""After so many rounds the block ends if other processes delayed nearly all of them."""
+
 
 LEAST_ROUNDS, LEAST_LATER = 6, 3
 """The fewest rounds of the first block, and of each later one. Rounds in which other processes
@@ -99,19 +135,167 @@ CLEARLY = 0.1
 further turns."""
 
 
+LEAST_ALIVE = 2
+LEAST_LEVEL = 2
+"""The fewest steps after the warm-up for a trial that was cut short to be measured again."""
+MOST_RIVALS = 4
+"""How many rivals the first block compares. With three, the worst twentieth of the choices reached
+0.90 of the optimum on a machine that wanders by 10 %; now they reach 0.95."""
+DEAR_START_SECONDS = 30.0
+"""Where a start takes longer than this, no plan is started to learn what each change is worth: that
+would cost more than all turns of a block."""
+NEAR = 0.1
+"""How far (log) a plan may lie behind the best trial and still be the fastest: the machine may have
+wandered by as much between their trials."""
+
+PROFILE_STEPS = 6
+"""About how many steps the profile of the best plan takes."""
+
+Belief = Mapping[Plan, tuple[float, float]]
+"""For each plan, mean and standard deviation of the log of its time per sample."""
+
 Way = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
 
 
-class Confirmation:
-    """Compares the contenders, and knows which rival leads."""
+class TooShort(Exception):  # noqa: N818
+    """A script trains to its end before its warm-up and one turn are over."""
+
+
+class Started:
+    """The processes of a contender in one block, and what was read of them.
+
+    ``turns`` counts the turns, ``delayed`` those that other processes delayed. ``counted`` holds
+    each remaining turn as its median log of seconds per sample. ``taken`` are the steps of each
+    turn.
+    """
 
     def __init__(
-        self, measuring: Measuring, baseline: Contender, rivals: Sequence[Contender]
+        self,
+        contender: Contender,
+        begin: Callable[[], Living],
+        rules: Rules,
+        kept: LivingTrial | None = None,
     ) -> None:
+        """``begin`` starts its processes, again too where a script has trained to its end.
+
+        ``kept`` are the processes of its trial, which are warm already.
+        """
+        self.contender, self.rules, self.run = contender, rules, Run()
+        self.turns = self.delayed = 0
+        self.counted: list[float] = []
+        self.taken: list[Turn] = []
+        self._begin = begin
+        self._is_warm = kept is not None
+        self._steps_before = self._turns_of_this_life = self._warmup = 0
+        self._step_seconds = TWICE_SECONDS
+        if kept is None:
+            self.living = begin()
+        else:
+            self.living, read = kept.living, kept.run
+            self._turns_of_this_life, self._steps_before = 1, read.steps
+            self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
+
+    @property
+    def age(self) -> int:
+        """How many steps its processes have taken."""
+        return self._steps_before + self.run.steps
+
+    def close(self) -> None:
+        """End its processes."""
+        self.living.close()
+
+    @property
+    def is_in(self) -> bool:
+        """Whether the contender is still being compared."""
+        return self.contender.out is None
+
+    def warm_up(self, race: Race) -> None:
+        """Take the first steps, until they are level. Raises TooShort."""
+        usual = race.warmup + 2
+        self._read(AWAKE_STEPS if self._is_warm else usual)
+        while self.is_in and self.run.steps < MOST_WARMUP:
+            if self.run.logs and race.estimate(self.run.logs).level:
+                break
+            self._read(2)
+        self._warmup = max(usual, self.run.steps)
+
+    def turn(self, place: int) -> float | None:
+        """Take one turn, the one at this place of all in the block; its log seconds per sample.
+
+        None where other processes delayed the turn, it failed, or the script came to its end.
+        Raises TooShort.
+        """
+        lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
+        skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
+        taken = self._read(skipped + counted)[skipped:]
+        trace = self.run.trace[begun:]
+        self.taken.append(turn_of(place, trace))
+        if not self.is_in:
+            return None
+        self._turns_of_this_life += bool(taken)
+        self.turns += 1
+        late = sum(delayed for _, delayed in trace[skipped : skipped + len(taken)])
+        self.delayed += 2 * late >= counted
+        steps = [step for step in taken if step is not None]
+        if 2 * len(steps) <= counted:
+            return None
+        self.contender.steps[len(self.contender.logs)] = steps
+        self.counted.append(median([log for log, _ in steps]))
+        return self.counted[-1]
+
+    def _read(self, steps: int) -> list[SizedStep | None]:
+        """Read so many steps; None for one that does not count. The contender is out on failure."""
+        taken: list[SizedStep | None] = []
+        try:
+            for step in self.living.turn(steps):
+                before = len(self.run.counted)
+                take(self.run, step, self.rules)
+                counts = len(self.run.counted) > before
+                if counts:
+                    self._step_seconds = step.seconds
+                taken.append(self.run.counted[-1] if counts else None)
+        except NoMeasurement as end:
+            self._begin_again(end)
+        except TrialError as failure:
+            self.run.failure = failure
+            self.contender.out = f"{failure.kind}: {failure}"
+            self.living.close()
+        self.contender.sizes = max(self.contender.sizes, list(self.run.sizes), key=len)
+        return taken
+
+    def _begin_again(self, end: NoMeasurement) -> None:
+        if not self._turns_of_this_life:
+            raise TooShort(str(end)) from end
+        self.living.close()
+        self.living = self._begin()
+        self._turns_of_this_life, self._steps_before = 0, -self.run.steps
+        self.run.sizes.clear()
+        self._read(self._warmup)
+
+
+def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
+    """How many steps of a turn do not count, and how many do, where a step takes so long.
+
+    ``lone`` is a plan of one rank.
+    """
+    skipped = int(step_seconds < (LONE_STEP_SECONDS if lone else LONG_STEP_SECONDS))
+    least = 2 if skipped and step_seconds < TWICE_SECONDS else 1
+    return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+
+
+def seconds_of(started: Sequence[Started]) -> float:
+    """The seconds that all steps of these contenders have taken so far."""
+    return sum(one.run.step_seconds for one in started)
+
+
+class Confirmation:
+    """Compares the baseline with its rivals, and knows which of these leads."""
+
+    def __init__(self, measuring: Measuring, baseline: Plan, rivals: Sequence[Plan]) -> None:
         self._measuring = measuring
-        self.baseline = baseline
-        self.rivals = list(rivals)
+        self.baseline = Contender(role="baseline", plan=baseline)
+        self.rivals = [Contender(role="candidate", plan=plan) for plan in rivals]
         self._between: tuple[Contender, ...] = ()
         self._begun = measuring.timer.used_seconds
 
@@ -127,16 +311,58 @@ class Confirmation:
     ) -> None:
         """Measure rounds until the gain of the leader is sure or the time is up.
 
-        Afterwards the findings hold what each change on the way to the leader is worth, and where
-        the time of the best plan goes. ``fresh`` is the runner that starts the processes of the
-        later blocks, where that is another one. Raises TooShort where a script trains to its end
-        before its first turn is over.
+        The first block has the baseline and all rivals, the later ones the baseline and the leader;
+        the second one also has the plans between them. Afterwards the findings hold what each
+        change on the way to the leader is worth, and where the time of the best plan goes.
+        ``fresh`` is the runner that starts the processes of the later blocks, where that is another
+        one. Raises TooShort where a script trains to its end before its first turn is over.
         """
-        for one in (runner, fresh or runner):
+        fresh = fresh or runner
+        for one in (runner, fresh):
             if isinstance(one, PunctualRunner):
                 one.keep_to(partial(self._measuring.timer.left, 1.0))
-        self.tell_apart(runner)
-        self.confirm_leader(runner, fresh or runner, way)
+        if not self.is_over:
+            self._block(runner, 0, (self.baseline, *self.rivals))
+        leads = self._leader()
+        if self.is_over or leads is None:
+            return
+        leader, gain = leads
+        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 3) else ()
+        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in found[:-1])
+        for between in self._between:
+            for _ in self.baseline.logs:
+                between.add(0)  # they had no part in the first block
+        for block in range(1, MOST_BLOCKS):
+            if self.is_over or self._is_answered(leader, block):
+                break
+            racing = (self.baseline, leader, *(self._between if block == 1 else ()))
+            self._block(fresh if block % 2 else runner, block, racing, leader)
+            if leader.out is None:  # the choice is made; what follows is no new one
+                for rival in self.rivals:
+                    if rival is not leader and rival.out is None:
+                        rival.out = SLOWER
+        self._say_what_it_is_worth(leader, found)
+
+    def _say_what_it_is_worth(self, leader: Contender, way: Sequence[Change]) -> None:
+        findings, whole = self._measuring.findings, self._gain(leader)
+        if whole is not None and whole.settles:
+            findings.notes.append(
+                f"{leader.plan.describe()} still got faster or slower when it was last measured: "
+                "in a long run its speed may be another."
+            )
+        if not way or leader.out is not None or whole is None:
+            return
+        each = worths(way, (self.baseline, *self._between, leader), self._noise)
+        product = math.fsum(math.log(one.speedup.ratio) for one in each)
+        if whole.low <= product <= whole.high:
+            findings.worth = each
+            return
+        together = whole.speedup
+        findings.notes.append(
+            f"What each change is worth is not separable: their product is {math.exp(product):.2f},"
+            f" and together they are worth {together.ratio:.2f} ({together.low:.2f} to "
+            f"{together.high:.2f})."
+        )
 
     def one_after_another(self, runner: Runner) -> None:
         """Do the same where no two plans can live at once: each round starts new processes."""
@@ -167,52 +393,6 @@ class Confirmation:
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
         return "enough" if done or len(logs) >= MOST_STEPS_ALONE else "more"
 
-    def tell_apart(self, runner: LivingRunner) -> None:
-        """Run the first block: the baseline and all rivals."""
-        if not self.is_over:
-            self._block(runner, 0, (self.baseline, *self.rivals))
-
-    def confirm_leader(self, runner: LivingRunner, fresh: LivingRunner, way: Way) -> None:
-        """Run the later blocks: baseline and leader; in the first also the plans between them."""
-        leads = self._leader()
-        if self.is_over or leads is None:
-            return
-        leader, gain = leads
-        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 3) else ()
-        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in found[:-1])
-        for one in self._between:
-            for _ in self.baseline.logs:
-                one.add(0)  # they had no part in the first block
-        for block in range(1, MOST_BLOCKS):
-            if self.is_over or self._is_answered(leader, block):
-                break
-            between = self._between if block == 1 else ()
-            whose = fresh if block % 2 else runner
-            self._block(whose, block, (self.baseline, leader, *between), leader)
-            if leader.out is None:  # the choice is made; what follows is no new one
-                for rival in self.rivals:
-                    if rival is not leader and rival.out is None:
-                        rival.out = SLOWER
-        findings, whole = self._measuring.findings, self._gain(leader)
-        if whole is not None and whole.settles:
-            findings.notes.append(
-                f"{leader.plan.describe()} still got faster or slower when it was last measured: "
-                "in a long run its speed may be another."
-            )
-        if not found or leader.out is not None or whole is None:
-            return
-        each = worths(found, (self.baseline, *self._between, leader), self._noise)
-        product = math.fsum(math.log(one.speedup.ratio) for one in each)
-        if whole.low <= product <= whole.high:
-            findings.worth = each
-            return
-        together = whole.speedup
-        findings.notes.append(
-            f"What each change is worth is not separable: their product is {math.exp(product):.2f},"
-            f" and together they are worth {together.ratio:.2f} ({together.low:.2f} to "
-            f"{together.high:.2f})."
-        )
-
     def _is_answered(self, leader: Contender, blocks: int) -> bool:
         """Whether measuring can end: the answer is there, cannot be had, or takes too long."""
         gain = None if leader.out is not None else self._gain(leader)
@@ -240,44 +420,88 @@ class Confirmation:
         racing: Sequence[Contender],
         leader: Contender | None = None,
     ) -> None:
-        """Start new processes, let them warm up, and measure rounds until that is enough.
+        """Start new processes, or use what is alive, and let them take turns; then end them.
 
-        In the first block the leader is not known yet. A block with plans between baseline and
-        leader takes as many rounds as the first one, since it has to tell what each change is
-        worth.
+        In the first block the leader is not known yet. In every second one the last contender is
+        started first: of two processes of one plan the one that was started first was faster by
+        0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time is up the
+        block ends early; turns that were taken count.
         """
-        alone = len(racing) == 2
-
-        def is_enough(quiet: int, seconds: float) -> bool:
-            if self.is_over:
-                return True
-            if leader is None:
-                left = sum(rival.out is None for rival in self.rivals)
-                known = left < 2 and seconds > LEAST_SECONDS * len(racing)
-                return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
-            least, most = (LEAST_LATER, MOST_LATER) if alone else (LEAST_ROUNDS, LEAST_ROUNDS)
-            if quiet >= least and self._is_answered(leader, block + 1):
-                return True
-            gain = self._gain(leader)
-            settles = gain is not None and gain.settles
-            old = block == 1 or max(leader.ages) >= OLD_STEPS
-            return quiet >= most and old and not settles
-
-        last_first = block % 2 == 1
-        with all_started(self._measuring, runner, racing, last_first=last_first) as started:
-            take_turns(
-                self._measuring,
-                started,
-                (self.baseline, *self.rivals, *self._between),
-                block,
-                is_enough,
-                self._let_the_slower_sit_out,
-            )
+        measuring, way = self._measuring, -1 if block % 2 else 1
+        started: list[Started] = []
+        with ExitStack() as held, suppress(TimeUp):
+            for contender in racing[::way]:
+                begin, rules = (
+                    partial(runner.living, contender.plan),
+                    measuring.rules(contender.plan),
+                )
+                kept = measuring.living.take(contender.plan)
+                started.append(Started(contender, begin, rules, kept))
+                held.enter_context(closing(started[-1]))
+            self._rounds(started[::way], block, leader)
             if leader is not None and self._is_answered(leader, block + 1):
                 self._look_where_time_goes(started, leader)
-        for one in started:
-            if not any(one.contender is between for between in self._between):
+        between = [one.plan for one in self._between]
+        for one in started[::way]:
+            if one.contender.plan not in between:
                 self._write_down(block, one)
+
+    def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
+        """Measure rounds until that is enough: order drawn by lot, reversed in every second round.
+
+        Whoever has no processes here gets an entry for each round, too. Raises TooShort.
+        """
+        measuring, everybody = self._measuring, (self.baseline, *self.rivals, *self._between)
+        for one in started:
+            one.warm_up(measuring.race)
+        begun = seconds_of(started)
+        measuring.timer.step_seconds += begun
+        order, turned, places, quiet, since = random.Random(block), [*started], count(), 0, 0
+        for done in range(MOST_ROUNDS):
+            given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
+            if given_up and not measuring.findings.shared:
+                return
+            if given_up:  # on a machine that is known to be busy, delayed turns count
+                measuring.findings.never_quiet = True
+                for one in started:
+                    one.rules = measuring.rules(one.contender.plan)
+                since = done
+            before = seconds_of(started)
+            if self._is_enough(block, leader, len(started), quiet, before - begun):
+                return
+            turned = turned[::-1] if done % 2 else order.sample(started, len(started))
+            logs = {
+                id(one.contender): (one.turn(next(places)), one.age) for one in turned if one.is_in
+            }
+            measuring.timer.step_seconds += seconds_of(started) - before
+            quiet += logs.get(id(self.baseline), (None,))[0] is not None
+            for contender in everybody:
+                contender.add(block, *logs.get(id(contender), ()))
+            level_rounds(everybody)
+            if done % 2:
+                self._let_the_slower_sit_out()
+
+    def _is_enough(
+        self, block: int, leader: Contender | None, racing: int, quiet: int, seconds: float
+    ) -> bool:
+        """Whether a block can end, after so many quiet rounds and seconds of their steps.
+
+        ``racing`` contenders have processes. A block with plans between baseline and leader takes
+        as many rounds as the first one, since it has to tell what each change is worth.
+        """
+        if self.is_over:
+            return True
+        if leader is None:
+            left = sum(rival.out is None for rival in self.rivals)
+            known = left < 2 and seconds > LEAST_SECONDS * racing
+            return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
+        least, most = (LEAST_LATER, MOST_LATER) if racing == 2 else (LEAST_ROUNDS, LEAST_ROUNDS)
+        if quiet >= least and self._is_answered(leader, block + 1):
+            return True
+        gain = self._gain(leader)
+        settles = gain is not None and gain.settles
+        old = block == 1 or max(leader.ages) >= OLD_STEPS
+        return quiet >= most and old and not settles
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile the plan that will be recommended, in the processes that were measured last."""
@@ -332,23 +556,6 @@ class Confirmation:
         self._measuring.on_event(findings.confirm_runs[-1])
 
 
-LEAST_ALIVE = 2
-LEAST_LEVEL = 2
-"""The fewest steps after the warm-up for a trial that was cut short to be measured again."""
-MOST_RIVALS = 4
-"""How many rivals the first block compares. With three, the worst twentieth of the choices reached
-0.90 of the optimum on a machine that wanders by 10 %; now they reach 0.95."""
-DEAR_START_SECONDS = 30.0
-"""Where a start takes longer than this, no plan is started to learn what each change is worth: that
-would cost more than all turns of a block."""
-NEAR = 0.1
-"""How far (log) a plan may lie behind the best trial and still be the fastest: the machine may have
-wandered by as much between their trials."""
-
-Belief = Mapping[Plan, tuple[float, float]]
-"""For each plan, mean and standard deviation of the log of its time per sample."""
-
-
 def confirm_best(
     measuring: Measuring,
     space: SearchSpace,
@@ -389,23 +596,17 @@ def confirm_best(
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
         measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
         measuring.living.only((base, *chosen) if together else ())
-        compared = _compared(measuring, base, chosen)
+        compared = Confirmation(measuring, base, chosen)
         try:
             if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
                 way = partial(on_the_way, space, base, 0 if dear else alive)
                 compared.side_by_side(runner, way, fresh)
         except TooShort:  # to warm up and take turns, but its runs can be measured whole
-            together = False
-            compared = _compared(measuring, base, in_rounds)
+            together, compared = False, Confirmation(measuring, base, in_rounds)
         if not together:
             measuring.living.close()
             compared.one_after_another(fresh)
     findings.baseline, findings.rivals = compared.baseline, compared.rivals
-
-
-def _compared(measuring: Measuring, base: Plan, plans: Sequence[Plan]) -> Confirmation:
-    rivals = [Contender(role="candidate", plan=plan) for plan in plans]
-    return Confirmation(measuring, Contender(role="baseline", plan=base), rivals)
 
 
 def may_be_the_best(trial: Trial) -> bool:
@@ -442,5 +643,34 @@ def _today(findings: Findings) -> Plan | None:
     return next((trial.plan for trial in tried), None)
 
 
-PROFILE_STEPS = 6
-"""About how many steps the profile of the best plan takes."""
+def profile_of_living(living: Living, plan: Plan) -> Profile | None:
+    """Where the time of processes goes that have taken steps; None where they fail or tell nothing.
+
+    What the profiler has held changes how malloc serves the steps that follow.
+    """
+    try:
+        told = living.profile() if isinstance(living, ProfilingLiving) else ()
+    except (TrialError, TimeUp):
+        return None
+    return profile_of_ranks(plan, told)
+
+
+def profile_of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
+    """What the ranks tell together: mean shares, and all their products."""
+    if not told:
+        return None
+    kinds = dict.fromkeys(kind for rank in told for kind in rank["shares"])
+    means = {k: sum(rank["shares"].get(k, 0.0) for rank in told) / len(told) for k in kinds}
+    rest = list(told[0]["shares"])[-1]
+    ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
+    limits = [rank["limit_gflops"] for rank in told]
+    products = [rank["gflops"] for rank in told]
+    return Profile(
+        plan=plan,
+        shares={kind: means[kind] for kind in ordered},
+        steps=told[0]["steps"],
+        step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
+        gflops=None if None in products else sum(products),
+        limit_gflops=None if None in limits else sum(limits),
+        dtype=told[0]["dtype"],
+    )

@@ -166,15 +166,7 @@ def _beginning(event: StudyStarted) -> str:
         said += f", done after {duration(event.most_seconds)} at most (--max-time)"
     said += f" ({LEGEND})"
     each = event.start_seconds or 0.0
-    if each < LONG_START_SECONDS:
-        return said
-    trials = most_trials(event.space, event.budget)
-    count = trials - 1 + 2 * (trials > 1)  # the confirmation starts two afresh
-    return (
-        f"{said}; each start takes {each:.0f} s until its first step, and about {count} are to "
-        f"come: {count * each / 60:.0f} min of them; data that the script keeps prepared shorten "
-        "each"
-    )
+    return said if each < LONG_START_SECONDS else f"{said}; each start takes {each:.0f} s"
 
 
 def most_trials(space: SearchSpace, budget: int) -> int:

@@ -28,7 +28,7 @@ from typing import Literal
 
 from cputune.plan import Plan
 from cputune.result import Role, Speedup, Throughput
-from cputune.tuner.lengths import SizedStep, doubt_of_mean, levelled
+from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
 
 DOUBT = 0.05
 """The doubt of an interval: how often the truth may lie outside it."""

@@ -1,19 +1,24 @@
 """Runs the plans of a study, and writes down what came of each.
 
 A run that other processes delayed is repeated. No run lasts beyond the time that the study was
-given: the trial that runs at its end is cut short, and what is known of it is kept (``CutOff``).
+given: the trial that runs at its end is cut short, and what is known of it is kept.
 ``Findings`` holds what a study has found so far, and whether other processes have disturbed it.
+
+The processes of today's launch and of the best trials are kept, stopped, for the first block of the
+confirmation: they have done their imports and their warm-up. A stopped process costs nothing but
+its memory, so as many are kept as fit beside the next trial.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from cputune.facts import HostFacts
+from cputune.memory import spare_bytes
 from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
@@ -29,8 +34,8 @@ from cputune.result import (
 )
 from cputune.steps import (
     Contended,
+    Living,
     NoMeasurement,
-    ObservingRunner,
     OutOfMemory,
     PunctualRunner,
     Runner,
@@ -39,21 +44,8 @@ from cputune.steps import (
 from cputune.text import figure
 from cputune.tuner.events import OnEvent, Said, StepTaken
 from cputune.tuner.gains import Contender
-from cputune.tuner.living import LivingTrials
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutOff:
-    """The trial that was running when the time was up.
-
-    ``when`` says what it was doing: "after 2 steps", "while importing torch".
-    """
-
-    number: int
-    plan: Plan
-    when: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +55,8 @@ class Findings:
     ``notes`` are sentences for the result. ``never_quiet``: no run was quiet, so delayed steps
     count; ``shared``: in the confirmation too, since the user said that the machine is busy.
     ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
-    processes delayed. ``cut_off`` is the trial that was running when the time was up. ``baseline``
+    processes delayed. ``cut_off`` says what the trial was doing that ran
+    when the time was up: "after 2 steps", "while importing torch". ``baseline``
     and ``rivals`` are the contenders of the confirmation. ``host_lost``: a host is not reached any
     more, so nothing else is measured. ``profile`` says where the time of the best plan goes.
     """
@@ -78,7 +71,7 @@ class Findings:
     delayed_turns: int = 0
     samples_per_step: int | None = None
     data: str | None = None
-    cut_off: CutOff | None = None
+    cut_off: str | None = None
     host_lost: bool = False
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
@@ -125,6 +118,11 @@ STUDY_SHARE = 0.7
 """The share of ``--max-time`` that the trials may use; the rest is for the confirmation."""
 
 
+MOST_KEPT_ALIVE = 5
+"""How many are kept at most: today's launch, and the rivals that the confirmation compares with
+it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Timer:
     """How much of the study's time is used: by the clock, or by the steps' own time.
@@ -160,6 +158,87 @@ class Timer:
     def up(self, share: float, running_seconds: float = 0.0) -> bool:
         """Whether this share of the time is over, a run of so many seconds included."""
         return self.left(share, running_seconds) <= 0
+
+
+def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
+    """How many plans of a study can be alive at once, by the memory that its trials needed.
+
+    Each plan is given as much as the largest trial needed. Where no rank has reported its memory,
+    the runner has no processes, and all plans can be alive at once.
+    """
+    held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
+    room = spare_bytes(facts)
+    return len(trials) if room is None or not held else int(room // held)
+
+
+def held_bytes(trial: Trial) -> int:
+    """The most memory that the ranks of a trial used on a node; shared libraries count for each."""
+    return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivingTrial:
+    """The processes of a trial, and what was read of them in it."""
+
+    living: Living
+    run: Run
+    center: float
+    held_bytes: int
+
+
+class LivingTrials:
+    """The processes that one study keeps."""
+
+    def __init__(self, facts: HostFacts) -> None:
+        self._room = spare_bytes(facts)
+        self._kept: dict[Plan, LivingTrial] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, trial: Trial, run: Run, center: float) -> None:
+        """Keep the processes that a run has left alive: ``center`` is its log seconds per sample.
+
+        Where there are too many, the slowest plan but today's launch is ended.
+        """
+        if run.living is None:
+            return
+        self._end(trial.plan)
+        self._kept[trial.plan] = LivingTrial(
+            living=run.living, run=run, center=center, held_bytes=held_bytes(trial)
+        )
+        while len(self._kept) > MOST_KEPT_ALIVE:
+            self._end(self._slowest())
+
+    def make_room(self, needed_bytes: float) -> None:
+        """End the slowest until another trial has so much memory; today's launch goes last."""
+        while self._room is not None and self._kept:
+            held = sum(kept.held_bytes for kept in self._kept.values())
+            if held + needed_bytes <= self._room:
+                return
+            self._end(self._slowest())
+
+    def take(self, plan: Plan) -> LivingTrial | None:
+        """The processes of a plan, for the caller to end; None where none are kept."""
+        return self._kept.pop(plan, None)
+
+    def only(self, plans: Iterable[Plan]) -> None:
+        """End all processes but those of these plans."""
+        for plan in set(self._kept) - set(plans):
+            self._end(plan)
+
+    def close(self) -> None:
+        """End all processes."""
+        self.only(())
+
+    def _slowest(self) -> Plan:
+        return max(self._kept, key=lambda plan: (not plan.as_found, self._kept[plan].center))
+
+    def _end(self, plan: Plan) -> None:
+        kept = self._kept.pop(plan, None)
+        if kept is not None:
+            with suppress(Exception):  # its measurements stand
+                kept.living.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -324,11 +403,6 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
     cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
     quota = facts.limits.cpu_quota
     return plan.oversubscribed or threads > cpus or (quota is not None and threads > quota)
-
-
-def observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
-    """What the ranks of the last run have reported, where the runner knows."""
-    return tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()
 
 
 MOST_CHARACTERS = 16_384

@@ -96,7 +96,7 @@ def search_space(
     values, left_out = _plans(facts, job, ask)
     left_out = (*left_out, *_not_kept(facts, ask, varied(knobs), set(fixed), keep))
     if fixed and not values:
-        raise _impossible(facts, job, ask, fixed, left_out)
+        raise _impossible(fixed, left_out)
     return SearchSpace(
         facts=facts,
         workload=job,
@@ -220,21 +220,9 @@ def _unvaried(
     return {name: getattr(today, name, value) for name, value in TODAY.items() if name not in free}
 
 
-def _impossible(
-    facts: HostFacts,
-    workload: Workload,
-    ask: Ask,
-    fixed: Mapping[str, KnobValue],
-    left_out: tuple[LeftOut, ...],
-) -> UsageError:
-    """Which of the values that were asked for no plan has, or not together, and why."""
+def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
+    """The values that were asked for and that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
-    for name in named:
-        alone = {name: fixed[name]}
-        values, reasons = _plans(facts, workload, replace(ask, fixed=alone))
-        if not values:
-            named, left_out = [name], reasons
-            break
     asked = [f"{name}={_text(fixed[name])}" for name in named]
     together = " together" if len(asked) > 1 else ""
     why = next(

@@ -35,6 +35,7 @@ from cputune.facts import HostFacts
 from cputune.options import MAY_CHANGE, TuneOptions
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
+from cputune.tuner.measuring import first_line
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
@@ -57,11 +58,6 @@ class _Kept:
     trial: Trial
     logs: tuple[Finite, ...] = ()
     losses: tuple[Finite | None, ...] = ()
-
-
-def key_of(plan: Plan) -> Plan | None:
-    """By what a running trial is known: of today's launch ranks show the plan only in the end."""
-    return None if plan.as_found else plan
 
 
 STUDY_NAME = "cputune"
@@ -137,7 +133,7 @@ def no_study(path: Path | None, why: str) -> CannotError:
 
 
 class StudyStorage:
-    """Trials on record, and those that run: in memory, or in a file of this tuner alone."""
+    """Trials on record, and the one that runs: in memory, or in a file of this tuner alone."""
 
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
         """Open the study; with a path in SQLite, for this user alone where it is ``private``.
@@ -160,7 +156,7 @@ class StudyStorage:
                 path.chmod(0o600)
             self._study = _create(path and opened.enter_context(_storage(path)))
             self._open = opened.pop_all()
-        self._running: dict[Plan | None, OptunaTrial] = {}
+        self._running: OptunaTrial | None = None
 
     def close(self) -> None:
         """Close the file; what stands in it stays."""
@@ -213,18 +209,17 @@ class StudyStorage:
     def begin_baseline(self) -> None:
         """Start the trial of today's launch, which has no knobs."""
         with self._writing():
-            self._running[None] = self._study.ask()
+            self._running = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
         """Start the next trial: a given plan of the space, or what the sampler proposes."""
         with self._writing():
             if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
                 self._study.enqueue_trial(dict(space.values[plan]))
-            running = self._study.ask(distributions(space))
+            self._running = self._study.ask(distributions(space))
         if plan is None:
-            chosen = running.params
+            chosen = self._running.params
             plan = next(p for p, values in space.values.items() if dict(values) == chosen)
-        self._running[plan] = running
         return plan
 
     def end(self, trial: Trial, run: Run) -> None:
@@ -233,7 +228,7 @@ class StudyStorage:
         Once, when the steps are in: a write per step would take time of the cores that
         are being measured.
         """
-        running = self._running[key_of(trial.plan)]
+        assert self._running is not None, "it was begun"
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
         attributes = {
             "plan": trial.plan.describe(),
@@ -244,12 +239,12 @@ class StudyStorage:
         rate = trial.samples_per_second if trial.state == COMPLETED else None
         with self._writing():
             for index, log in enumerate(run.logs):
-                running.report(math.exp(log), index)
+                self._running.report(math.exp(log), index)
             for name, attribute in attributes.items():
-                running.set_user_attr(name, attribute)
+                self._running.set_user_attr(name, attribute)
             value = None if rate is None else 1 / rate.median
-            self._study.tell(running, value, state=_STATES[trial.state])
-        del self._running[key_of(trial.plan)]
+            self._study.tell(self._running, value, state=_STATES[trial.state])
+        self._running = None
 
     def discard(self) -> None:
         """Remove the file of a study that was made here and never had a trial."""
@@ -258,11 +253,12 @@ class StudyStorage:
                 self.close()
                 self._path.unlink(missing_ok=True)
 
-    def abandon(self, plan: Plan | None = None) -> None:
-        """The trial of this plan was interrupted, or all were: failed, and not on record."""
-        for key in tuple(self._running) if plan is None else (key_of(plan),):
+    def abandon(self) -> None:
+        """The trial that runs, if any, was interrupted: failed, and not on record."""
+        if self._running is not None:
             with suppress(Exception):
-                self._study.tell(self._running.pop(key), state=TrialState.FAIL)
+                self._study.tell(self._running, state=TrialState.FAIL)
+            self._running = None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -270,7 +266,7 @@ class StudyStorage:
         try:
             yield
         except Exception as error:
-            raise no_study(self._path, _first_line(error)) from error
+            raise no_study(self._path, first_line(str(error))) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -278,7 +274,7 @@ class StudyStorage:
             yield
         except Exception as error:
             raise CannotError(
-                f"the study in {self._path} cannot be written: {_first_line(error)}",
+                f"the study in {self._path} cannot be written: {first_line(str(error))}",
                 hint="the trials that ended are kept; make room, then go on with --resume",
             ) from error
 
@@ -296,11 +292,6 @@ class StudyStorage:
     def _put(self, name: str, value: object) -> None:
         with self._writing():
             self._study.set_user_attr(name, value)
-
-
-def _first_line(error: Exception) -> str:
-    """Of what SQLAlchemy says of a damaged file, or of a disk that is full."""
-    return str(error).strip().split("\n")[0]
 
 
 def _create(storage: RDBStorage | None) -> optuna.Study:

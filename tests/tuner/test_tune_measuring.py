@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeRunner, Script, measuring
+from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
 
+import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import ConfirmRun
+from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
 from cputune.steps import Contended, Crashed, Step
 from cputune.tuner.events import Said
 from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import (
+    MOST_KEPT_ALIVE,
     Findings,
+    LivingTrials,
     Measuring,
     Timer,
+    at_most,
     delays_itself,
+    most_living,
+    trial_of,
+    was_disturbed,
 )
-from cputune.tuner.race import Verdict
+from cputune.tuner.race import Estimate, Race, Verdict
 from cputune.tuner.reading import Run
 
 TODAY = baseline_plan(SMALL.facts)
@@ -193,3 +201,245 @@ def test_a_plan_with_more_threads_than_cpus_delays_itself(
     plan = Plan(processes_per_node=1, threads_per_process=threads, cpus=((0, 1),))
     assert delays_itself(plan, facts) is itself
     assert FakeStudy().measuring.rules(replace(plan, threads_per_process=3)).delays_itself
+
+
+LEVEL = [math.log(0.5)] * 8
+
+
+def recorded(run: Run, race: Race | None = None) -> Trial:
+    return trial_of(
+        run,
+        race or Race(),
+        number=3,
+        plan=PLANS[0],
+        origin="guide",
+        step_seconds=9.0,
+        observed=({"threads": 2},),
+    )
+
+
+def test_says_what_was_run_and_seen() -> None:
+    trial = recorded(Run(logs=LEVEL, steps=9, delayed=1, verdict="enough"))
+    assert (trial.number, trial.plan, trial.origin, trial.state) == (
+        3,
+        PLANS[0],
+        "guide",
+        COMPLETED,
+    )
+    assert (trial.steps, trial.delayed_steps, trial.warmup_steps) == (9, 1, 1)
+    assert (trial.step_seconds, trial.observed, trial.reason) == (9.0, ({"threads": 2},), None)
+    assert trial.samples_per_second is not None
+    assert trial.samples_per_second.median == pytest.approx(2.0)
+    assert trial.at_most_samples_per_second is None
+
+
+def test_one_that_failed_says_why_and_in_which_words() -> None:
+    trial = recorded(Run(failure=Crashed("rank 0 died", details="NameError: x")))
+    assert (trial.state, trial.kind, trial.samples_per_second) == (FAILED, "crashed", None)
+    assert trial.reason == "rank 0 died\nNameError: x"
+    assert recorded(Run(failure=Crashed("rank 0 died"))).reason == "rank 0 died"
+    longest = "x" * 16_384
+    assert recorded(Run(failure=Crashed(longest))).reason == longest
+    assert recorded(Run(failure=Crashed(longest + "x"))).reason != longest + "x"
+
+
+def test_one_that_came_to_its_end_is_a_number() -> None:
+    trial = recorded(Run(logs=[0.0, 0.0], steps=3, ended=True))
+    assert (trial.state, trial.reason) == (COMPLETED, "the job ended after 3 steps")
+
+
+@pytest.mark.parametrize(
+    ("logs", "state"),
+    [
+        (LEVEL[:4], COMPLETED),
+        (LEVEL[:3], PRUNED),  # fewer than three beside the warm-up
+        ([-0.2 * n for n in range(8)], PRUNED),  # not level
+    ],
+)
+def test_one_that_was_cut_short_is_a_number_where_its_steps_are_level(
+    logs: list[float], state: State
+) -> None:
+    trial = recorded(Run(logs=logs, steps=len(logs), cut="after some steps"))
+    assert (trial.state, trial.reason) == (state, "the time given was up after some steps")
+    assert (trial.at_most_samples_per_second is None) is (state == COMPLETED)
+
+
+def test_one_that_has_lost_has_a_bound() -> None:
+    race = Race(fastest=Estimate(center=math.log(0.25), error=0, kept=(), warmup=0, level=True))
+    trial = recorded(Run(logs=LEVEL, steps=8, verdict="lost"), race)
+    assert (trial.state, trial.reason) == (
+        PRUNED,
+        "stopped after 8 steps: most likely slower than the fastest, 4 samples/s",
+    )
+    guess = race.lost(LEVEL)
+    assert trial.samples_per_second is not None
+    assert trial.samples_per_second.median == pytest.approx(math.exp(-guess.center))
+    assert trial.at_most_samples_per_second == at_most(guess, race.fastest)
+    assert recorded(Run(logs=LEVEL, steps=8)).reason == (
+        "stopped after 8 steps: most likely slower than the fastest"
+    )
+
+
+def test_a_bound_above_the_fastest_says_nothing_and_is_not_told() -> None:
+    race = Race(fastest=Estimate(center=math.log(0.4), error=0, kept=(), warmup=0, level=True))
+    trial = recorded(Run(logs=LEVEL[:1], steps=1, verdict="lost"), race)
+    assert (trial.state, trial.at_most_samples_per_second) == (PRUNED, None)
+    assert (trial.reason or "").startswith("stopped after one step: most likely slower")
+
+
+@pytest.mark.parametrize(
+    ("kind", "delayed", "disturbed"),
+    [(None, 2, False), (None, 3, True), ("contended", 0, True), ("crashed", 2, False)],
+)
+def test_it_was_disturbed_where_most_steps_were_delayed(
+    kind: str | None, delayed: int, disturbed: bool
+) -> None:
+    plan: Plan = PLANS[0]
+    trial = Trial(number=0, plan=plan, state=FAILED, kind=kind, steps=4, delayed_steps=delayed)
+    assert was_disturbed(trial) is disturbed
+
+
+def ended(reason: str | None) -> ConfirmRun:
+    plan = baseline_plan(SMALL.facts)
+    return ConfirmRun(round=0, role="baseline", plan=plan, samples_per_second=None, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("findings", "disturbed"),
+    [
+        (Findings(), False),
+        (Findings(never_quiet=True), True),
+        (Findings(never_quiet=True, turns=24, delayed_turns=2), False),
+        (Findings(turns=24, delayed_turns=13), True),
+        (Findings(turns=24, delayed_turns=12), False),
+        (
+            Findings(confirm_runs=[ended("contended: others"), ended("contended: others")]),
+            True,
+        ),
+        (Findings(confirm_runs=[ended("contended: others"), ended(None)]), False),
+        (Findings(confirm_runs=[ended(None)], shared=True, never_quiet=True), True),
+        (
+            Findings(never_quiet=True, confirm_runs=[ended(None), ended("crashed: x")]),
+            False,
+        ),
+    ],
+    ids=[
+        "quiet",
+        "no confirmation",
+        "quiet at last",
+        "most turns",
+        "half of the turns",
+        "most rounds",
+        "half of the rounds",
+        "delayed rounds that count",
+        "failed",
+    ],
+)
+def test_what_others_have_delayed_is_no_ground_for_a_claim(
+    findings: Findings, disturbed: bool
+) -> None:
+    assert findings.disturbed == disturbed
+
+
+GIB = 1 << 30
+
+
+@dataclass
+class FakeStopped:
+    """Processes that stand still, and tell when they are ended."""
+
+    plan: Plan
+    ended: list[Plan]
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        return ()
+
+    def close(self) -> None:
+        self.ended.append(self.plan)
+
+
+def alive_with(centers: dict[Plan, float], room: float = 100) -> tuple[LivingTrials, list[Plan]]:
+    """Each holds a gibibyte."""
+    memory = replace(SMALL.facts.memory, available_bytes=int(room * GIB / 0.8) + 9)
+    alive, ended = LivingTrials(replace(SMALL.facts, memory=memory)), []
+    for plan, center in centers.items():
+        trial = Trial(number=0, plan=plan, state=COMPLETED, observed=({"peak_bytes": GIB},))
+        alive.add(trial, Run(living=FakeStopped(plan, ended)), center)
+    return alive, ended
+
+
+def test_the_slowest_ends_where_too_many_are_alive_but_never_todays_launch() -> None:
+    centers = {TODAY: 9.0} | dict(zip(PLANS, (0.0, 0.5, 0.2, 0.3, 0.1), strict=False))
+    alive, ended = alive_with(centers)
+    assert ended == [PLANS[1]]
+    assert len(alive) == MOST_KEPT_ALIVE
+
+
+@pytest.mark.parametrize(
+    ("room", "needed", "ended"),
+    [(3, 0, 0), (3, 0.5, 1), (3, 1.5, 2), (3, 2.5, 3), (1, 5, 3)],
+)
+def test_the_next_trial_has_room_and_todays_launch_ends_last(
+    room: float, needed: float, ended: int
+) -> None:
+    alive, gone = alive_with({TODAY: 9.0, PLANS[0]: 0.1, PLANS[1]: 0.2}, room)
+    alive.make_room(needed * GIB)
+    assert gone == [PLANS[1], PLANS[0], TODAY][:ended]
+
+
+def tuned(runner: FakeKeepingRunner) -> Result:
+    try:
+        return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=4)
+    finally:
+        assert not runner.living_now
+
+
+def test_the_first_block_is_of_the_processes_of_the_trials_and_the_second_of_new_ones() -> None:
+    runner = FakeKeepingRunner(truthful())
+    result = tuned(runner)
+    trials = [trial.plan for trial in result.trials]
+    best = result.best.plan
+    assert best != result.baseline.plan
+    kept = dict.fromkeys(one.plan for one in runner.turned if one.kept)
+    assert {trials[0], best} <= set(kept)
+    assert runner.turned[0].kept
+    assert not runner.turned[-1].kept
+    started_at_the_end = runner.begun[len(trials) :]
+    assert started_at_the_end.count(trials[0]) == started_at_the_end.count(best) == 1
+
+
+def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them() -> None:
+    runner = FakeKeepingRunner(truthful(), greedy=True)
+    result = tuned(runner)
+    assert {trial.state for trial in result.trials} <= {COMPLETED, PRUNED}
+
+
+def held(*peaks: float, state: State = COMPLETED) -> Trial:
+    ranks = tuple({"peak_bytes": int(peak * GIB)} for peak in peaks)
+    return Trial(number=0, plan=TODAY, state=state, observed=ranks)
+
+
+@pytest.mark.parametrize(
+    ("free", "trials", "room"),
+    [
+        (16, [held(2)], 6),
+        (16, [held(2), held(2, 2)], 3),
+        (16, [held(2), held(90, state=FAILED)], 6),
+        (2, [held(2)], 0),
+        (2, [held(), held()], 2),
+        (2, [held(0)], 1),
+        (2, [held(2, state=FAILED)], 1),
+    ],
+    ids=[
+        "one rank",
+        "the largest",
+        "what failed",
+        "no room",
+        "no processes",
+        "silent",
+        "none that ran",
+    ],
+)
+def test_as_many_live_at_once_as_memory_holds(free: float, trials: list[Trial], room: int) -> None:
+    memory = replace(SMALL.facts.memory, available_bytes=free * GIB)
+    assert most_living(replace(SMALL.facts, memory=memory), trials) == room

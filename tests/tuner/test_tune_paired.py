@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
+from cputune.plan import Plan
+from cputune.result import Throughput
+from cputune.steps import Crashed, Step
+from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import (
     DELTA,
+    Contender,
     Gain,
     _students_quantile,
     center_of,
+    gain_of,
     gain_side_by_side,
+    throughput_of,
 )
+from cputune.tuner.measuring import Findings
 
 NOISE = 0.05
 
@@ -44,14 +54,6 @@ def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:
 def test_the_interval_holds_the_truth(count: int) -> None:
     rng = random.Random(count)
     gains = [gain_side_by_side([drawn(rng, count)], NOISE) for _ in range(400)]
-    held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
-    assert held >= 0.93 * 400
-
-
-def test_rounds_that_scatter_more_than_steps_do_make_it_wider() -> None:
-    rng = random.Random(30)
-    blocks = [[rng.gauss(0.1, 10 * NOISE) for _ in range(30)] for _ in range(400)]
-    gains = [gain_side_by_side([block], NOISE) for block in blocks]
     held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
     assert held >= 0.93 * 400
 
@@ -103,16 +105,6 @@ def test_a_delayed_round_of_a_short_block_does_not_move_it() -> None:
     assert wild.mean == pytest.approx(calm.mean, abs=0.01)
 
 
-def test_less_doubt_makes_it_wider() -> None:
-    values = drawn(random.Random(2), 12)
-    widths = []
-    for doubt in (0.1, 0.05, 0.01):
-        gain = gain_side_by_side([values], NOISE, doubt=doubt)
-        assert gain is not None
-        widths.append(gain.half_width)
-    assert widths == sorted(widths)
-
-
 def test_blocks_that_disagree_make_it_wider() -> None:
     rng = random.Random(3)
     first, second = drawn(rng, 10), drawn(rng, 10)
@@ -146,3 +138,119 @@ def test_what_is_level_is_seldom_said_to_change() -> None:
     rng = random.Random(5)
     gains = [settles(rng, 0.0) for _ in range(200)]
     assert sum(gain is not None and gain.settles for gain in gains) <= 6
+
+
+Seconds = Callable[[int, int], float]
+"""Of the steps of a plan by its number, and how often it was run before."""
+
+
+def contenders(count: int) -> list[Contender]:
+    return [Contender(role="candidate" if i else "baseline", plan=PLANS[i]) for i in range(count)]
+
+
+def confirmed(
+    seconds: Seconds, count: int = 2, most_seconds: float | None = None
+) -> tuple[list[Contender], list[int], Findings]:
+    """The contenders, and the order in which their plans were run."""
+
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        number = PLANS.index(plan)
+        while True:
+            yield Step(seconds=seconds(number, before), samples=1)
+
+    runner, findings = FakeRunner(script), Findings()
+    compared = Confirmation(measuring(most_seconds, findings=findings), PLANS[0], PLANS[1:count])
+    compared.one_after_another(runner)
+    order = [PLANS.index(plan) for plan in runner.started]
+    return [compared.baseline, *compared.rivals], order, findings
+
+
+def test_rounds_are_interleaved_and_turned() -> None:
+    _, order, _ = confirmed(lambda number, before: 1.0, 3)
+    assert order[:6] == [0, 1, 2, 1, 2, 0]
+
+
+def test_a_clear_gain_is_answered_by_two_rounds() -> None:
+    (base, rival), order, _ = confirmed(lambda number, before: (1.0, 0.25)[number])
+    assert ratio(base, rival) == pytest.approx(4.0)
+    assert (order, base.blocks) == ([0, 1, 1, 0], [0, 1])
+
+
+def failing(number: int, error: Exception) -> Seconds:
+    def seconds(of: int, before: int) -> float:
+        if of == number and before == 0:
+            raise error
+        return (1.0, 0.5, 0.5)[of]
+
+    return seconds
+
+
+def test_a_rival_that_fails_is_out() -> None:
+    (base, failed, other), _, _ = confirmed(failing(1, Crashed("rank 0 died")), 3)
+    assert (failed.out, other.out) == ("crashed: rank 0 died", None)
+    assert ratio(base, other) == pytest.approx(2.0)
+
+
+def test_a_baseline_that_fails_ends_it() -> None:
+    (base, rival), order, _ = confirmed(failing(0, Crashed("rank 0 died")))
+    assert (base.out, rival.out, order) == ("crashed: rank 0 died", None, [0])
+
+
+def test_without_a_rival_nothing_is_run() -> None:
+    assert confirmed(lambda number, before: 1.0, 1)[1] == []
+
+
+def test_a_run_that_does_not_settle_has_twelve_steps() -> None:
+    wild: Iterator[float] = iter(())
+
+    def seconds(number: int, before: int) -> float:
+        nonlocal wild
+        value = next(wild, None)
+        if value is None:
+            wild = iter((3.0,))
+            return 1.0
+        return value
+
+    _, _, findings = confirmed(seconds)
+    assert {len(turn.step_seconds) for run in findings.confirm_runs for turn in run.taken} == {12}
+
+
+def test_the_interval_holds_the_true_gain() -> None:
+    rng, held = random.Random(3), 0
+    for _ in range(100):
+        slow = {run: math.exp(rng.gauss(0, 0.05)) for run in range(99)}
+        fast = {run: 0.8 * math.exp(rng.gauss(0, 0.05)) for run in range(99)}
+        (base, rival), _, _ = confirmed(lambda n, before: (slow, fast)[n][before])  # noqa: B023
+        gain = gain_over(base, rival)
+        held += gain.low <= math.log(1.25) <= gain.high
+    assert held >= 93
+
+
+def test_rounds_of_one_block_are_compared_with_each_other() -> None:
+    base, rival = contenders(2)
+    base.logs, rival.logs = [0.1, 0.1, 0.3, 0.3, 0.6, 0.6], [0.0] * 6
+    base.blocks = rival.blocks = [0, 0, 1, 1, 2, 2]
+    gain = gain_of(base, rival, 0.05)
+    assert gain == gain_side_by_side([[0.1, 0.1], [0.3, 0.3], [0.6, 0.6]], 0.05)
+
+
+def test_a_gain_needs_two_rounds_that_both_have() -> None:
+    base, rival = contenders(2)
+    base.blocks = [0, 1, 2]
+    base.logs, rival.logs = [0.5, None, 0.7], [0.25, 0.3]
+    assert gain_of(base, rival, 0.05) is None
+    rival.logs.append(0.45)
+    gain = gain_over(base, rival)
+    assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
+
+
+def half_width(speed: Throughput) -> float:
+    assert speed.high / speed.median == pytest.approx(speed.median / speed.low)
+    return math.log(speed.high / speed.median)
+
+
+def test_the_interval_of_a_speed_leans_on_what_is_usual() -> None:
+    two = throughput_of([0.0, 0.2], 0.05)
+    variance = (0.02 + 2 * 2 * (0.05**2 / 3 + 0.02**2)) / 3
+    assert two.median == pytest.approx(math.exp(-0.1))
+    assert half_width(two) == pytest.approx(3.159 * math.sqrt(variance / 2), rel=1e-3)

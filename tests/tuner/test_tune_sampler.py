@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from machines import Model, machine, simulated
 import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.tuner.sampler import LEAST_TRIALS, History, PlanSampler
+from cputune.tuner.sampler import LEAST_TRIALS, Belief, History, PlanSampler, SpeedModel
 
 SMALL = simulated(
     "small, with tcmalloc",
@@ -133,70 +134,54 @@ def of_ranks(count: int, batches: int | None = None) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("ran", "died", "ranks", "chance"),
+    ("ran", "died", "ranks", "fits"),
     [
-        ([], [], 64, 1.0),  # no rank ran out of memory
-        # Between 2 that ran and 8 that died each doubling is as likely as the next.
-        ([1, 2], [8, 16], 4, 0.5),
-        ([1, 2], [8, 16], 2, 1.0),
-        ([1, 2], [8, 16], 1, 1.0),
-        ([1, 2], [8, 16], 8, 0.001),
-        ([1, 2], [8, 16], 9, 0.001),
-        ([2, 8], [8], 4, 0.5),  # that they ran once tells nothing where they died once
-        ([1], [1], 1, 0.5),  # one died where another ran: that was not for their number
-        ([1, 8], [4], 8, 0.5),
-        ([1], [1], 2, 0.001),
-        # Nothing ran: as if half a rank had.
-        ([], [4], 2, 1 / 3),
-        ([], [4], 1, 2 / 3),
-        ([], [4], 4, 0.5),
-        ([], [4], 8, 0.25),
+        ([], [], 64, True),
+        ([1, 2], [8, 16], 4, True),
+        ([1, 2], [8, 16], 8, False),
+        ([1, 2], [8, 16], 9, False),
+        ([1], [1], 1, True),  # one died where another ran: that was not for their number
+        ([1, 8], [4], 8, True),
+        ([1, 8], [4], 9, False),
+        ([], [4], 4, True),  # nothing ran: it may not have been for their number
     ],
 )
-def test_how_likely_the_memory_suffices(
-    ran: list[int], died: list[int], ranks: int, chance: float
+def test_no_plan_has_as_many_ranks_as_one_that_died_of_memory(
+    ran: list[int], died: list[int], ranks: int, fits: bool
 ) -> None:
     past = History(plans=[of_ranks(n) for n in ran], too_large=[of_ranks(n) for n in died])
-    assert PlanSampler(SPACE, History(), seed=0).fits(of_ranks(ranks)) == 1.0
-    sampler = PlanSampler(SPACE, History(), seed=0)
-    sampler._history = past
-    assert sampler.fits(of_ranks(ranks)) == pytest.approx(chance)
+    sampler = PlanSampler(SPACE, past, seed=0)
+    assert sampler.fits(of_ranks(ranks)) is fits
 
 
-def test_what_a_rank_was_seen_to_hold_says_how_many_fit() -> None:
-    gib = 1 << 30
-    sampler = PlanSampler(SPACE, History(), seed=0)
-    memory = replace(SPACE.facts.memory, available_bytes=50 * gib)
-    sampler._space = replace(SPACE, facts=replace(SPACE.facts, memory=memory))
-    # Of 50 GiB that were free 40 are counted on: two ranks of 15 GiB, and not three.
-    sampler._history = History(too_large=[of_ranks(8)], rank_bytes=15 * gib)
-    assert sampler.fits(of_ranks(4)) == pytest.approx(0.5)
-    sampler._history.rank_bytes = 0
-    assert sampler.fits(of_ranks(4)) == pytest.approx(1 / 4)
+@pytest.mark.parametrize(
+    ("died", "ran", "plan", "fits"),
+    [
+        ((4, 2), None, (4, 4), True),  # smaller ones than those that died
+        ((4, 2), None, (4, 2), False),
+        ((4, 2), None, (4, None), False),
+        ((4, 1), None, (4, None), False),  # one batch, said or not
+        ((4, None), None, (4, 1), False),
+        ((2, 2), (2, 4), (2, 2), False),  # nothing is learnt of larger ones
+        ((2, 2), (2, None), (2, 2), True),
+    ],
+)
+def test_the_fewer_batches_a_step_has_the_more_memory_they_need(
+    died: tuple[int, int | None],
+    ran: tuple[int, int | None] | None,
+    plan: tuple[int, int | None],
+    fits: bool,
+) -> None:
+    past = History(too_large=[of_ranks(*died)], plans=[of_ranks(*(ran or (1, 9)))])
+    assert PlanSampler(SPACE, past, seed=0).fits(of_ranks(*plan)) is fits
 
 
-def test_the_fewer_batches_a_step_has_the_more_memory_they_need() -> None:
-    sampler = PlanSampler(SPACE, History(), seed=0)
-    past = sampler._history
-    past.too_large = [of_ranks(4, 2)]
-    assert sampler.fits(of_ranks(4, 4)) == 1.0  # smaller ones than those that died
-    assert sampler.fits(of_ranks(4, 2)) < 1.0
-    assert sampler.fits(of_ranks(4)) < 1.0
-    for same, again in ((1, None), (None, 1)):  # one batch, said or not
-        past.too_large = [of_ranks(4, same)]
-        assert sampler.fits(of_ranks(4, again)) == 0.5
-    past.too_large = [of_ranks(4, 2)]
-    past.plans = [of_ranks(2, 4)]  # nothing is learnt of larger ones
-    assert sampler.fits(of_ranks(2, 2)) == pytest.approx(1 / 3)
-    past.plans = [of_ranks(2)]
-    assert sampler.fits(of_ranks(2, 2)) == 1.0
-    job = replace(SPACE.workload, accumulation=2)
-    sampler._space = replace(SPACE, workload=job)  # the script's own two are those of no setting
-    assert sampler.fits(of_ranks(4)) == 0.001
-    past.too_large = [of_ranks(4, 3)]
-    assert sampler.fits(of_ranks(4)) == 0.001
+def test_the_batches_of_the_script_are_those_of_no_setting() -> None:
+    space = replace(SPACE, workload=replace(SPACE.workload, accumulation=2))
+    past = History(too_large=[of_ranks(4, 3)], plans=[of_ranks(1, 9)])
+    assert not PlanSampler(space, past, seed=0).fits(of_ranks(4))
     past.too_large = [of_ranks(4)]
-    assert sampler.fits(of_ranks(4, 3)) == 1.0
+    assert PlanSampler(space, past, seed=0).fits(of_ranks(4, 3))
 
 
 def test_what_would_die_of_memory_is_not_proposed() -> None:
@@ -206,18 +191,6 @@ def test_what_would_die_of_memory_is_not_proposed() -> None:
     assert PlanSampler(SPACE, past, seed=0).propose(1) in two
     past.too_large = [two[0]]
     assert PlanSampler(SPACE, past, seed=0).propose(1) is None
-
-
-def test_a_plan_that_may_die_of_memory_promises_less() -> None:
-    past = history((TODAY, 0.0))
-    sampler = PlanSampler(SPACE, past, seed=0)
-    one, two = having(ranks=1)[0], having(ranks=2)[0]
-    before = sampler._promise([one, two])
-    past.failed = [of_ranks(4)]
-    past.too_large = [of_ranks(4)]
-    chance = sampler.fits(two)
-    assert 0 < chance < 1
-    assert sampler._promise([one, two]) == pytest.approx(before * [1.0, chance])
 
 
 def test_the_search_ends_where_no_trial_is_worth_its_time() -> None:
@@ -235,14 +208,15 @@ def test_the_search_ends_where_no_trial_is_worth_its_time() -> None:
     assert sampler.propose(1) is not None  # after six trials nobody gives up
 
 
-def test_a_little_promise_is_worth_a_trial() -> None:
-    class Promising(PlanSampler):
-        worth = 0.0031
-
-        def _promise(self, plans: object) -> Any:
-            return np.full(len(list(plans)), self.worth)  # type: ignore[call-overload]
-
-    sampler = Promising(SPACE, history(*((plan, 0.0) for plan in PLANS[:7])), seed=0)
-    assert sampler.propose(1) is not None
-    sampler.worth = 0.0029
-    assert sampler.propose(1) is None
+def test_what_a_history_says_is_worked_out_once() -> None:
+    history = History()
+    sampler = PlanSampler(SPACE, history, seed=0)
+    with mock.patch.object(SpeedModel, "believe", autospec=True) as believe:
+        believe.side_effect = lambda *given: Belief(mean=np.zeros(99), deviation=np.ones(99))
+        for plan in PLANS[:2]:
+            history.plans.append(plan)
+            history.logs.append(0.0)
+            history.errors.append(0.1)
+            sampler.believe()
+            sampler.propose(2)
+    assert believe.call_count == 2

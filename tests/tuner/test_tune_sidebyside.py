@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ratio
@@ -13,10 +13,9 @@ from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ra
 import cputune
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
-from cputune.steps import Crashed, NoMeasurement, Step
-from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS
+from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.changes import Change
-from cputune.tuner.confirmation import Confirmation, Way
+from cputune.tuner.confirmation import GIVEN_UP, MOST_ROUNDS, Confirmation, Way
 from cputune.tuner.gains import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings
 
@@ -42,16 +41,13 @@ def confirmed(
         seconds,
         on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
     )
-    base, *others = (
-        Contender(role="candidate" if number else "baseline", plan=PLANS[number])
-        for number in range(rivals + 1)
-    )
+    compared = Confirmation(among, PLANS[0], PLANS[1 : rivals + 1])
     try:
-        Confirmation(among, base, others).side_by_side(runner, way)
+        compared.side_by_side(runner, way)
     finally:
         assert not runner.alive
         assert told == among.findings.confirm_runs
-    return base, others, among.findings
+    return compared.baseline, compared.rivals, among.findings
 
 
 def test_all_live_at_once_and_have_turns() -> None:
@@ -99,17 +95,6 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
     assert len(rivals[1].measured) == 3
 
 
-def test_one_that_failed_is_not_called_slower_and_the_next_one_is() -> None:
-    def steps(number: int) -> Iterator[Step]:
-        for _ in range(6 if number == 1 else 10_000):
-            yield Step(seconds=0.5 * math.exp((0.7, 0.01, 0.0, 0.1)[number]), samples=8)
-        raise Crashed("rank 0 died")
-
-    _, rivals, _ = confirmed(FakeLivingRunner(steps), 3)
-    assert [rival.out for rival in rivals] == ["crashed: rank 0 died", None, SLOWER]
-    assert len(rivals[1].measured) > 6
-
-
 @pytest.mark.parametrize("failing", [0, 1])
 def test_where_there_is_nobody_to_compare_it_ends(failing: int) -> None:
     def steps(number: int) -> Iterator[Step]:
@@ -146,11 +131,6 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_block() -> None:
     assert [one.knob for one in findings.worth] == ["knob 2", "knob 3", "knob 1"]
     assert [one.speedup.ratio for one in findings.worth] == pytest.approx([1.25] * 3)
     assert len(findings.confirm_runs) == 4, "those on the way are no candidates"
-
-
-def test_with_plans_on_the_way_the_second_block_has_rounds_enough() -> None:
-    base, _, _ = confirmed(steady(1.0, 0.5, 0.7), way=way(2, 1))
-    assert base.blocks.count(1) == 6
 
 
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
@@ -213,18 +193,47 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
     assert gain_of(base, rivals[0], 0.05) is None
 
 
+@pytest.mark.parametrize(
+    ("quiet", "rounds"), [(range(3), 12), (range(4), 13), ((*range(4), 12), 16)]
+)
+def test_a_block_is_given_up_where_not_a_third_of_its_rounds_is_quiet(
+    quiet: Sequence[int], rounds: int
+) -> None:
+    def steps(number: int) -> Iterator[Step]:
+        yield from [Step(seconds=2.0, samples=8)] * 3
+        for at in itertools.count():
+            late = 0.0 if at in quiet else 1.0
+            yield from [Step(seconds=2.0, samples=8, delayed_seconds=late)] * (1 + bool(number))
+
+    base, _, _ = confirmed(FakeLivingRunner(steps))
+    assert base.blocks.count(0) == rounds
+
+
+def test_each_round_has_an_order_that_is_drawn_and_turned_in_the_next() -> None:
+    runner = steady(1.0, 1.0, 1.0, 1.0)
+    _, _, findings = confirmed(runner, 3)
+    rounds = [runner.turns[at : at + 4] for at in range(4, 28, 4)]  # after the warm-up
+    assert rounds[1::2] == [drawn[::-1] for drawn in rounds[::2]]
+    assert len({tuple(drawn) for drawn in rounds}) == 6
+    places = [turn.place for run in findings.confirm_runs if run.round == 0 for turn in run.taken]
+    assert sorted(places) == list(range(len(places)))
+
+
+def test_when_the_time_is_up_while_a_step_is_waited_for_it_ends() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        yield from [Step(seconds=1.0, samples=8)] * 3
+        raise TimeUp("while it took a step")
+
+    runner = FakeLivingRunner(steps)
+    base, _, _ = confirmed(runner, seconds=9.0)
+    assert (runner.begun, base.measured) == ([0, 1], [])
+
+
 def test_no_gain_is_looked_at_until_it_is_sure() -> None:
     base, rivals, _ = confirmed(steady(1.0, 1.0, noise=0.04))
     gain = gain_over(base, rivals[0])
     assert 2 * 6 <= gain.pairs <= 2 * MOST_ROUNDS
     assert gain.low < 0 < gain.high
-
-
-def test_a_clear_gain_is_known_after_two_blocks() -> None:
-    base, rivals, _ = confirmed(steady(1.0, 0.25))
-    assert base.blocks == rivals[0].blocks
-    assert set(base.blocks) == {0, 1}
-    assert base.blocks.count(1) == 3
 
 
 def test_when_the_time_is_up_it_ends() -> None:

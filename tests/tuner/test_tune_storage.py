@@ -6,12 +6,15 @@ import math
 import os
 import shutil
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import load
 import optuna
 import pytest
+from in_process import ran
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
@@ -145,21 +148,6 @@ class TestWhatIsToldOfATrial:
         book.close()
         assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
 
-    def test_a_disk_that_is_full_is_told_with_what_is_kept(
-        self, tmp_path: Path, sound: Path
-    ) -> None:
-        study = Path(shutil.copy(sound, tmp_path))
-        book = StudyStorage(study, resume=True)
-        with closing(sqlite3.connect(study)) as other:
-            other.execute("drop table trials")
-        with pytest.raises(CannotError, match=r"cannot be written: \S") as caught:
-            book.begin_baseline()
-        assert "\n" not in str(caught.value)
-        assert "the trials that ended are kept" in str(caught.value.hint)
-        with pytest.raises(CannotError, match="cannot be opened as a study"):
-            book.past()
-        book.close()
-
 
 def test_a_study_is_made_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,3 +275,47 @@ class TestStorage:
         assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
         assert study.trials[-1].params["precision"] in ("fp32", "bf16")
         assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
+
+
+STUDY = """
+import resource, sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from tuner.fakes import SMALL, FakeRunner, truthful
+import cputune
+from cputune.tuner.events import TrialEnded
+
+def fill(event):
+    if isinstance(event, TrialEnded) and event.trial.number == 1:
+        size = Path("s.db").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+try:
+    cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()),
+        study="s.db", on_event=fill,
+    )
+except cputune.CputuneError as error:
+    print(error.exit_code, error, error.hint)
+"""
+
+
+def test_what_was_measured_is_kept_and_gone_on_with(tmp_path: Path) -> None:
+    paths = [path for path in sys.path if path.endswith(("tests", "benchmarks"))]
+    done = ran([sys.executable, "-c", STUDY.format(paths=paths)], cwd=tmp_path)
+    assert done.stdout.startswith("3 the study in s.db cannot be written")
+    assert "--resume" in done.stdout
+    assert "Traceback" not in done.stderr
+    result = tuned(tmp_path / "s.db", resume=True)
+    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
+    assert len(result.trials) >= 2
+
+
+@pytest.mark.slow
+def test_a_study_of_many_trials_is_gone_on_with_and_reads_back(tmp_path: Path) -> None:
+    space = cputune.search_space(load.LARGE.facts, load.JOB, **load.OPTIONS)
+    load.make(tmp_path / "s.db", space, 120)
+    result = load.resume(tmp_path / "s.db", 121)
+    assert [trial.number for trial in result.trials] == list(range(121))
+    result.save(tmp_path / "r.json")
+    assert Result.load(tmp_path / "r.json") == result

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import AMX, MACHINES, Machine, SimulatedRunner, machine
+from machines import AMX, MACHINES, Machine, machine
 from tuner.fakes import BY_NAME, PLANS, SMALL, FakeRunner, Script, failing, steady, truthful
 
 import cputune
@@ -78,11 +76,6 @@ class TestWellBehaved:
         of = BY_NAME["two-sockets"]
         first, second = (tune(of, of.runner(1), seed=5, budget=8) for _ in range(2))
         assert [t.plan for t in first.trials] == [t.plan for t in second.trials]
-
-    def test_every_run_is_ended(self) -> None:
-        runner = FakeRunner(truthful())
-        tune(SMALL, runner)
-        assert runner.closed == len(runner.started)
 
     def test_the_gain_is_measured_in_pairs(self) -> None:
         result = tune(SMALL, FakeRunner(truthful()))
@@ -196,19 +189,6 @@ def shown_by(plan: Plan, rank: int) -> RankState:
     }
 
 
-class TestNoGain:
-    def test_equal_plans_leave_the_baseline(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            return SimulatedRunner(
-                true=lambda plan: 1.0, workload=SMALL.workload, seed=before, warmup=()
-            ).steps(plan)
-
-        result = tune(SMALL, FakeRunner(script))
-        assert result.best.plan == result.baseline.plan
-        assert result.speedup.low <= 1
-        assert "so the recommendation is the baseline" in " ".join(result.notes)
-
-
 class TestFailures:
     @pytest.mark.parametrize(
         ("error", "kind", "words"),
@@ -217,11 +197,6 @@ class TestFailures:
             (Crashed("rank 1 died", details="Segmentation fault"), "crashed", "Segmentation"),
             (OutOfMemory("killed"), "out of memory", "killed"),
             (TimedOut("no step"), "timed out", "no step"),
-            (RuntimeError("boom"), "crashed", "RuntimeError: boom"),
-            (KeyError("x"), "crashed", "KeyError"),
-            (MemoryError(), "out of memory", "MemoryError"),
-            (TimeoutError("too long"), "timed out", "too long"),
-            (SystemExit(3), "crashed", "SystemExit"),
             (GeneratorExit(), "crashed", "GeneratorExit"),
         ],
     )
@@ -275,32 +250,18 @@ class TestFailures:
         assert not result.baseline.plan.as_found
         assert "launch of today does not run" in " ".join(result.notes)
 
-    def test_our_own_errors_come_through(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            raise CannotError("torch is not installed")
 
-        with pytest.raises(CannotError, match="torch is not installed"):
-            tune(SMALL, FakeRunner(script))
-
-
-class TestLoss:
-    @pytest.mark.parametrize(
-        ("loss", "said"),
-        [(math.nan, "the loss is nan"), (9.0, "the baseline's 5"), (5.05, None)],
-    )
-    def test_that_is_not_the_baselines_but_for_rounding_fails_the_trial(
-        self, loss: float, said: str | None
-    ) -> None:
-        runner = FakeRunner(
-            lambda plan, before: steady(
-                SMALL.seconds(plan), loss=loss if plan.precision == "bf16" else 5.0
-            )
+def test_a_loss_that_is_not_the_baselines_fails_the_trial() -> None:
+    runner = FakeRunner(
+        lambda plan, before: steady(
+            SMALL.seconds(plan), loss=9.0 if plan.precision == "bf16" else 5.0
         )
-        result = tune(SMALL, runner)
-        failed = [t for t in result.trials if t.state == FAILED]
-        assert {t.kind for t in failed} == ({"diverged"} if said else set())
-        assert all(said in str(t.reason) for t in failed if said)
-        assert (result.best.plan == fastest(SMALL)) is (said is None)
+    )
+    result = tune(SMALL, runner)
+    failed = [t for t in result.trials if t.state == FAILED]
+    assert {(t.kind, t.plan.precision) for t in failed} == {("diverged", "bf16")}
+    assert all("the baseline's 5" in str(t.reason) for t in failed)
+    assert result.best.plan.precision == "fp32"
 
 
 class TestNeighbours:
@@ -351,18 +312,6 @@ class TestNeighbours:
         result = tune(SMALL, FakeRunner(truthful()), study=book, resume=True)
         assert result.best.plan == fastest(SMALL)
         assert not any(trial.delayed_steps for trial in result.trials)
-
-    def test_a_plan_with_too_many_threads_delays_itself(self, monkeypatch: object) -> None:
-        of = BY_NAME["one-socket"]
-        facts = replace(of.facts, environment={"OMP_NUM_THREADS": "64"})
-        runner = FakeRunner(
-            lambda plan, before: (
-                steady(3.0, delayed=2.0) if plan.as_found else steady(of.seconds(plan))
-            )
-        )
-        result = cputune.tune(of.workload, facts=facts, runner=runner, budget=4)
-        assert result.trials[0].state == COMPLETED
-        assert result.baseline.samples_per_second.median == pytest.approx(8 / 3)
 
 
 def test_no_number_is_given_twice_where_a_disturbed_trial_is_run_again(tmp_path: Path) -> None:
@@ -443,15 +392,6 @@ class TestInterrupt:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
         with pytest.raises(CannotError, match="holds a study already"):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
-
-
-class TestLongReasons:
-    def test_a_result_whose_trials_failed_at_length_is_read_back(self, tmp_path: Path) -> None:
-        long = Crashed("x" * 300_000, details="\n".join(["y" * 1000] * 300))
-        result = tune(SMALL, FakeRunner(failing(long, when="fp32")), study=tmp_path / "s.db")
-        result.save(tmp_path / "cputune.json")
-        assert Result.load(tmp_path / "cputune.json") == result
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True)
 
 
 class TestLimits:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,23 +195,6 @@ def test_a_study_that_is_resumed_has_all_of_its_new_time(tmp_path: Path) -> None
     first = cputune.tune(SMALL.workload, runner=FakeRunner(slow), **options)
     again = cputune.tune(SMALL.workload, runner=FakeRunner(slow), resume=True, **options)
     assert len(again.trials) > len(first.trials)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "step"), [(3.0, 1.0), pytest.param(4.0, 0.4, marks=pytest.mark.matrix)]
-)
-def test_of_real_processes_too(
-    seconds: float, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step, and what it takes to end processes, is all that may come on top."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    job = cputune.Workload.script([str(LIGHT), str(step)])
-    facts = cputune.probe()
-    begun = time.monotonic()
-    with suppress(NoValidTrialError):  # how far it comes, the machine decides
-        cputune.tune(job, facts=facts, max_time_seconds=seconds, share_machine=True, started=begun)
-    assert time.monotonic() - begun < seconds + 8 * step + 10
 
 
 def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from machines import Model, machine, simulated
-from tuner.fakes import SMALL, FakeLivingRunner
+from tuner.fakes import SMALL, FakeKeepingRunner, FakeLivingRunner
 
 import cputune
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.steps import Crashed, OutOfMemory, Step
-from cputune.tuner.study import StudyInterrupted
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 
@@ -107,7 +106,7 @@ def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> N
                     raise KeyboardInterrupt
                 yield Step(seconds=SMALL.seconds(plan), samples=8, delayed_seconds=0.5)
 
-    with pytest.raises(StudyInterrupted) as caught:
+    with pytest.raises(cputune.Interrupted) as caught:
         cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeBusy())
     result = caught.value.result
     assert result is not None
@@ -150,3 +149,48 @@ def test_of_a_machine_that_is_never_quiet_the_ratio_is_told_and_no_factor(in_tri
     assert result.disturbed
     (said,) = [note for note in result.notes if "While other processes computed" in note]
     assert "95 % interval" in said
+
+
+Way = Callable[[int, random.Random], float]
+"""The factor of the k-th step of a process."""
+
+
+def hard(way: Way, *, scale: float = 1.0, steps: int | None = None) -> FakeKeepingRunner:
+    """Plans at their true speed, with 3 % of noise, times what is wrong."""
+    lives = iter(range(10_000))
+
+    def script(plan: Plan, before: int) -> Iterator[Step]:
+        rng, own = random.Random(next(lives)), SMALL.seconds(plan) * scale
+        for k in range(10**9 if steps is None else steps):
+            yield Step(seconds=own * math.exp(rng.gauss(0, 0.03)) * way(k, rng), samples=8)
+
+    return FakeKeepingRunner(script)
+
+
+@pytest.mark.parametrize(
+    ("way", "scale", "steps"),
+    [
+        (lambda k, rng: 1.0, 0.0005 / TODAY, None),
+        (lambda k, rng: 1.0, 600 / TODAY, None),
+        (lambda k, rng: 1.0, 1.0, 20),
+        (lambda k, rng: 3600.0 if k == 21 else 1.0, 1.0, None),
+        (lambda k, rng: -1.0 if k == 17 else 1.0, 1.0, None),
+        (lambda k, rng: rng.choice((1.0,) * 9 + (2.0,)), 1.0, None),
+        (lambda k, rng: 1 + 0.6 * math.exp(-k / 12), 1.0, None),
+    ],
+    ids=[
+        "half a millisecond",
+        "ten minutes",
+        "over after twenty",
+        "suspended in a turn",
+        "a clock that jumps",
+        "heavy tails",
+        "a long warm-up",
+    ],
+)
+def test_the_gain_is_that_of_the_plans(way: Way, scale: float, steps: int | None) -> None:
+    result = tuned(hard(way, scale=scale, steps=steps))
+    true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
+    assert result.speedup.low <= true * 1.02
+    assert result.speedup.high >= true / 1.02
+    assert result.speedup.significant
