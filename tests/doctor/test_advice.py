@@ -15,7 +15,6 @@ from hosts.recordings import NAMES, open_recording
 from stacks import TODAY
 
 from cputune.doctor import diagnose
-from cputune.doctor.checkfile import check_file
 from cputune.doctor.variables import advised, advised_launch
 from cputune.emitters import emit, parse_hosts
 from cputune.facts import HostFacts, Launcher, Package
@@ -100,15 +99,6 @@ def test_ranks_divide_the_batch(shape: dict[str, Any], nodes: int, batch: int) -
 def test_the_advice_says_why(shape: dict[str, Any], ranks: int, threads: int, why: str) -> None:
     advice = advise(recorded(shape))
     assert (advice.ranks, advice.threads, advice.why) == (ranks, threads, why)
-
-
-@pytest.mark.parametrize("launchers", LAUNCHERS)
-@pytest.mark.parametrize("name", MACHINES)
-def test_our_own_judge_takes_the_advised_launch(name: str, launchers: str) -> None:
-    facts = replace(changed(**MACHINES[name]), launchers=LAUNCHERS[launchers], environment={})
-    command = advised_launch(facts)
-    if command is not None:
-        assert {found.code for found in check_file(command, "-", facts)} <= {"preload-dead"}
 
 
 def test_without_a_launcher_of_several_ranks_there_is_no_command() -> None:

@@ -14,77 +14,44 @@ import pytest
 from in_process import ran
 
 IPEX = "2.8.0"
+CODES = "ipex-ended,deep-import"
 
 pytestmark = [
     pytest.mark.matrix,
     pytest.mark.slow,
+    pytest.mark.torch,
     pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed"),
     pytest.mark.skipif(sys.version_info >= (3, 14), reason="IPEX has no wheel for this Python"),
 ]
 
 
-DEEP = """
-from cputune.doctor.deep import imports
-from cputune.host import LiveHost
-from cputune.probing import probe
-host = LiveHost()
-for finding in imports(probe(host), host):
-    print(finding.evidence, finding.command, sep="\\n")
-"""
-
-
-def run(*argv, timeout=240):
-    return ran(argv, timeout=timeout)
-
-
 def pip(python, *arguments):
-    return run(sys.executable, "-m", "pip", "--python", python, "--quiet", *arguments)
+    return ran((sys.executable, "-m", "pip", "--python", python, "--quiet", *arguments))
 
 
-def doctor(python, *options):
-    done = run(python, "-m", "cputune", "doctor", "--json", *options)
+def doctor(python):
+    done = ran((python, "-m", "cputune", "doctor", "--json", "--deep", "--only", CODES))
     assert done.stdout, done.stderr
     return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-@pytest.fixture(scope="module")
-def mismatched(tmp_path_factory):
-    """The interpreter of an environment with IPEX 2.8.0 and another torch."""
+def test_a_mismatch_is_found_its_import_survived_and_the_cure_helps(tmp_path):
     if metadata.version("torch").startswith(f"{IPEX[:3]}."):
         pytest.skip("this torch fits IPEX")
-    folder = tmp_path_factory.mktemp("mismatched")
-    assert run(sys.executable, "-m", "venv", "--without-pip", str(folder)).returncode == 0
-    python = str(folder / "bin" / "python")
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    here = sysconfig.get_path("purelib")
-    beside = f"import site; site.addsitedir({here!r})\n"
-    (folder / packages.stdout.strip() / "beside.pth").write_text(beside)
+    assert ran((sys.executable, "-m", "venv", "--without-pip", str(tmp_path))).returncode == 0
+    python = str(tmp_path / "bin" / "python")
+    site = sysconfig.get_path("purelib", vars={"base": str(tmp_path)})
+    beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    with open(f"{site}/beside.pth", "w") as file:
+        file.write(beside)
     installed = pip(python, "install", "--no-deps", f"intel_extension_for_pytorch=={IPEX}")
     if installed.returncode:
         pytest.skip(f"the wheel of IPEX cannot be had: {installed.stderr.strip()[-200:]}")
-    return python
-
-
-def test_the_mismatch_is_found_without_importing_anything(mismatched):
-    torch = metadata.version("torch")
-    found = doctor(mismatched)["ipex-ended"]
-    assert found["severity"] == "error"
-    assert found["evidence"].startswith(
-        f"intel_extension_for_pytorch {IPEX} was built for torch {IPEX[:3]}, not {torch};"
-    )
-    assert "stay in the IPEX era: pip install torch==2.8.0" in found["remedy"]
-
-
-@pytest.mark.torch
-def test_deep_imports_it_and_lives(mismatched):
-    done = run(mismatched, "-c", DEEP)
-    assert done.returncode == 0, done.stderr
-    assert "import torch, intel_extension_for_pytorch' ended with 1" in done.stdout
-    assert done.stdout.rstrip().endswith("pip uninstall -y intel_extension_for_pytorch")
-
-
-def test_after_the_cure_the_finding_is_gone(mismatched):
-    cure = shlex.split(doctor(mismatched)["ipex-ended"]["command"])
-    assert cure == ["pip", "uninstall", "-y", "intel_extension_for_pytorch"]
-    assert pip(mismatched, *cure[1:]).returncode == 0
-    assert "ipex-ended" not in doctor(mismatched)
+    found = doctor(python)
+    said = f"intel_extension_for_pytorch {IPEX} was built for torch {IPEX[:3]}, not "
+    assert found["ipex-ended"]["evidence"].startswith(said)
+    assert "import intel_extension_for_pytorch: " in found["deep-import"]["evidence"]
+    cures = {finding["command"].removeprefix(f"{python} -m ") for finding in found.values()}
+    assert cures == {"pip uninstall -y intel_extension_for_pytorch"}
+    assert pip(python, *shlex.split(cures.pop())[1:]).returncode == 0
+    assert doctor(python) == {}
