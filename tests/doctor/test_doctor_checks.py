@@ -56,6 +56,9 @@ CONDA_NUMPY = Package(name="numpy", version="1.26.4", location="/conda", install
 NODES = topology().numa_nodes
 ONE_SOCKET = {"topology": topology(sockets=1)}
 TWO_BY_OPENMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+SECOND = tuple(range(28, 56))
+"""The CPUs of the second socket."""
+UNVERSIONED = "/usr/lib/libtcmalloc.so"
 IOMP = {"LD_PRELOAD": f"{TCMALLOC}:/opt/libiomp5.so"}
 ONE_CORE = {"packages": IPEX_ERA, "topology": topology(sockets=1, cores=1, smt=1)}
 FULL_SPEED = Frequency(cpus=(0, 1, 2, 3), governor="performance")
@@ -185,27 +188,14 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("threads-limit", OMP_THREAD_LIMIT="8", OMP_NUM_THREADS=None),
     at("threads-siblings", OMP_NUM_THREADS="112"),
     at("threads-siblings", **{**TORCHRUN, "LOCAL_WORLD_SIZE": "29"}, OMP_NUM_THREADS="2"),
-    at(
-        "affinity-shrinks",
-        KMP_AFFINITY="granularity=fine,compact,1,0",
-        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
-    ),
+    at("affinity-shrinks", KMP_AFFINITY="granularity=fine,compact,1,0", **IOMP),
     at("affinity-shrinks", OMP_PROC_BIND="close"),
     at("affinity-gomp", topology=topology(allowed=(0, 1, 2, 3)), GOMP_CPU_AFFINITY="0-7:2"),
-    at(
-        "numa-not-zero",
-        topology=topology(allowed=tuple(range(28, 56))),
-        cpuset=tuple(range(28, 56)),
-    ),
+    at("numa-not-zero", topology=topology(allowed=SECOND), cpuset=SECOND),
     at("mempolicy", container="docker", sys_nice=False),
     at("shell-bound", topology=topology(allowed=(0, 1)), OMP_NUM_THREADS="2"),
     at("openmpi-one-core", launchers=(OPENMPI,)),
-    at(
-        "bound-twice",
-        I_MPI_PIN_DOMAIN="[0x3,0xc]",
-        KMP_AFFINITY="compact",
-        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
-    ),
+    at("bound-twice", I_MPI_PIN_DOMAIN="[0x3,0xc]", KMP_AFFINITY="compact", **IOMP),
     at("bound-twice", topology=topology(allowed=(0, 1)), I_MPI_PIN="1"),
     at("bound-twice", GOMP_CPU_AFFINITY="0-3", OMP_PLACES="cores", OMP_PROC_BIND="close"),
     at("pin-mask", I_MPI_PIN_DOMAIN="[ffff,ffff0000]"),
@@ -222,11 +212,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("bf16-slow", isa=CASCADE_LAKE_ISA),
     at("bf16-slow", isa=CASCADE_LAKE_ISA, ACCELERATE_MIXED_PRECISION=None),
     at("bf16-native", ACCELERATE_MIXED_PRECISION=None),
-    at(
-        "preload-dead",
-        preload_missing=("/usr/lib/libtcmalloc.so",),
-        LD_PRELOAD="/usr/lib/libtcmalloc.so",
-    ),
+    at("preload-dead", preload_missing=(UNVERSIONED,), LD_PRELOAD=UNVERSIONED),
     at("preload-dead", preload_missing=("/gone.so",), libraries=(), LD_PRELOAD="/gone.so"),
     at(
         "preload-dead",
@@ -277,12 +263,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("master-loopback", **{**TWO_PODS, "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1"}),
     at("master-loopback", PET_NNODES="2", MASTER_ADDR="10.0.0.7"),
     at("gloo-loopback", hostname_addresses=("127.0.1.1",)),
-    at(
-        "gloo-loopback",
-        hostname_addresses=("127.0.1.1",),
-        PET_NNODES="2",
-        GLOO_SOCKET_IFNAME="eth0",
-    ),
+    at("gloo-loopback", hostname_addresses=("127.0.1.1",), **TWO_PODS, GLOO_SOCKET_IFNAME="eth0"),
     at("interface-missing", GLOO_SOCKET_IFNAME="eth0"),
     at("interface-missing", network=Network(interfaces=None), GLOO_SOCKET_IFNAME="eth9"),
     at(
@@ -327,18 +308,13 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="INFO"),
     at("ranks-auto", PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="28"),
     at("ranks-auto"),
-    at("quota-threads", cpu_quota=8.5, OMP_NUM_THREADS="8"),
     at("quota-throttled", periods=1000, throttled_periods=950),
-    at("ranks-oversubscribed", **TORCHRUN, OMP_NUM_THREADS="28"),
     at("one-core", topology=topology(allowed=(3, 4)), cpuset=(3, 4), OMP_NUM_THREADS="2"),
     at("one-core", topology=topology(allowed=(3,)), PMI_RANK="0"),
     at("one-core", topology=topology(allowed=(3,)), LOCAL_WORLD_SIZE="2"),
     at("memory-limit", memory_bytes=16 * GIB),
     at("primitive-cache", memory_bytes=7 * GIB, ONEDNN_PRIMITIVE_CACHE_CAPACITY="64"),
     at("primitive-cache", memory_bytes=4 * GIB, LRU_CACHE_CAPACITY="64"),
-    at("shm-small", shm_bytes=GIB),
-    at("shm-small", shm_free_bytes=200 * GIB),
-    at("processes-few", pids=4096, pids_used=40),
     at("processes-few", processes=128, sys_resource=True),
     at("memlock-small", memlock_bytes=8 << 20, FI_PROVIDER="tcp"),
     at("threads-affinity", topology=topology(allowed=(0, 1, 2, 3)), OMP_NUM_THREADS="4"),
@@ -351,7 +327,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("threads-limit", OMP_THREAD_LIMIT="0", OMP_NUM_THREADS="2"),
     at("threads-siblings", OMP_NUM_THREADS="56"),
     at("affinity-shrinks", KMP_AFFINITY="none", OMP_PROC_BIND="false"),
-    at("numa-not-zero", topology=topology(allowed=tuple(range(28, 56)))),
+    at("numa-not-zero", topology=topology(allowed=SECOND)),
     at("numa-not-zero", cpuset=(0, 2, 3)),
     at("mempolicy", container="docker", sys_nice=True),
     at("mempolicy", numa_nodes=(SPLIT.numa_nodes[0], MEMORYLESS), **NO_NICE),
@@ -359,13 +335,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("openmpi-one-core", launchers=(OPENMPI,), OMPI_MCA_hwloc_base_binding_policy="none"),
     at("openmpi-one-core", launchers=(OPENMPI,), OMPI_COMM_WORLD_RANK="0"),
     at("openmpi-one-core", launchers=(OPENMPI,), PRTE_MCA_hwloc_default_binding_policy="none"),
-    at(
-        "bound-twice",
-        I_MPI_PIN="0",
-        I_MPI_PIN_DOMAIN="[0x3,0xc]",
-        KMP_AFFINITY="compact",
-        LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
-    ),
+    at("bound-twice", I_MPI_PIN="0", I_MPI_PIN_DOMAIN="[0x3]", KMP_AFFINITY="compact", **IOMP),
     at("bound-twice", I_MPI_PIN="1"),
     at("bound-twice", KMP_AFFINITY="verbose,none", I_MPI_PIN="1", **IOMP),
     at("bound-twice", OMP_PROC_BIND="close", I_MPI_PIN="1"),
@@ -385,9 +355,9 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("bf16-slow", isa=(*CASCADE_LAKE_ISA, "avx512_bf16")),
     at("bf16-native", isa=CASCADE_LAKE_ISA, ACCELERATE_MIXED_PRECISION=None),
     at("bf16-native", packages={"torch": None}, ACCELERATE_MIXED_PRECISION=None),
-    at("openmp-two", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    at("openmp-two", **IOMP),
     at("openmp-two", LD_PRELOAD="/lib/libgomp.so.1"),
-    at("setting-without-library", KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    at("setting-without-library", KMP_BLOCKTIME="1", **IOMP),
     at("setting-without-library", MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2"),
     at("conda-pip-mixed", packages={"torch": None, "numpy": by("conda", "numpy")}),
     at(
@@ -398,10 +368,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("allocator-default", preload_missing=("/x.so",), LD_PRELOAD="/x.so"),
     at("allocator-missing", libraries=(), LD_PRELOAD="/opt/libjemalloc.so.2"),
     at("facts-missing"),
-    at("machine-busy", average_1min=40.0, running_threads=1),
-    at("machine-busy", busy=(replace(TRAIN, cpu_share=0.4),)),
-    at("memory-low", available_bytes=100 * GIB),
-    at("swap-in-use", swap_free_bytes=8 * GIB - (100 << 20)),
     at("governor", frequencies=(FULL_SPEED, ACTIVE_AT_FULL_SPEED)),
     at("turbo-off", turbo=None),
     at("huge-pages", transparent_huge_pages="always"),

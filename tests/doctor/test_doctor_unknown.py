@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from clean_machine import changed
+from doctor_machines import VARIABLES
 from hosts.builder import PROCESSORS, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,18 +18,6 @@ from cputune.doctor.registry import CHECKS
 from cputune.probing import probe
 
 NOTHING = replace(UNKNOWN, recorded=True)
-
-NAMES = (
-    "OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE GOMP_CPU_AFFINITY "
-    "KMP_AFFINITY KMP_BLOCKTIME KMP_TPAUSE KMP_HW_SUBSET MKL_NUM_THREADS LD_PRELOAD MALLOC_CONF "
-    "CCL_WORKER_COUNT CCL_WORKER_AFFINITY CCL_ATL_TRANSPORT CCL_PROCESS_LAUNCHER FI_PROVIDER "
-    "FI_TCP_IFACE I_MPI_PIN I_MPI_PIN_DOMAIN I_MPI_ROOT GLOO_SOCKET_IFNAME MASTER_ADDR "
-    "MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE ONEDNN_MAX_CPU_ISA "
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY LRU_CACHE_CAPACITY ATEN_CPU_CAPABILITY "
-    "ACCELERATE_MIXED_PRECISION ACCELERATE_USE_CPU PET_NPROC_PER_NODE PET_NNODES PMI_RANK PMI_SIZE "
-    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE MKL_ENABLE_INSTRUCTIONS KMP_DUPLICATE_LIB_OK"
-)
-VARIABLES = NAMES.split()
 
 TEXTS = st.one_of(
     st.text(max_size=20),
@@ -43,7 +32,7 @@ def test_no_facts_no_findings_but_that_they_are_missing() -> None:
     assert [finding.code for finding in diagnose(NOTHING).findings] == ["facts-missing"]
 
 
-@given(variables=st.dictionaries(st.sampled_from(VARIABLES), TEXTS, min_size=1))
+@given(variables=st.dictionaries(st.sampled_from(list(VARIABLES)), TEXTS, min_size=1))
 @settings(deadline=None, max_examples=150)
 def test_no_value_of_a_variable_breaks_a_check(variables: dict[str, str]) -> None:
     for facts in (changed(environment=variables), changed(NOTHING, environment=variables)):

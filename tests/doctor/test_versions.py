@@ -65,7 +65,6 @@ STACKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
     ({"numpy": "2.4.6"}, {}),
     (TODAY, {}),
-    ({"torch": "2.8.0"}, {"python": "3.14.0"}),
     ({"torch": "1.10.2", "transformers": "5.23.0"}, {}),
     ({**TODAY, "torch": "2.13.0+cu130"}, {"accelerators": ("nvidia",)}),
     ({**TODAY, "torch": "2.13.0+cu130"}, {"accelerators": None}),

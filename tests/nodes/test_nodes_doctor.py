@@ -45,13 +45,6 @@ def nothing_stays(hosts: Cluster) -> None:
         assert list((hosts.folder / name / "tmp").iterdir()) == []
 
 
-def test_hosts_that_are_alike_have_no_difference(hosts: Cluster) -> None:
-    seen = doctor(hosts)
-    assert evidence(seen) == {}
-    assert [host["reached"] for host in seen["hosts"]] == [True, True]
-    nothing_stays(hosts)
-
-
 def test_what_was_planted_is_found() -> None:
     odd = Odd(cpus=(0,), versions={"transformers": "4.46.0", "torch": "2.6.0"})
     with two_hosts(beta=odd) as hosts:
@@ -84,17 +77,6 @@ def test_names_and_keys_that_lead_nowhere(hosts: Cluster, tmp_path: Path) -> Non
     unknown = doctor(hosts, names="beta", ssh=stranger)
     assert evidence(unknown) == {"hosts-unreachable": "beta: its host key is not known here"}
     nothing_stays(hosts)
-
-
-def test_a_host_that_is_cut_off_is_a_finding(hosts: Cluster) -> None:
-    hosts.cut("beta")
-    try:
-        seen = doctor(hosts, "--host-timeout", "5")
-    finally:
-        hosts.mend("beta")
-    assert [host["reached"] for host in seen["hosts"]] == [True, False]
-    assert set(evidence(seen)) == {"hosts-unreachable"}
-    assert evidence(doctor(hosts)) == {}
 
 
 def test_a_host_that_greets_and_says_nothing_takes_no_longer_than_its_limit(
