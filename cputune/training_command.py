@@ -2,14 +2,25 @@
 
 ``python train.py``, ``python -m package.train``, ``accelerate launch --cpu train.py``, ``torchrun
 --nproc-per-node 2 train.py``, ``mpirun -n 2 python train.py``, with numactl, srun or env in front.
-What people type after ``--`` and what stands in a launch file is read by the same function.
+What people type after ``--`` and what stands in a launch file is read by ``launch_of``. For
+``tune`` ``read_typed`` takes of it what a plan starts itself, the script, and refuses what no plan
+for CPUs can start; ``require_trainable`` looks at the file that Python would run.
 """
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cputune.errors import UsageError
+from cputune.host import console_script, module_file, read_document
+from cputune.host.interpreter import training_python
 
 MPIRUNS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 LAUNCHER_MODULES = {
@@ -42,7 +53,7 @@ class TrainingCommand:
         program: the word that starts it.
         before: the words in front (numactl, taskset, srun).
         options: of the launcher.
-        script: what is trained: a file, or the name of a ``module``.
+        script: what is trained: a file, or the name of a ``module``; "" where it is not known.
         arguments: of the script.
         environment: what a file exports, and what the launcher passes on.
         removed: names that a file unsets, ``OMP_*`` for all of a beginning.
@@ -53,10 +64,10 @@ class TrainingCommand:
     """
 
     launcher: str
-    options: tuple[str, ...]
-    script: str
-    arguments: tuple[str, ...]
-    words: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     module: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = "python"
@@ -270,3 +281,256 @@ def value_of(words: Sequence[str], *names: str) -> str | None:
 def number_of(text: str | None) -> int | None:
     """A whole number of at most nine digits; None for anything else."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+EXAMPLE = "cputune tune -- train.py --its-arguments"
+_AFTER_DASHES = "after -- comes the script itself, then its arguments: -- train.py --epochs 3"
+MOST_BYTES = 4 << 20
+"""Of a script; the longest of the transformers examples has 60 KiB."""
+
+_SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
+
+
+def require_trainable(argv: Sequence[str]) -> None:
+    """Raise UsageError where python cannot run this, or no plan for CPUs can.
+
+    ``argv`` is a script or ``-m`` and a module, with its arguments.
+    """
+    for position, word in enumerate(argv):
+        name, _, value = word.partition("=")
+        following = "".join(argv[position + 1 : position + 2])
+        if name in _SHARDED and (value or following) not in ("", "''", "None"):
+            raise UsageError(
+                f"{name} divides a model over accelerators; on CPUs each rank holds all of it",
+                hint=f"leave {name} and its value out of the script's arguments",
+            )
+    path, text = script_file(argv), script_text(argv)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the script's own words: python says it too
+            ast.parse(text, filename=str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"{path}{line}: {what}", hint="python cannot run this file either; mend it first"
+        ) from error
+
+
+def script_text(argv: Sequence[str]) -> str:
+    """The text of the script. Raises UsageError where it has none that can be read."""
+    path = script_file(argv)
+    try:
+        return read_document(path, most_bytes=MOST_BYTES)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the script {str(path)!r}: {error.strerror}", hint=_AFTER_DASHES
+        ) from error
+
+
+def script_file(argv: Sequence[str]) -> Path:
+    """The file that python would run. Raises UsageError where there is none."""
+    if argv[0] != "-m":
+        return _runnable(Path(argv[0]))
+    name = argv[1]
+    found = module_file(name) if re.fullmatch(r"\w+(?:\.\w+)*", name) else None
+    if found is None:
+        raise UsageError(
+            f"there is no module {name!r} here",
+            hint=f"-m package.train, with dots and without .py; it is looked for in {os.getcwd()} "
+            "and among the installed packages",
+        )
+    return Path(found)
+
+
+def _runnable(path: Path) -> Path:
+    if path.is_dir() and (path / "__main__.py").is_file():
+        return path / "__main__.py"
+    if path.is_dir():
+        raise UsageError(
+            f"{str(path)!r} is a directory without __main__.py",
+            hint=f"give the script in it: {_AFTER_DASHES}",
+        )
+    if not path.exists():
+        raise UsageError(f"there is no script {str(path)!r}", hint=_AFTER_DASHES)
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            f"{path.name} is a notebook, and trials need a script",
+            hint=f"jupyter nbconvert --to script {path.name}",
+        )
+    return path
+
+
+_DIVIDES = "it divides a model over accelerators; on CPUs each rank holds the whole model"
+_GPUS = "cputune tunes training on CPUs"
+_GIVEN = "plans start the script without its launcher; say it to the script itself"
+_UNFIT = {
+    **dict.fromkeys(("use_deepspeed", "use_fsdp", "use_tp", "use_megatron_lm"), _DIVIDES),
+    "use_parallelism_config": _DIVIDES,
+    **dict.fromkeys(("multi_gpu", "tpu", "use_mps_device"), _GPUS),
+    **dict.fromkeys(("gradient_accumulation_steps", "dynamo_backend"), _GIVEN),
+}
+CONFINERS = ("numactl", "taskset")
+BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
+WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
+_RUN_CPU = "torch.backends.xeon.run_cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """A training command that can be tuned.
+
+    Attributes:
+        argv: the script and its arguments, as ``python`` takes them: ``train.py ...`` or
+            ``-m package.train ...``.
+        launch: all words, where a launcher starts the script; the baseline is run by them.
+        ranks: processes that this launch starts on one machine.
+        notes: what is not taken over, in words.
+    """
+
+    argv: tuple[str, ...]
+    launch: tuple[str, ...] = ()
+    ranks: int = 1
+    notes: tuple[str, ...] = ()
+
+
+def read_typed(words: Sequence[str]) -> Typed:
+    """Read a training command. Raises UsageError for what is none."""
+    words = tuple(words)
+    if not words or not words[0] or words == ("-m",):
+        raise UsageError("no script was given", hint=EXAMPLE)
+    words = ("python", *words) if words[0] == "-m" else words
+    if launcher_at(words, 0) is None:
+        return _program(words)
+    launch = launch_of(words)
+    if launch is None:
+        raise UsageError(
+            f"no script is seen in `{' '.join(words)}`",
+            hint=f"{EXAMPLE}; what python reads from -c or from its input is not tuned",
+        )
+    if launch.launcher == "ipexrun" or launch.script == _RUN_CPU:
+        _refuse_wrapper("ipexrun")
+    if launch.launcher == "python":
+        return Typed(argv=launch.argv, notes=tuple(_python_notes(launch)))
+    _refuse_unfit(launch)
+    launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
+    note = f"a plan takes the place of {launcher}"
+    return Typed(argv=launch.argv, launch=words, ranks=_ranks_of(launch), notes=(note,))
+
+
+_SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
+
+
+def _program(words: tuple[str, ...]) -> Typed:
+    """A script, or a program of Python's that is on PATH."""
+    first, name = words[0], os.path.basename(words[0])
+    if os.path.exists(first):
+        return Typed(argv=words)
+    if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
+        raise UsageError(
+            f"{first!r} is a variable, not a script",
+            hint=f"put it in front of cputune: {first} {EXAMPLE}",
+        )
+    if first.startswith("-"):
+        raise UsageError(f"{first!r} is an option, not a script", hint=EXAMPLE)
+    if name == "accelerate":
+        raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
+    _refuse_wrapper(name)
+    return Typed(argv=(console_script(first) or first, *words[1:]))
+
+
+def _python_notes(launch: TrainingCommand) -> Iterator[str]:
+    """What of a ``python`` that was typed is not taken over."""
+    if os.path.isabs(launch.program):
+        if not os.path.exists(launch.program):
+            raise UsageError(f"there is no {launch.program}", hint=EXAMPLE)
+        if not os.path.samefile(launch.program, training_python()):
+            yield f"the script is run with {training_python()}, not with {launch.program}"
+
+
+def _refuse_unfit(launch: TrainingCommand) -> None:
+    """Raise UsageError for what is no job on the CPUs of one machine."""
+    for name, value in pairs(launch.options):
+        bare = name.lstrip("-")
+        if bare in _UNFIT:
+            raise UsageError(f"{launch.program} {name}: {_UNFIT[bare]}", hint=f"leave {name} out")
+        if bare in ("nnodes", "num_machines") and value not in ("1", "1:1"):
+            raise UsageError(
+                f"{launch.program} {name} {value}: trials run on this machine alone",
+                hint=f"leave it out; `cputune emit --nodes {value}` writes such launches",
+            )
+    others = {launch.host_file or "", *launch.hosts} - {"", "localhost", os.uname().nodename}
+    if launch.launcher == "mpirun" and others:
+        raise UsageError(
+            f"{launch.program} is to start ranks on {', '.join(sorted(others))}: the launch that "
+            "you type is measured on this machine alone",
+            hint="leave the hosts out, and name them before `--`: --hosts A,B",
+        )
+    kind = _configured(launch).get("distributed_type")
+    if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP"):
+        raise UsageError(
+            f"the configuration of accelerate says {kind}: {_DIVIDES}",
+            hint="write another one: accelerate config",
+        )
+    if launch.inner is not None or launch.script in LAUNCHER_MODULES:
+        raise UsageError("a launcher starts another launcher", hint="leave one of them out")
+    if launch.launcher == "mpirun" and ":" in launch.words:
+        raise UsageError(
+            f"{launch.program} starts several programs",
+            hint="tune one of them: -n 2 python train.py",
+        )
+
+
+def _configured(launch: TrainingCommand) -> Mapping[str, Any]:
+    """The file that ``accelerate launch --config_file`` names; empty where none is named."""
+    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+    if not path:
+        return {}
+    import yaml
+
+    try:
+        found = yaml.safe_load(read_document(path, most_bytes=1 << 20))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"cannot read the configuration {path!r}: {getattr(error, 'strerror', error)}",
+            hint="accelerate config --config_file FILE writes one",
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _ranks_of(launch: TrainingCommand) -> int:
+    """How many processes the launch starts on this machine."""
+    asked: object = launch.total
+    if launch.launcher == "accelerate":
+        # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.
+        config = _configured(launch)
+        by_mpi = config.get("mpirun_config")
+        named = isinstance(by_mpi, dict) and by_mpi.get("mpirun_hostfile")
+        with_mpi = launch.option("--mpirun_hostfile") or named
+        asked = (asked or config.get("num_processes")) if with_mpi else None
+    if launch.launcher == "torchrun" and asked in ("auto", "cpu", "gpu"):
+        return os.cpu_count() or 1
+    ranks = number_of(str(asked or 1))
+    if not ranks:
+        raise UsageError(
+            f"{asked!r} is no number of processes", hint=f"{launch.program} starts 1 or more"
+        )
+    return ranks
+
+
+def _refuse_wrapper(name: str) -> None:
+    if name in BINDERS:
+        hint = f"leave {name} and its options out: {EXAMPLE}"
+        if name in CONFINERS:
+            hint = f"put {name} in front of cputune to stay within its CPUs, or {hint}"
+        raise UsageError(
+            f"cputune starts and binds the ranks itself, in place of {name}", hint=hint
+        )
+    if name == "trl":
+        hint = "give the script that trl starts: cputune tune -- -m trl.scripts.sft ARGUMENTS"
+        raise UsageError("trl starts a launcher of its own", hint=hint)
+    if name in WRAPPERS:
+        raise UsageError(
+            f"{name} is not the training script",
+            hint=f"put it in front of cputune, or leave it out: {EXAMPLE}",
+        )

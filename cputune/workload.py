@@ -21,8 +21,7 @@ from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
 from cputune.inside.messages import Framework
-from cputune.script import read_typed
-from cputune.training_command import value_of
+from cputune.training_command import read_typed, value_of
 
 DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
@@ -104,13 +103,8 @@ class Recipe:
             raise ValueError("model needs a model_type, as in a transformers configuration")
         if self.doc_stride is not None and self.doc_stride >= self.sequence_length:
             raise ValueError("doc_stride must be below sequence_length")
-        if self.target_length is not None and self.task != "seq2seq-lm":
-            raise ValueError("target_length is for seq2seq-lm alone")
-        if self.lengths is not None and self.task in ("image-classification", "causal-lm"):
-            raise ValueError(f"lengths are not for {self.task}, whose samples are all as long")
-        if self.lengths is not None and list(self.lengths.quantiles) != sorted(
-            self.lengths.quantiles
-        ):
+        quantiles = () if self.lengths is None else self.lengths.quantiles
+        if list(quantiles) != sorted(quantiles):
             raise ValueError("the quantiles of lengths must not fall")
 
     @property
@@ -232,7 +226,7 @@ class Workload:
         """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
 
         Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
-        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. What of the
+        launch``, ``torchrun``, ``mpirun``; see ``cputune.training_command``. What of the
         words may be a secret (``cputune.hidden``) goes to a variable of this process
         (``--hub_token`` to HUB_TOKEN), from which trials take it. Raises UsageError without
         a script.

@@ -50,7 +50,6 @@ def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> 
         ("= 4", "= 4\ndoc_stride = 16", "doc_stride must be below sequence_length"),
         ("= 4", "= 4\ncolour = 1", "unknown key colour"),
         ("= 4", "= 4\nlengths.source = 'x'\nlengths.quantiles = [9, 3]", "must not fall"),
-        ('"masked-lm"', '"causal-lm"\nlengths = {quantiles = [3, 9], source = ""}', "not for caus"),
         ('"bert"', "3", "model needs a model_type"),
         ('"bert"', '"bert"\nx = ' + 5000 * "[", "is not TOML"),
         ('"bert"', '"bert"\nx = ' + 100 * "[" + 100 * "]", "nested too deeply"),

@@ -279,7 +279,7 @@ def launched(
     of the script's own has a batch that cannot be set; on several nodes the user has to say what it
     is there. Raises UsageError.
     """
-    from cputune.script import read_typed, require_trainable
+    from cputune.training_command import read_typed, require_trainable
     from cputune.workload import DEFAULT_RECIPE, Workload
 
     asked = batch_per_rank is not None or global_batch_size is not None

@@ -34,7 +34,7 @@ from cputune.errors import (
 )
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
-from cputune.script import require_trainable
+from cputune.training_command import require_trainable
 from cputune.workload import DEFAULT_RECIPE, Workload, left_out
 
 if TYPE_CHECKING:

@@ -56,8 +56,8 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
     if versions.oneccl is not None:
         modules.append(oneccl_module(versions))
     for module in modules or ["torch"]:
-        done = _run(host, "imports.py", "", *dict.fromkeys(("torch", module)))
-        lines = _told(done)
+        done = run_look(host, "imports.py", "", *dict.fromkeys(("torch", module)))
+        lines = told_by(done)
         for line in lines:
             if "error" in line:
                 said = f"import {line['module']}: {line['error']}: {line['said']}"
@@ -100,11 +100,13 @@ def _of_process(
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Multiply on one core: what oneDNN uses, and what bf16 brings."""
-    done = _run(host, "product.py", ONEDNN_VERBOSE="1")
-    seconds = next((line["seconds"] for line in _told(done) if "seconds" in line), None)
+    done = run_look(host, "product.py", ONEDNN_VERBOSE="1")
+    seconds = next((line["seconds"] for line in told_by(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
         # the highest instruction set under which it works
-        tried = (i for i in CURES if not _run(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode)
+        tried = (
+            i for i in CURES if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode
+        )
         cure = next(tried, None)
         flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
         yield illegal_instruction.finding(
@@ -128,7 +130,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     )
 
 
-def _run(host: Host, script: str, *arguments: str, **variables: str) -> Completed:
+def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Completed:
     """Run one of our scripts in a child."""
     path = resources.files("cputune.doctor.looks").joinpath(script)
     argv = (host.executable, str(path), *arguments)
@@ -136,7 +138,7 @@ def _run(host: Host, script: str, *arguments: str, **variables: str) -> Complete
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
 
 
-def _told(done: Completed) -> list[dict[str, Any]]:
+def told_by(done: Completed) -> list[dict[str, Any]]:
     """The lines of JSON that a child printed; other lines are other programs'."""
     told = []
     for line in done.stdout.splitlines():

@@ -21,7 +21,6 @@ from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_nam
 from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
 
-_SHORT = {"ipex": "ipex", "oneccl": "oneccl"}
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
 
@@ -45,7 +44,7 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     for part in filter(None, (part.strip() for part in spec.split(","))):
         name, _, text = (word.strip() for word in part.partition("="))
         text = text.removeprefix("=")
-        short = "python" if name == "python" else _SHORT.get(name) or short_name(name)
+        short = name if name in ("python", *DISTRIBUTIONS) else short_name(name)
         if short is None:
             known = ", ".join((*DISTRIBUTIONS.values(), "python"))
             raise UsageError(f"no table has {name!r}", hint=f"known are {known}")

@@ -8,29 +8,24 @@ and with the variables of this shell.
 from __future__ import annotations
 
 import ast
-import contextlib
-import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.deep import how_it_ended
+from cputune.doctor.deep import how_it_ended, run_look, told_by
 from cputune.doctor.files.judge import Context, judge_launches
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.host import Command, Host
+from cputune.host import Host
 from cputune.host.interpreter import shebang
-from cputune.script import require_trainable, script_text
-from cputune.training_command import TrainingCommand
+from cputune.training_command import TrainingCommand, require_trainable, script_text
 
 NAME = "what was typed"
-_IMPORT_SECONDS = 120.0
 _STACK = ("torch", "transformers", "accelerate")
 
 
@@ -72,23 +67,13 @@ def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[
     return by_severity((*found, *_imports(launch, text, host)))
 
 
-def _folder(launch: TrainingCommand) -> str:
-    """That of the script; of a module the working folder."""
-    return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
-
-
 def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
     """What happens where the stack and the script's modules are really imported, in a child."""
-    folder, imported = _folder(launch), _imported(text)
-    script = str(resources.files("cputune.doctor.looks").joinpath("imports.py"))
-    argv = (host.executable, script, folder, *dict.fromkeys((*_STACK, *imported)))
-    around = {n: v for n, v in host.environment().items() if n not in launch.removed}
-    variables = {**around, **launch.environment}
-    done = host.run(Command(argv=argv, environment=variables, timeout_seconds=_IMPORT_SECONDS))
-    told: list[dict[str, str]] = []
-    for line in done.stdout.splitlines():
-        with contextlib.suppress(ValueError, AttributeError):  # what libraries print
-            told.append({key: str(value) for key, value in json.loads(line).items()})
+    folder = os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
+    imported = _imported(text)
+    modules = dict.fromkeys((*_STACK, *imported))
+    done = run_look(host, "imports.py", folder, *modules, **launch.environment)
+    told = told_by(done)
     needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
     for said in told:
         if "error" in said and (said["module"] in needed or said["error"] != "ModuleNotFoundError"):
@@ -96,13 +81,9 @@ def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding
     if done.returncode != 0:
         trying = "".join(f"import {said['trying']}" for said in told[-1:] if "trying" in said)
         yield import_fails.finding(f"{trying or 'python'} {how_it_ended(done)}")
-    came = [one for one in told if "path" in one and one["module"] in _STACK]
-    if came:
-        places = (f"{m['module']} {m['version']}".strip() + f" from {m['path']}" for m in came)
-        yield libraries_from.finding(f"{host.executable}: " + "; ".join(places))
 
 
-def _failed(failure: dict[str, str], folder: str) -> Finding:
+def _failed(failure: Mapping[str, str], folder: str) -> Finding:
     """In words: what was imported, how it failed, and in which file; a file of ours by name."""
     said = f"import {failure['module']}: {failure['error']}: {failure['said']}"
     where = failure["where"]
@@ -157,19 +138,6 @@ def import_fails() -> None:
     that was typed, with the search path and the variables that this launch would have.
 
     Remedy: Install what is missing, or take away what stands in its place.
-
-    Source: https://docs.python.org/3/library/sys_path_init.html
-    """
-
-
-@fault("launch-libraries", Severity.ADVICE)
-def libraries_from() -> None:
-    """Where this launch takes its libraries from
-
-    The Python that would run the script imported torch, transformers and accelerate, in the folder
-    and with the variables of this shell.
-
-    Remedy: Nothing to mend, where these are the ones that you mean.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
     """

@@ -19,7 +19,7 @@ from cputune.facts import HostFacts, Launcher
 from cputune.layout import Advice, advise
 
 INTEL_OPENMP = r"libiomp5|libomp\.so"
-_TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
+TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
 
 
 @cache
@@ -35,7 +35,7 @@ def value(facts: HostFacts, name: str) -> str | None:
 
 def is_true(facts: HostFacts, name: str) -> bool:
     """Whether a variable says yes, in the spellings that Hugging Face and Intel take."""
-    return (value(facts, name) or "").lower() in _TRUE
+    return (value(facts, name) or "").lower() in TRUE
 
 
 def number(facts: HostFacts, *names: str) -> int | None:

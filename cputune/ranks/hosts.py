@@ -28,8 +28,8 @@ from cputune.plan import Plan
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Reach, Ssh, find_reach
-from cputune.script import script_file
 from cputune.steps import HostLost, Infeasible
+from cputune.training_command import script_file
 from cputune.workload import Workload
 
 

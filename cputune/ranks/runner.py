@@ -38,8 +38,8 @@ from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisors, modules_of
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.work_folder import WorkFolder
-from cputune.script import require_trainable, script_text
 from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
+from cputune.training_command import require_trainable, script_text
 from cputune.workload import Workload
 
 PROFILED_STEPS = 4

@@ -14,6 +14,7 @@ from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
+from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _joined(findings: list[Finding]) -> Iterator[Finding]:
     """Findings that differ in their evidence alone are shown as one, with a line for each."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
-        alike.setdefault(replace(finding, evidence=""), []).append(finding.evidence)
+        alike.setdefault(replace(finding, evidence=""), []).append(visible(finding.evidence))
     for finding, evidence in alike.items():
         yield replace(finding, evidence="\n".join(evidence))
 

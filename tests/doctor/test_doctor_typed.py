@@ -53,21 +53,10 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("python", "train.py"),
-        ("python", "-m", "train"),
-        ("torchrun", "--nproc-per-node", "2", "train.py"),
-        ("accelerate", "launch", "--cpu", "train.py"),
-        ("mpirun", "-n", "2", "python", "train.py"),
-    ],
-    ids=lambda words: words[0] + words[1],
+    ["python train.py", "python -m train", "accelerate launch --cpu train.py", "mpirun train.py"],
 )
-def test_it_says_where_the_libraries_come_from(
-    judge: Judge, words: tuple[str, ...], tmp_path: Path
-) -> None:
-    said = judge(*words)["launch-libraries"].evidence
-    assert f"torch 1.2.3 from {tmp_path}/site/torch/__init__.py" in said
-    assert "transformers 5.23.0 from" in said
+def test_what_is_imported_without_a_fault_is_no_finding(judge: Judge, words: str) -> None:
+    assert not judge(*words.split()).keys() & {"launch-import", "launch-script"}
 
 
 def test_a_file_beside_the_script_that_fails_is_named(judge: Judge) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cputune.errors import UsageError
-from cputune.script import require_trainable, script_text
+from cputune.training_command import require_trainable, script_text
 
 
 def notebook(here: Path) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from cputune.documents import record_of
 from cputune.errors import UsageError
-from cputune.script import read_typed
+from cputune.training_command import read_typed
 from cputune.workload import Workload
 
 
@@ -70,8 +70,6 @@ def test_options_that_a_plan_replaces_are_named() -> None:
     assert typed.notes == (
         "a plan takes the place of accelerate launch --num_processes 2 --mixed_precision bf16",
     )
-    typed = read_typed(["python", "-O", "-W", "ignore", "train.py"])
-    assert typed.notes == ("options of python are left out: -O -W ignore",)
 
 
 def test_a_console_script_is_a_python_program(

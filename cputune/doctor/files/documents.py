@@ -24,7 +24,7 @@ from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import Core, HostFacts, Network, Topology
 from cputune.host import Host
-from cputune.stack import ipex_use, load
+from cputune.stack import load
 from cputune.training_command import TrainingCommand, number_of
 
 VALUES_AT_MOST = 20_000
@@ -108,8 +108,10 @@ def _document(root: yaml.Node) -> Document:
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
 """Keys by which an accelerate configuration is known."""
 
-_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
-_GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
+_GPU = (
+    *("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU"),
+    *("FSDP", "DEEPSPEED", "MEGATRON_LM"),
+)
 
 
 @fault("file-key-unknown", Severity.ERROR)
@@ -131,10 +133,10 @@ def key_unknown() -> None:
 def key_ignored() -> None:
     """accelerate ignores a key of this file
 
-    Symptom: mpirun_ccl or ipex is set, and nothing changes.
+    Symptom: mpirun_ccl is set, and nothing changes.
 
-    Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
-    more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.
+    Cause: accelerate 1.13 dropped oneCCL; mpirun_config.mpirun_ccl is read no more, without a
+    message.
 
     Remedy: Take it out: it has no effect.
 
@@ -146,10 +148,10 @@ def key_ignored() -> None:
 def value_wrong() -> None:
     """A value of this file is wrong
 
-    Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
+    Symptom: accelerate launch ends with an assertion, or its ranks wait for each other.
 
-    Cause: num_processes and num_machines are whole numbers, and num_processes counts the
-    ranks of all machines. Several machines need main_process_ip and main_process_port.
+    Cause: num_processes counts the ranks of all machines. Several machines need main_process_ip
+    and main_process_port.
 
     Remedy: Correct the value as the evidence says.
 
@@ -210,21 +212,14 @@ def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]
     if machines > 1 and not values.get("main_process_ip"):
         values["main_process_ip"] = "$unknown"  # it may stand on each launch line
     kind = str(values.get("distributed_type") or "NO").upper()
-    if kind in (*_GPU, *_SHARDED):
-        divided = kind in _SHARDED and values.get("use_cpu") is True
-        if divided or context.facts.accelerators == ():
-            why = "use_cpu: true" if divided else "no GPU is here"
-            yield no_gpu.finding(context.at(None, f"distributed_type: {kind}, {why}"))
+    if kind in _GPU:
+        if context.facts.accelerators == ():
+            text = f"distributed_type: {kind}, no GPU is here"
+            yield no_gpu.finding(context.at(None, text))
         return
     options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
-    launch = TrainingCommand(
-        launcher="accelerate",
-        options=tuple(options),
-        script="",
-        arguments=(),
-        words=(),
-        line=document.line("num_processes") or 0,
-    )
+    line = document.line("num_processes") or 0
+    launch = TrainingCommand(launcher="accelerate", options=tuple(options), line=line)
     yield from judge_launches([launch], context)
 
 
@@ -246,22 +241,12 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
     if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
         text = f"mpirun_ccl is not read by {context.read_by}"
         yield key_ignored.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
-    use = ipex_use(context.versions, framework="accelerate")
-    idle = use.state in ("ignored", "unfit", "absent") and "ipex_config" in known
-    if idle and document.get("ipex_config", "ipex") is True:
-        yield key_ignored.finding(context.at(None, f"ipex_config.ipex: true, but {use.reason}"))
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
-    numbers = {}
-    for key in ("num_processes", "num_machines"):
-        value = document.get(key)
-        numbers[key] = number_of(str(value)) if value is not True else None
-        if value is not None and not numbers[key]:
-            text = f"{key}: {value!r} is not a whole number of at least 1"
-            yield value_wrong.finding(context.at(None, text))
-    ranks, machines = numbers.values()
-    if not machines or machines == 1:
+    ranks = number_of(str(document.get("num_processes")))
+    machines = number_of(str(document.get("num_machines"))) or 1
+    if machines == 1:
         return
     if ranks is not None and ranks % machines:
         text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
@@ -428,14 +413,8 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
         found = read_launches(shell_line(words), "")
     except UsageError:
         found = ()
-    unseen = TrainingCommand(
-        launcher="torchrun",
-        options=(),
-        script="",
-        arguments=(),
-        words=(),
-        environment={"ACCELERATE_USE_CPU": "true"},  # its script may ask for it
-    )
+    # Its script may ask for the CPU itself.
+    unseen = TrainingCommand(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
     workers = number_of(str(document.get(*_REPLICAS, "Worker", "replicas"))) or 0
     nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
     told = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}

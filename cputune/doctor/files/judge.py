@@ -21,14 +21,14 @@ from cputune.cores import usable_cores
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
+from cputune.doctor.variables import TRUE
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.probing.installed import dead_preloads
 from cputune.stack import LEAST_CCL_WORKERS, Versions, takes, versions_of, why_too_few_ccl_workers
-from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
-from cputune.training_command import TrainingCommand, number_of, value_of
+from cputune.training_command import CONFINERS, TrainingCommand, number_of, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Ite
         yield from _flags(launch, context)
         if any(word.startswith("$") for word in launch.before):
             continue
-        for judge in (_bf16, _backend, _accelerate, _ipexrun, _mpirun):
+        for judge in (_bf16, _backend, _accelerate, _mpirun):
             yield from judge(launch, context)
         if context.here:
             yield from _of_a_rank(launch, context, known)
@@ -205,15 +205,12 @@ def use_cpu_missing() -> None:
     """
 
 
-_YES = ("1", "true", "yes", "y", "on", "t")
-
-
 def _is_told_cpu(launch: TrainingCommand, context: Context) -> bool:
     """Whether the launch asks for the CPU, in any of the ways that there are."""
     inside = launch.inner or launch
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
     flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
-    set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower() in _YES
+    set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower() in TRUE
     return set_so or flags or (inside.launcher == "accelerate" and options)
 
 
@@ -301,27 +298,6 @@ def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
             yield flag_refused.finding(context.at(launch.line, text))
 
 
-@fault("file-ipex-launch", Severity.ERROR)
-def ipex_launch() -> None:
-    """The launcher of IPEX cannot run
-
-    Symptom: "No module named intel_extension_for_pytorch", or an end at import.
-
-    Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.
-
-    Remedy: Launch with mpirun or torchrun; `cputune emit` writes the same binding.
-
-    Source: intel/intel-extension-for-pytorch#867
-    """
-
-
-def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    absent = "intel_extension_for_pytorch is not installed"
-    why = absent if context.versions.ipex is None else ipex_torch(context.versions)
-    if launch.launcher == "ipexrun" and why is not None:
-        yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
-
-
 _NOT_HYDRA = (
     *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
     *("--oversubscribe", "--rankfile"),
@@ -385,9 +361,6 @@ def bound_behind() -> None:
     """
 
 
-BINDERS = ("numactl", "taskset")
-
-
 def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if launch.launcher != "mpirun":
         return
@@ -405,7 +378,7 @@ def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         text = f"mpirun -n {launch.total} without --bind-to"
         yield one_core_each.finding(context.at(launch.line, text))
     behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
-    if binder := next((name for name in behind if name in BINDERS), None):
+    if binder := next((name for name in behind if name in CONFINERS), None):
         text = f"{binder} behind mpirun binds every rank to the same CPUs"
         yield bound_behind.finding(context.at(launch.line, text))
 
@@ -519,7 +492,7 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
 def _bound_to(before: tuple[str, ...], allowed: tuple[int, ...]) -> tuple[int, ...]:
     """The CPUs that numactl or taskset leave of the allowed ones; all where they do not say."""
     names = [word.rpartition("/")[2] for word in before]
-    at = next((names.index(name) for name in BINDERS if name in names), len(names))
+    at = next((names.index(name) for name in CONFINERS if name in names), len(names))
     named = value_of(before[at:], "-C", "--physcpubind", "-c", "--cpu-list")
     with contextlib.suppress(ValueError):
         allowed = tuple(cpu for cpu in cpulist.parse(named or "") if cpu in allowed) or allowed
