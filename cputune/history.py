@@ -54,15 +54,11 @@ def keep(result: Result, *, now: str) -> str | None:
         names = (now, *(f"{now}-{number:03}" for number in range(2, 1000)))
         id = next(name for name in names if not (folder / (name + _RESULT)).exists())
         write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
-        _drop_the_oldest(folder)
+        remove(folder, [old + _RESULT for old in kept_ids()[MOST_KEPT:]])
     except (CputuneError, OSError) as error:
         log.getChild("history").info("the result was not kept: %s", error)
         return None
     return id
-
-
-def _drop_the_oldest(folder: Path) -> None:
-    remove(folder, [id + _RESULT for id in kept_ids()[MOST_KEPT:]])
 
 
 def kept_ids() -> tuple[str, ...]:

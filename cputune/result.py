@@ -381,16 +381,15 @@ def _refuse_other_documents(document: object) -> dict[str, Any]:
     No release wrote an older schema; the step from this one to a newer is to be made here.
     """
     schema = document.get("schema") if isinstance(document, Mapping) else None
-    name, _, number = str(schema).partition("/")
-    known = name == SCHEMA_NAME and re.fullmatch(r"[1-9][0-9]{0,8}", number)
-    if not isinstance(document, Mapping) or not known:
+    ours = re.fullmatch(rf"{re.escape(SCHEMA_NAME)}/([1-9][0-9]{{0,8}})", str(schema))
+    if not isinstance(document, Mapping) or ours is None:
         raise ResultError(
             "this is not a cputune result file", hint="`cputune tune` writes one: cputune.json"
         )
-    if int(number) != SCHEMA_VERSION:
-        newer = int(number) > SCHEMA_VERSION
+    if int(ours[1]) != SCHEMA_VERSION:
+        newer = int(ours[1]) > SCHEMA_VERSION
         raise ResultError(
-            f"the result file has schema {number}, this cputune knows {SCHEMA_VERSION}",
+            f"the result file has schema {ours[1]}, this cputune knows {SCHEMA_VERSION}",
             hint="upgrade cputune: pip install -U cputune" if newer else "run `cputune tune` again",
         )
     return {key: value for key, value in document.items() if key != "schema"}

@@ -69,17 +69,12 @@ class ObservingRunner(Runner, Protocol):
 
 @runtime_checkable
 class LearningRunner(Runner, Protocol):
-    """A runner that learns from its trials what a script trains."""
+    """A runner that learns from its trials what a script trains, and is fed with."""
 
     @property
     def workload(self) -> Workload:
         """The workload, with what the trials have shown of it filled in."""
         ...
-
-
-@runtime_checkable
-class DataRunner(Runner, Protocol):
-    """A runner that knows what its trials are fed with."""
 
     @property
     def data(self) -> str | None:

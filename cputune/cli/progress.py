@@ -7,13 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
 from cputune.report.tuning import Standing, line_of, live_lines, style_of
 from cputune.text import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded, TrialEnded
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _REFRESH_PER_SECOND = 1
 """Seconds between redraws, beside one for each event. A redraw takes a millisecond or two of the
@@ -29,42 +33,36 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
     standing = Standing(
         started=started, most_seconds=math.inf if most_seconds is None else most_seconds
     )
-    if verbosity() != 0 or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    alive = verbosity() == 0 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    live = _live(standing) if alive else None
 
-        def log(event: Event) -> None:
-            _goes_on(event)
-            standing.take(event)
-            line = line_of(event)
-            if line is not None:
-                tail = f"  {standing.tail(time.monotonic())}" * isinstance(event, TrialEnded)
-                tell(line + tail)
+    def hear(event: Event) -> None:
+        if not isinstance(event, StudyEnded):
+            stop_if_interrupted()
+        standing.take(event)
+        line = line_of(event)
+        if line is not None and live is not None:
+            live.console.print(visible(line), style=style_of(event))
+        elif line is not None:
+            tail = f"  {standing.tail(time.monotonic())}" * isinstance(event, TrialEnded)
+            tell(line + tail)
+        if live is not None:
+            live.refresh()
 
-        yield log
-        return
+    with live or nullcontext():
+        yield hear
+
+
+def _live(standing: Standing) -> Live:
     from rich.console import Group
     from rich.live import Live
 
     out = console(sys.stderr, alive=True)
-    with Live(
+    return Live(
         get_renderable=lambda: Group(*live_lines(standing, time.monotonic(), out.width)),
         console=out,
         refresh_per_second=_REFRESH_PER_SECOND,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-    ) as live:
-
-        def draw(event: Event) -> None:
-            _goes_on(event)
-            standing.take(event)
-            line = line_of(event)
-            if line is not None:
-                live.console.print(visible(line), style=style_of(event))
-            live.refresh()
-
-        yield draw
-
-
-def _goes_on(event: Event) -> None:
-    if not isinstance(event, StudyEnded):
-        stop_if_interrupted()
+    )

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import choose_python, facts_or_none, python_option
-from cputune.cli.output import console, print_json, tell, verbosity
+from cputune.cli.given import choose_python, python_option
+from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
-from cputune.emitters.header import changed_since
-from cputune.errors import ResultError
 from cputune.host.interpreter import training_python
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
-from cputune.result import Result
 from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
 if TYPE_CHECKING:
@@ -84,36 +80,27 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     choose_python(asked["python"])
     if asked["python"] is not None:
         os.environ["PYTHON"] = training_python()  # emitted scripts ask this variable first
-    lost_share, result = asked["fail_if_slower"], asked["result"]
+    lost_share = asked["fail_if_slower"]
     share = None if lost_share is None else slower_by(lost_share)
-    quiet = asked["json"] or verbosity() < 0 or not sys.stderr.isatty()
     verdicts = verify(
         paths or ("launch" if Path("launch").is_dir() else ".",),
-        result=result,
+        result=asked["result"],
         steps=asked["steps"],
         timeout_seconds=asked["timeout"],
         run=not asked["no_run"],
-        on_event=None if quiet else lambda text: tell(f"… {text}"),
+        on_event=(lambda text: tell(f"… {text}")) if sys.stderr.isatty() else None,
         share_machine=asked["share_machine"],
         on_wait=lambda owner: tell(waiting_for(owner)),
         ssh=asked["ssh"],
         submit=asked["submit"],
     )
     states = [verdict.state for verdict in verdicts]
-    document = {
-        "schema": "cputune.verify/1",
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-        "summary": {state.replace(" ", "_"): states.count(state) for state in SIGNS},
-    }
     if asked["json"]:
-        print_json(document)
+        summary = {state.replace(" ", "_"): states.count(state) for state in SIGNS}
+        told = [verdict.to_json() for verdict in verdicts]
+        print_json({"schema": "cputune.verify/1", "verdicts": told, "summary": summary})
     else:
         print_blocks(blocks(verdicts), console())
-    facts = None if result is None else facts_or_none()
-    if facts is not None:
-        with suppress(ResultError):
-            changes = changed_since(Result.load(result), facts)
-            tell(f"note: {'; '.join(changes)}: {TUNE_AGAIN}") if changes else None
     lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
     for path in lost:
         tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")

@@ -55,7 +55,6 @@ class Compared:
         today: the ratio of today's launches; None where there is none.
         best: the ratio of the best plans; None where there is none.
         other_machine: how their machines differ; None where nothing shows that they do.
-        same_machine: None where a fact that would show it is not known of one of them.
         warnings: differences that the ratio depends on.
         notes: other differences: versions, and which plan is the best.
     """
@@ -65,7 +64,6 @@ class Compared:
     today: Speedup | None = None
     best: Speedup | None = None
     other_machine: str | None = None
-    same_machine: bool | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -101,7 +99,6 @@ def compare(reference: Result, other: Result, *, name: str = "the other") -> Com
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
         other_machine=machines,
-        same_machine=False if machines else None if missing else True,
         warnings=tuple(warnings),
         notes=tuple(_differences({**first, **second}, first, second)),
     )
@@ -214,15 +211,11 @@ DIFFERENT_TIMES = (
 
 
 def blocks(first: str, reference: Result, one: Compared) -> Iterator[Block]:
-    """The verdict, what is alike, the table, and in what they differ: warnings first."""
+    """The verdict, the table, and in what they differ: warnings first."""
     yield verdict(first, reference, one)
-    yield Lines((("", f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."),))
     yield table(first, reference, one)
     warnings = tuple(("warning", text) for text in one.warnings)
     yield Lines((*warnings, *(("note", text) for text in (*one.notes, DIFFERENT_TIMES))))
-
-
-_MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
 
 
 def slower(one: Compared, share: float) -> str | None:
@@ -258,7 +251,7 @@ def document(first: str, reference: Result, one: Compared) -> dict[str, object]:
     said = verdict(first, reference, one)
     members = []
     for member in (Compared(name=first, result=reference), one):
-        told = ("name", "same_machine", "other_machine", "warnings", "notes")
+        told = ("name", "other_machine", "warnings", "notes")
         found = {key: plain(getattr(member, key)) for key in told}
         for what, side in (("today", member.result.baseline), ("best", member.result.best)):
             ratio = getattr(member, what)

@@ -11,7 +11,6 @@ from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn
 from cputune.facts import HostFacts
-from cputune.probing.installed import MPI_PROGRAMS
 from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.text import visible
@@ -188,7 +187,7 @@ def _host(host: SeenHost) -> dict[str, object]:
 
 def host_rows(diagnosis: HostsDiagnosis) -> Rows:
     """One row for each host: what people compare first."""
-    headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch", "MPI")
+    headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch")
     rows = []
     for host in diagnosis.hosts:
         facts = host.facts
@@ -201,25 +200,11 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
             (
                 host.name,
                 facts.cpu.codename or facts.cpu.model_name or "?",
-                _cores(facts),
+                str(facts.topology.physical_cores) if facts.topology.cores_known else "?",
                 cpulist.render(facts.topology.allowed) or "?",
                 "?" if memory is None else gib(memory),
                 facts.python or "?",
                 "none" if torch is None else torch.version or "?",
-                _mpi(facts),
             )
         )
     return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory"}))
-
-
-def _cores(facts: HostFacts) -> str:
-    topology = facts.topology
-    if not (topology.cores_known and topology.sockets_known):
-        return f"{len(topology.online)} CPUs"
-    each = "/".join(map(str, sorted(set(topology.cores_per_socket))))
-    return f"{topology.sockets} × {each}"
-
-
-def _mpi(facts: HostFacts) -> str:
-    found = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
-    return "none" if found is None else f"{found.dialect or '?'} {found.version or ''}".strip()

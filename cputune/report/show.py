@@ -151,8 +151,8 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 SCHEMA = "cputune.summary/1"
 
-COMMANDS = ("train", "launch files")
-"""What of a launch is a command to copy."""
+PASTED = ("train", "launch files", "variables", "flags")
+"""What of a launch is copied, and stands in one line."""
 
 MOST_PLANS = 15
 """How many of the fastest plans the table has, where not all are asked for."""
@@ -247,7 +247,7 @@ def blocks(
     if not brief:
         launch = tuple(shown.launch().items())
         yield Heading("The launch")
-        yield Labelled(rows=launch, commands=COMMANDS, pasted=("variables", "flags"))
+        yield Labelled(rows=launch, pasted=PASTED)
     if (times := time_rows(result)).rows:
         yield Heading("Where the time goes")
         yield times

@@ -63,10 +63,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Label and text of each row; those of ``commands`` and ``pasted`` are never wrapped."""
+    """Label and text of each row; those of ``pasted`` are never wrapped."""
 
     rows: tuple[tuple[str, str], ...]
-    commands: tuple[str, ...] = ()
     pasted: tuple[str, ...] = ()
 
 
@@ -119,7 +118,7 @@ def _print(block: Block, console: Console) -> None:
         margin = max((len(label) for label, _ in block.rows), default=0) + 2
         for label, text in block.rows:
             head = Text(label.ljust(margin), "dim")
-            if label in block.commands + block.pasted:
+            if label in block.pasted:
                 console.print(Text.assemble(head, visible(text)), soft_wrap=True)
             else:
                 print_hanging(console, head, Text(visible(text)))

@@ -40,7 +40,6 @@ from cputune.result import (
 )
 from cputune.steps import (
     Contended,
-    DataRunner,
     HostLost,
     LearningRunner,
     ObservingRunner,
@@ -377,7 +376,7 @@ class TuningStudy:
             step_seconds=seconds,
             observed=seen,
         )
-        if isinstance(runner, DataRunner):
+        if isinstance(runner, LearningRunner):
             findings.data = runner.data or findings.data
         if run.samples is not None and plan.world_size == 1:
             findings.samples_per_step = run.samples
