@@ -29,7 +29,6 @@ import cputune.ranks.runner
 from cputune.cli import main
 from cputune.host import locks
 from cputune.plan import Plan
-from cputune.probing.load import Activity
 from cputune.result import Result
 from cputune.steps import Step
 
@@ -168,7 +167,7 @@ def _nothing_is_measured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
         patch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-        patch.setattr(cputune.probing.load, "look_around", lambda host: Activity())
+        patch.setattr(cputune.probing.load, "look_around", lambda host: ())
         yield
 
 

@@ -16,7 +16,7 @@ from cputune.doctor.checks import versions
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.stack.fit import misfits, pythons, tried, was_seen_training
+from cputune.stack.fit import misfits, pythons
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
@@ -64,8 +64,7 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """What fits with this stack
 
-    For each package that was not named: the versions that break no rule with those named. Of
-    transformers beside accelerate what was seen training, and what nobody has tried.
+    For each package that was not named: the versions that break no rule with those named.
 
     Remedy: Pick versions from these ranges.
 
@@ -77,7 +76,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     def fits(**more: Version) -> bool:
         return broken.issuperset(misfits(asked.changed(**more)))
 
-    said = [asked.describe() + _seen(asked)]
+    said = [asked.describe()]
     for name, releases in load().releases().items():
         if asked.get(name) is not None:
             continue
@@ -85,26 +84,10 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         known = _runs(releases, fitting)
         if name == "numpy":
             known = "1 or 2" if releases[-1] in fitting else "below 2"
-        elif name in _PAIRED and asked.get(_PAIRED[name]) is not None:
-            ran = [one for one in fitting if was_seen_training(asked.changed(**{name: one}))]
-            rest = [one for one in fitting if one not in ran]
-            known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
         said.append(f"{DISTRIBUTIONS[name]}: {known}")
     built = [text for text in pythons() if fits(python=Version(text))]
     said.append(f"Python: {_runs(pythons(), built)}")
     yield stack_fits.finding("; ".join(said))
-
-
-_PAIRED = {"transformers": "accelerate", "accelerate": "transformers"}
-
-
-def _seen(asked: Versions) -> str:
-    """What is known of this transformers beside this accelerate; nothing where one is not named."""
-    if asked.transformers is None or asked.accelerate is None:
-        return ""
-    if was_seen_training(asked):
-        return " (seen training)"
-    return " (does not train)" if tried(asked) else " (this pair was not tried)"
 
 
 @check("stack-words", Severity.ADVICE)

@@ -38,10 +38,9 @@ class Interpreter:
 def this_interpreter() -> Interpreter:
     """The Python that runs cputune."""
     version = ".".join(map(str, sys.version_info[:3]))
-    # cputune/start.py may have taken some of them last.
-    first = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    paths = tuple(dict.fromkeys([*(path for path in first if path in sys.path), *sys.path]))
-    return Interpreter(executable=sys.executable, version=version, prefix=sys.prefix, paths=paths)
+    return Interpreter(
+        executable=sys.executable, version=version, prefix=sys.prefix, paths=tuple(sys.path)
+    )
 
 
 _CHOSEN: list[Interpreter] = []

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from cputune.host.base import Package
 from cputune.host.files import head, names
@@ -28,17 +27,24 @@ _HEAD_BYTES = 1 << 18
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
-class Shelf(Protocol):
-    """A place of metadata: on this machine, or on another one."""
+class Shelf:
+    """A place of metadata: this machine; a subclass stands for another one."""
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names in a directory; none where it cannot be listed."""
+        return names(path)
 
     def head(self, path: str) -> list[str]:
         """The lines of a text file before its first empty one; none where it cannot be read."""
+        text = head(path, _HEAD_BYTES).decode(errors="replace")
+        return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
     def age(self, path: str) -> float:
         """When a file was changed last, in seconds since 1970; 0 where that cannot be seen."""
+        try:
+            return os.stat(path).st_mtime
+        except OSError:
+            return 0.0
 
 
 def read_distributions(
@@ -53,7 +59,7 @@ def read_distributions(
         prefix: where ``conda-meta`` may lie: conda's packages that are no Python ones.
         shelf: what is read; by default this machine.
     """
-    shelf = Disk() if shelf is None else shelf
+    shelf = shelf or Shelf()
     found: dict[str, Package] = {}
     for path in dict.fromkeys(paths):
         here: dict[str, list[str]] = {}
@@ -72,23 +78,6 @@ def read_distributions(
 def normal_name(name: str) -> str:
     """The name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-class Disk:
-    """The metadata of this machine."""
-
-    def names(self, path: str) -> tuple[str, ...]:
-        return names(path)
-
-    def age(self, path: str) -> float:
-        try:
-            return os.stat(path).st_mtime
-        except OSError:
-            return 0.0
-
-    def head(self, path: str) -> list[str]:
-        text = head(path, _HEAD_BYTES).decode(errors="replace")
-        return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Package:

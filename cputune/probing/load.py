@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cputune.facts import BusyProcess, Load
 from cputune.host import Host, Process
@@ -75,56 +74,27 @@ LOUD_PRESSURE_PERCENT = 25.0
 computes, those are of other containers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """What others did with the machine while it was looked at.
+def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> tuple[str, ...]:
+    """Who else uses this machine for half a second, in words, the busiest first.
 
-    ``steal_share`` is the share of CPU time that the hypervisor gave to others;
-    ``pressure_percent`` of time some task has waited for a CPU. None is not known.
+    Nothing of ours may be running. Nobody is named where it is quiet.
     """
-
-    busy: tuple[BusyProcess, ...] = ()
-    steal_share: float | None = None
-    pressure_percent: float | None = None
-
-    def neighbours(self) -> tuple[str, ...]:
-        """Who disturbs, in words, the busiest first; nobody where it is quiet."""
-        names = [
-            f"{process.name} (process {process.pid}) {100 * process.cpu_share:.0f} % of a CPU"
-            for process in self.busy
-        ]
-        found = names if sum(p.cpu_share for p in self.busy) >= LOUD_CPUS else []
-        if self.steal_share is not None and self.steal_share >= LOUD_STEAL:
-            found.append(
-                f"other virtual machines on this host (steal {100 * self.steal_share:.0f} %)"
-            )
-        pressure = self.pressure_percent
-        if not names and pressure is not None and pressure >= LOUD_PRESSURE_PERCENT:
-            found.append(f"other containers (CPU pressure {pressure:.0f} %)")
-        return tuple(found)
-
-
-def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> Activity:
-    """Look for half a second at what others do; nothing of ours may be running."""
+    look = Look(host)
     host.processes()
-    before = Look(host).text("/proc/stat") or ""
+    first = _ticks(look.text("/proc/stat") or "")
     pause(LOOK_SECONDS)
-    processes, after = host.processes(), Look(host).text("/proc/stat") or ""
-    return surroundings(processes, before, after, read_load(Look(host)))
-
-
-def surroundings(
-    processes: tuple[Process, ...] | None, before: str, after: str, load: Load
-) -> Activity:
-    """What two looks show, with the texts of ``/proc/stat`` before and after."""
-    first, last = _ticks(before), _ticks(after)
+    busy, last = busiest(host.processes() or ()), _ticks(look.text("/proc/stat") or "")
+    names = tuple(f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} % of a CPU" for p in busy)
+    found = names if sum(process.cpu_share for process in busy) >= LOUD_CPUS else ()
     passed = sum(last) - sum(first)
-    known = len(first) == len(last) == _TICKS and passed > 0
-    return Activity(
-        busy=busiest(processes or ()),
-        steal_share=(last[-1] - first[-1]) / passed if known else None,
-        pressure_percent=load.cpu_pressure_percent,
-    )
+    if len(first) == len(last) == _TICKS and passed > 0:
+        steal = (last[-1] - first[-1]) / passed
+        if steal >= LOUD_STEAL:
+            found += (f"other virtual machines on this host (steal {100 * steal:.0f} %)",)
+    pressure = read_load(look).cpu_pressure_percent
+    if not names and pressure is not None and pressure >= LOUD_PRESSURE_PERCENT:
+        found += (f"other containers (CPU pressure {pressure:.0f} %)",)
+    return found
 
 
 _TICKS = 8

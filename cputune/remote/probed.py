@@ -18,7 +18,7 @@ from typing import Any
 from cputune.documents import record_of
 from cputune.facts import HostFacts
 from cputune.host import Host, RecordedHost
-from cputune.host.metadata import JUDGED, read_distributions
+from cputune.host.metadata import JUDGED, Shelf, read_distributions
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
 from cputune.probing.installed import (
@@ -29,7 +29,6 @@ from cputune.probing.installed import (
     SYSTEM_DIRECTORIES,
     VERSION_TIMEOUT_SECONDS,
 )
-from cputune.probing.load import Activity, surroundings
 from cputune.remote.ask import ANSWER_SECONDS, Answer, ask_each, script_text
 from cputune.remote.named import Node
 from cputune.remote.reach import Reach
@@ -72,7 +71,8 @@ PATHS = (
 )  # fmt: skip
 """Paths of which a probe asks only whether they exist."""
 
-SHORTEST_LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.2
+"""How long each host is looked at for who computes there."""
 
 
 class FarHost(RecordedHost):
@@ -107,7 +107,6 @@ class Probed:
     facts: HostFacts
     host: Host = field(default_factory=Host)
     seconds: float = 0.0
-    around: Activity = field(default_factory=Activity)
     python: str | None = None
     content: Mapping[str, str | None] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
@@ -127,7 +126,6 @@ def probe_each(
     python: str | None = None,
     content: Sequence[str] = (),
     names: Sequence[str] = (),
-    look_seconds: float = SHORTEST_LOOK_SECONDS,
     on_probed: Callable[[Probed], None] = lambda probed: None,
 ) -> tuple[Probed | Answer, ...]:
     """What each host is, all asked at once; the Answer of one that cannot be reached.
@@ -139,10 +137,9 @@ def probe_each(
         python: the interpreter that trains, where it is not ours.
         content: paths that are looked at, to compare what lies there.
         names: host names that each is asked for.
-        look_seconds: how long it is looked at who computes there.
         on_probed: called with each as it comes, from several threads.
     """
-    asked = question(content, names, look_seconds)
+    asked = question(content, names)
     found: dict[int, Probed | Answer] = {}
 
     def judge(answer: Answer) -> None:
@@ -158,9 +155,7 @@ def probe_each(
     return tuple(found[id(node)] for node in nodes)
 
 
-def question(
-    content: Sequence[str] = (), names: Sequence[str] = (), look_seconds: float = 0.0
-) -> dict[str, Any]:
+def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
     """What ``sent/probe.py`` is asked."""
     return {
         "read": READ,
@@ -177,7 +172,7 @@ def question(
         "cpuid": ("7.1",),
         "content": tuple(content),
         "names": tuple(names),
-        "look_seconds": look_seconds,
+        "look_seconds": LOOK_SECONDS,
     }
 
 
@@ -195,13 +190,11 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
         host = FarHost(folder)
         facts = probe(host)
-    before, after = told["stat"]
     return Probed(
         node=answer.node,
         seconds=answer.seconds,
         host=host,
         facts=facts,
-        around=surroundings(host.processes(), str(before), str(after), facts.load),
         python=str(told["executable"]),
         content={path: one and str(one) for path, one in told["content"].items()},
         names=record_of(dict[str, str | tuple[str, ...]], told["names"]),
@@ -210,7 +203,7 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
+class _Shelf(Shelf):
     """The metadata of packages as a host reported them."""
 
     listed: Mapping[str, Sequence[str]]

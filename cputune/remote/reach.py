@@ -11,8 +11,8 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from cputune.errors import CannotError, UsageError
 from cputune.remote.named import Node
@@ -36,24 +36,6 @@ NO_INPUT = "openmpi5"
 Manner = Literal["ssh", "srun", "mpirun"]
 Explained = tuple[str, str | None]
 """Why a host could not be reached, and what to do about it."""
-
-
-class Reach(Protocol):
-    """A way to another host."""
-
-    @property
-    def name(self) -> str:
-        """What carries the connection: ``ssh``."""
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """Variables that the command needs beside our environment."""
-
-    def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
-        """The command that starts ``program`` on that node."""
-
-    def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        """Why it ended with this exit status and this stderr, and what to do."""
 
 
 Said = Iterable[tuple[str, str, str]]
@@ -91,13 +73,27 @@ _SRUN_SAYS: Said = (
 )  # fmt: skip
 
 
-class _Explaining:
-    """Explains by ``says`` what a way to hosts writes."""
+class Reach:
+    """A way to another host.
+
+    ``name`` is what carries the connection, and ``says`` explains what it writes where it fails.
+    """
 
     __slots__ = ()
     says: ClassVar[Said] = _SSH_SAYS
+    name: str
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Variables that the command needs beside our environment."""
+        return {}
+
+    def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
+        """The command that starts ``program`` on that node."""
+        raise NotImplementedError
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
+        """Why it ended with this exit status and this stderr, and what to do."""
         told = said.strip() or f"exit {code}"  # ssh writes nothing about a server that fell silent
         for pattern, reason, hint in self.says:
             if re.search(pattern, told):
@@ -106,7 +102,7 @@ class _Explaining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ssh(_Explaining):
+class Ssh(Reach):
     """The ssh of OpenSSH; ``words`` may name another file of settings: ``("ssh", "-F", FILE)``.
 
     It never asks for anything: a password that has to be typed is no way to many hosts.
@@ -114,7 +110,6 @@ class Ssh(_Explaining):
 
     words: tuple[str, ...] = ("ssh",)
     name: str = "ssh"
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         options = (
@@ -139,13 +134,12 @@ INHERITED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Srun(_Explaining):
+class Srun(Reach):
     """One step of the Slurm allocation that we are in; it has all CPUs of the job on the node."""
 
     says: ClassVar[Said] = _SRUN_SAYS
     program: str = "srun"
     name: str = "srun"
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         unset = [word for name in INHERITED for word in ("-u", name)]
@@ -155,7 +149,7 @@ class Srun(_Explaining):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mpirun(_Explaining):
+class Mpirun(Reach):
     """One rank on that host, by the mpirun of a dialect, bound to nothing."""
 
     dialect: str

@@ -2,19 +2,12 @@
 
 The checks of ``versions.py`` say what a broken rule means to a person; ``ways.py`` looks
 for versions that break none.
-
-Which transformers was seen training beside which accelerate stands in ``pairs.json``, by their
-minors: ``benchmarks/pairs.py`` makes it by training every pair it can install. What it did not try
-is *not tried*, which is never the same as fitting.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from packaging.version import Version
 
@@ -22,7 +15,6 @@ from cputune.stack.tables import (
     COMPILED,
     DISTRIBUTIONS,
     Library,
-    Minor,
     Versions,
     load,
     minor,
@@ -31,68 +23,6 @@ from cputune.stack.tables import (
 
 Rule = Callable[[Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A pair that was trained with, beside ``torch``. ``error`` is how it ended, None where it ran.
-
-    ``blames_pair``: each of the two ran beside others there, so that no other torch mends it.
-    """
-
-    transformers: Version
-    accelerate: Version
-    torch: Version
-    date: str
-    error: str | None
-    blames_pair: bool
-
-
-@cache
-def pairs() -> dict[tuple[Minor, Minor], Tried]:
-    """All that were tried, by the minor releases of transformers and accelerate."""
-    text = resources.files("cputune.stack").joinpath("pairs.json").read_text(encoding="utf-8")
-    document = json.loads(text)
-    rows = [(t, a, n) for t, row in document["pairs"].items() for a, n in row.items()]
-    ran = {version for *pair, failure in rows if failure < 0 for version in pair}
-    failures = [next(iter(failure.values())) for failure in document["failures"]]
-    found = {}
-    for transformers, accelerate, failure in rows:
-        tried = Tried(
-            transformers=Version(transformers),
-            accelerate=Version(accelerate),
-            torch=Version(document["torch"]),
-            date=document["date"],
-            error=None if failure < 0 else failures[failure],
-            blames_pair=transformers in ran and accelerate in ran,
-        )
-        found[minor(tried.transformers), minor(tried.accelerate)] = tried
-    return found
-
-
-def tried(versions: Versions) -> Tried | None:
-    """The trial that tells of these versions; None where nobody tried.
-
-    A failure tells of its own torch alone, unless the two are to blame.
-    """
-    if versions.transformers is None or versions.accelerate is None:
-        return None
-    found = pairs().get((minor(versions.transformers), minor(versions.accelerate)))
-    if found is None or found.error is None or found.blames_pair:
-        return found
-    same = versions.torch is not None and minor(versions.torch) == minor(found.torch)
-    return found if same else None
-
-
-def was_seen_training(versions: Versions) -> bool:
-    """Whether transformers and accelerate of these versions ran together, here or in an era."""
-    found = tried(versions)
-    if found is not None:
-        return found.error is None
-    pair = (versions.transformers, versions.accelerate)
-    return any(
-        pair == (era.versions["transformers"], era.versions["accelerate"]) for era in load().eras
-    )
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
@@ -133,26 +63,22 @@ def oneccl_torch(v: Versions) -> str | None:
 
 def trainer_arguments(v: Versions) -> str | None:
     """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
+    return _beside_accelerate(v, "trainer-arguments")
+
+
+def trainer_calls(v: Versions) -> str | None:
+    """Trainer calls accelerate in ways that some releases of it do not know, or no longer."""
+    return _beside_accelerate(v, "trainer-calls")
+
+
+def _beside_accelerate(v: Versions, behaviour: str) -> str | None:
+    """What happens beside the releases of accelerate that a row of transformers names."""
     if v.transformers is None or v.accelerate is None:
         return None
-    row = load().transformers.does("trainer-arguments", v.transformers)
+    row = load().transformers.does(behaviour, v.transformers)
     if row is None or not satisfies(v.accelerate, row.accelerate):
         return None
     return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
-
-
-def trained(v: Versions) -> str | None:
-    """What was tried, and did not train; a declared minimum or a known error says it better."""
-    found = tried(v)
-    if found is None or found.error is None:
-        return None
-    if declared(v, "transformers", "accelerate") or trainer_arguments(v):
-        return None
-    versions = f"{found.transformers}, {found.accelerate} and torch {found.torch}"
-    return (
-        f"transformers {v.transformers} does not train beside accelerate {v.accelerate}: "
-        f"{found.error} (tried {found.date} with {versions})"
-    )
 
 
 def numpy_torch(v: Versions) -> str | None:
@@ -191,7 +117,7 @@ RULES: tuple[Rule, ...] = (
     lambda v: declared(v, "accelerate", "torch"),
     lambda v: declared(v, "transformers", "accelerate"),
     trainer_arguments,
-    trained,
+    trainer_calls,
 )
 
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from packaging.version import Version
 
-from cputune.stack.fit import misfits, was_seen_training
+from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, minor
 from cputune.stack.uses import Framework, ipex_use
 
@@ -43,8 +43,7 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
     """The smallest change to a stack of this era in which everything fits.
 
     Only packages that are there are changed or removed; with ``complete`` torch,
-    transformers, accelerate and (for its era) IPEX are added where they are missing. A change of
-    transformers or accelerate leads to a pair alone that was seen training.
+    transformers, accelerate and (for its era) IPEX are added where they are missing.
     None where this Python has no such stack.
     """
     trained = load().era(era)
@@ -57,8 +56,6 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
             if not must.issubset(names):
                 continue
             for found in _solutions(era, start, names):
-                if not (_same_pair(found, versions) or was_seen_training(found)):
-                    continue
                 changed = [n for n in reversed(ORDER) if versions.get(n) != found.get(n)]
                 changes = tuple((name, found.get(name)) for name in changed)
                 return Way(says=trained.says, changes=changes, result=found)
@@ -98,11 +95,11 @@ def _verb(way: Way) -> str:
 
 
 def _beside_this_torch(versions: Versions) -> Iterator[Way]:
-    """The newest accelerate, else transformers, with which the rest was seen training as it is."""
+    """The newest accelerate, else transformers, with which the rest fits as it is."""
     for name in ("accelerate", "transformers"):
         for release in reversed(load().releases()[name]):
             found = versions.changed(**{name: release})
-            if versions.torch and was_seen_training(found) and not misfits(found):
+            if versions.torch and not misfits(found):
                 yield Way(says=f"torch {versions.torch}", changes=((name, release),), result=found)
                 return
 
@@ -161,13 +158,6 @@ def _has_a_caller(v: Versions) -> bool:
     """Whether scripts of some framework use IPEX; without accelerate nobody can tell."""
     framework: Framework = "accelerate" if v.transformers is None else "trainer"
     return v.accelerate is None or ipex_use(v, framework=framework).possible
-
-
-def _same_pair(one: Versions, other: Versions) -> bool:
-    """Whether a change leaves transformers and accelerate alone, or one of them is missing."""
-    if one.transformers is None or one.accelerate is None:
-        return True
-    return (one.transformers, one.accelerate) == (other.transformers, other.accelerate)
 
 
 def _requirement(name: str, version: Version) -> str:

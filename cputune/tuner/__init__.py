@@ -134,7 +134,7 @@ def _who_computes_here() -> Callable[[], tuple[str, ...]]:
     from cputune.probing.load import look_around
 
     host = LiveHost()
-    return lambda: look_around(host).neighbours()
+    return lambda: look_around(host)
 
 
 def _require_optuna() -> None:

@@ -148,8 +148,7 @@ class TestJudgeStack:
         fits = found["stack-fits"].evidence
         assert "intel_extension_for_pytorch: 2.6.0;" in fits
         assert "oneccl_bind_pt: 2.6.0;" in fits
-        assert "accelerate: seen training 0.26.1" in fits
-        assert ", not tried 0.21.0 to 0.25.0" in fits
+        assert "accelerate: 0.21.0 to 0.34.2" in fits
         era = found["stack-ipex-era"].command
         assert era.endswith(" intel_extension_for_pytorch==2.6.0")
         assert "accelerate==1.7.0" not in era  # which dropped what transformers 4.36 passes
@@ -162,7 +161,7 @@ class TestJudgeStack:
         assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
         assert "oneccl_bind_pt: 2.8.0" in fits
         (runs,) = (said for said in fits if said.startswith("transformers: "))
-        assert "not tried 4.10.3 to 4.20.1, 4.22.0 to 4.35.2" in runs
+        assert "4.10.3 to 4.20.1, 4.22.0 to 4.35.2" in runs
         assert "numpy: 1 or 2" in fits
         assert fits[-1] == "Python: 3.9 to 3.13"
 
@@ -170,7 +169,7 @@ class TestJudgeStack:
         fits = self.judge("torch=2.2.2,python=3.11", {})["stack-fits"].evidence
         assert "numpy: below 2" in fits
         assert (
-            "accelerate: seen training none, not tried none"
+            "accelerate: none"
             in self.judge("transformers=5.23.0,torch=1.9.0", {})["stack-fits"].evidence
         )
 

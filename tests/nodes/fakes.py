@@ -6,23 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cputune.remote.named import Node
-from cputune.remote.reach import Explained, Ssh
+from cputune.remote.reach import Reach
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeReach:
+class FakeReach(Reach):
     """Starts the program here; ``instead`` maps names of hosts to other commands.
 
     ``started`` is put before the program on all hosts.
     """
 
     name: str = "a fake"
-    variables: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
     started: Sequence[str] = ()
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         return (*self.started, *self.instead.get(node.name, program))
-
-    def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        return Ssh().explain(node, code, said)

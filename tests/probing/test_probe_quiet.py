@@ -41,7 +41,7 @@ class FakeHost(Host):
 
 
 def neighbours(host: FakeHost) -> tuple[str, ...]:
-    return look_around(host, pause=lambda seconds: None).neighbours()
+    return look_around(host, pause=lambda seconds: None)
 
 
 def test_a_quiet_machine_has_no_neighbours() -> None:

@@ -23,6 +23,8 @@ def versions(**texts):
         ({"torch": "2.2.2", "numpy": "2.0.0"}, "needs numpy <2, found 2.0.0"),
         ({"transformers": "4.42.0", "numpy": "2.0.0"}, "needs numpy <2.0,>=1.17"),
         ({"transformers": "4.56.2", "accelerate": "1.10.0"}, "NameError: name 'ParallelismConfig'"),
+        ({"transformers": "5.23.1", "accelerate": "1.2.1"}, "argument 'keep_torch_compile'"),
+        ({"transformers": "4.39.3", "accelerate": "1.0.0"}, "argument 'dispatch_batches'"),
         ({"python": "3.14", "torch": "2.8.0"}, "no wheel for Python 3.14"),
         ({"python": "3.10.4", "transformers": "5.23.0"}, "needs python >=3.11.0"),
     ],
@@ -41,6 +43,9 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
         {"torch": "2.9.1", "oneccl": "2.9.0"},  # newer than the tables: the minor decides
         {"torch": "2.3.1", "numpy": "2.4.0"},
         {"transformers": "4.56.2", "accelerate": "1.10.1"},
+        {"transformers": "5.23.0", "accelerate": "1.3.0"},
+        {"transformers": "4.36.2", "accelerate": "0.34.2"},
+        {"transformers": "4.40.0", "accelerate": "1.7.0"},
         {"transformers": "4.56.2"},
         {"accelerate": "1.10.0"},
         {"torch": "99.0", "transformers": "99.0", "accelerate": "99.0", "python": "3.11"},

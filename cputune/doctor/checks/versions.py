@@ -205,21 +205,20 @@ def trainer_arguments() -> None:
     """
 
 
-@misfit("pair-does-not-train", Severity.ERROR, fit.trained)
+@misfit("pair-does-not-train", Severity.ERROR, fit.trainer_calls)
 def pair_does_not_train() -> None:
-    """transformers and accelerate were tried together, and did not train
+    """transformers and accelerate do not train together
 
     Symptom: a TypeError or an ImportError as training begins, evaluates or saves:
     "unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
     "unexpected keyword argument 'dispatch_batches'".
 
     Cause: Trainer calls accelerate in ways that the metadata of both allow and that this
-    accelerate does not know, or no longer. Every pair of their minor releases that could be
-    installed was trained for three steps; of a pair that was not tried nothing is said.
+    accelerate does not know, or no longer.
 
-    Remedy: Take a pair that was seen training.
+    Remedy: Take another transformers or accelerate.
 
-    Source: cputune/stack/pairs.json, made by benchmarks/pairs.py; huggingface/transformers#34699
+    Source: huggingface/transformers#34699
     """
 
 

@@ -2,8 +2,7 @@
 
 The question has patterns of glob (``read``, ``list``), paths and names of programs; the
 answer a ``record`` and beside it what is no part of one: ``packages`` as names and heads of their
-metadata, two looks at ``/proc/stat``, the Python, what names
-lead to, and ``content`` of files to compare.
+metadata, the Python, what names lead to, and ``content`` of files to compare.
 """
 
 from __future__ import annotations
@@ -282,11 +281,9 @@ def own_address(name: str) -> Any:
 def main() -> None:
     """Answer."""
     asked = json.loads(sys.argv[1])
-    before = quiet(read, "/proc/stat") or ""
     told = {
         "record": record(asked),
         "metadata": metadata(asked["judged"]),
-        "stat": [before, quiet(read, "/proc/stat") or ""],
         "executable": sys.executable,
         "content": {path: quiet(content, path) for path in asked["content"]},
         "names": resolved(asked["names"]),
