@@ -159,19 +159,6 @@ def test_emit_writes_every_format_from_the_wheel(run: Run, tmp_path: Path) -> No
     compile((tmp_path / "launch" / "rank.py").read_text(), "rank.py", "exec")
 
 
-def test_the_recipes_come_along(run: Run, tmp_path: Path) -> None:
-    listed = run("recipes", cwd=tmp_path).stdout
-    for recipe in HERE.glob("recipes/*.toml"):
-        assert recipe.stem in listed
-
-
-def test_tune_says_what_to_install(run: Run, tmp_path: Path) -> None:
-    done = run("tune", cwd=tmp_path)
-    assert done.returncode == 3
-    assert "cputune[tune]" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 README = (HERE / "README.md").read_text(encoding="utf-8")
 TYPED = re.findall(r"^(?:\$ )?cputune (.+)$", README.partition("## Your own script")[0], re.M)
 FURTHER = ("show", "report", "history")
@@ -190,30 +177,12 @@ def test_readmes_steps_work_where_its_install_was_made(tuning: Run, tmp_path: Pa
         assert "is not installed" not in done.stderr.replace("tcmalloc is not installed", "")
 
 
-@pytest.mark.matrix
-@pytest.mark.torch
-@pytest.mark.slow
-def test_readmes_tune_trains_where_its_install_was_made(tuning: Run, tmp_path: Path) -> None:
-    done = tuning(
-        *("tune", "--budget", "1", "--max-time", "200s"),
-        cwd=tmp_path,
-        by=("python", "-m", "cputune"),
-    )
-    assert done.returncode in (0, 4), done.stderr
-    assert "trial 0" in done.stderr + done.stdout
-
-
 def test_it_runs_as_a_module_too_and_bears_the_version_that_was_built(
     run: Run, wheel: Path, tmp_path: Path
 ) -> None:
     version = wheel.name.split("-")[1]
     for by in (("cputune",), ("python", "-m", "cputune")):
         assert run("--version", cwd=tmp_path, by=by).stdout == f"cputune {version}\n"
-
-
-def test_the_manual_page_lies_where_man_looks(run: Run, home: Path) -> None:
-    page = home / "share" / "man" / "man1" / "cputune.1"
-    assert page.read_bytes() == (HERE / "docs" / "cputune.1").read_bytes()
 
 
 def test_every_extra_is_declared_and_what_it_asks_for_goes_together(home: Path) -> None:

@@ -20,18 +20,12 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-9][0-9;]*m")
 
 
-def resize(terminal: int, columns: int) -> None:
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-
-
-def tune_on_terminal(
-    folder: Path, columns: int, *, then: int | None = None, **variables: str
-) -> tuple[str, str]:
-    """What a study wrote to its terminal, and to stdout; ``then`` is the width from trial 0 on."""
+def tune_on_terminal(folder: Path, columns: int, **variables: str) -> tuple[str, str]:
+    """What a study wrote to its terminal, and to stdout."""
     unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
     environment = {k: v for k, v in os.environ.items() if k not in unset}
     ours, theirs = pty.openpty()
-    resize(theirs, columns)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     command = [sys.executable, "-m", "cputune", "tune", "--json", "--share-machine"]
     command += ["--knobs", "ranks,threads", "--max-time", "25s"]  # which live on every CPU
     out = folder / "out.json"  # a pipe that is read at the end holds no whole result
@@ -53,9 +47,6 @@ def tune_on_terminal(
             except OSError:  # how Linux says that the other end was closed
                 break
             seen += read
-            if then is not None and b"trial 0: " in seen:
-                resize(ours, then)
-                then, seen = None, seen[: seen.rindex(b"trial 0: ")] + b"\nRESIZED\n"
     os.close(ours)
     assert child.returncode == 0, seen.decode()
     return seen.decode(), out.read_text()
@@ -81,18 +72,6 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert "plans again, side by side  step " in plain
     assert "\x1b[?25l" not in seen, "the cursor is never hidden: whatever ends it, it is there"
     assert json.loads(out)["schema"] == "cputune.result/2"
-
-
-@pytest.mark.matrix
-def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:
-    seen, _ = tune_on_terminal(tmp_path, 120, then=40)
-    after = seen.partition("RESIZED\n")[2]
-    assert "plans again, side by side" in after
-    frames = re.findall(
-        r"(?:measuring|\[\d of) .*?\r", ESCAPE.sub("", after.split("trial 2", 1)[1])
-    )
-    assert frames
-    assert max(map(len, frames)) <= 40
 
 
 @pytest.mark.matrix

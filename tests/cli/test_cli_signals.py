@@ -136,20 +136,6 @@ def test_the_second_of_two_tunes_on_one_study_is_refused(tmp_path: Path) -> None
     assert numbers == list(range(len(numbers)))
 
 
-def test_two_new_tunes_on_one_file_are_one_too_many(tmp_path: Path) -> None:
-    both = [start(tmp_path, "--study", "one.db", "-o", f"{n}.json") for n in range(2)]
-    while not [child for child in both if child.poll() is not None]:
-        time.sleep(0.05)
-    refused, working = sorted(both, key=lambda child: child.poll() is None)
-    _, said = refused.communicate()
-    assert refused.returncode in (2, 3)
-    assert "one.db is in use by" in said or "one.db exists" in said
-    assert "sqlite" not in said.lower()
-    working.send_signal(signal.SIGTERM)
-    working.communicate(timeout=60)
-    assert working.returncode == 130
-
-
 def test_a_signal_that_python_drops_is_not_forgotten() -> None:
     """What is raised in a finalizer is lost; the next event raises it again."""
     code = (

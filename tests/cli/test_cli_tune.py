@@ -6,20 +6,17 @@ import json
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 from in_process import Run
 from machines import TODAY, Model, machine, simulated
 from tuner.fakes import PLANS
 
-from cputune import cpulist
 from cputune.cli import main
 from cputune.history import kept_results, result_path
 from cputune.host import locks
@@ -375,55 +372,3 @@ class TestNoResult:
         ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
         assert ended.code == 3
         assert "another workload" in ended.err
-
-
-TINY = """
-description = "one small layer"
-task = "sequence-classification"
-sequence_length = 16
-global_batch_size = 8
-learning_rate = 3e-5
-[model]
-model_type = "bert"
-vocab_size = 128
-hidden_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-intermediate_size = 64
-max_position_embeddings = 32
-"""
-
-
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    (directory / "tiny.toml").write_text(TINY)
-    command = [sys.executable, "-m", "cputune", "tune", "--share-machine"]
-    command += ["--recipe", "tiny.toml", *arguments]
-    return subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_a_real_study_that_is_interrupted_leaves_its_trials_and_no_children(tmp_path: Path) -> None:
-    with start(tmp_path, "--budget", "2", "--knobs", "threads", "--fix", "threads=1") as child:
-        assert child.stderr is not None
-        for line in child.stderr:
-            if line.startswith("trial 1: "):
-                break
-        family = psutil.Process(child.pid).children(recursive=True)
-        child.send_signal(signal.SIGINT)
-        err = child.stderr.read()
-        assert child.wait(timeout=60) == 130
-    assert "go on with: the same words, and --resume" in err
-    assert family
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert not alive
-    assert (tmp_path / "cputune.db").is_file()
-    result = Result.load(tmp_path / "cputune.json")
-    today, bound = result.trials
-    assert today.plan.as_found
-    assert bound.observed[0]["threads"] == 1
-    assert bound.observed[0]["affinity"] == cpulist.render(bound.plan.cpus[0])
-    assert "synthetic" in str(result.data)
-    assert str(result.created).endswith("+00:00")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from tuner.fakes import BY_NAME, FakeRunner
+from tuner.fakes import BY_NAME, FakeKeepingRunner
 
 import cputune
 from cputune.errors import ResultError
@@ -21,42 +20,20 @@ from cputune.steps import Step
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
 
 
-@dataclass
-class FakeLiving:
-    """A plan that takes a few steps when its turn has come."""
-
-    endless: Iterator[Step]
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        return list(itertools.islice(self.endless, steps))
-
-    def close(self) -> None:
-        pass
-
-
-class FakeNoisyRunner(FakeRunner):
+def _noisy(plan: Plan, before: int) -> Iterator[Step]:
     """Steps of two sockets that scatter; others delay one of thirty."""
-
-    def __init__(self) -> None:
-        chance, machine = random.Random(1), BY_NAME["two-sockets"]
-
-        def script(plan: Plan, before: int) -> Iterator[Step]:
-            while True:
-                seconds = machine.seconds(plan) * chance.lognormvariate(0, 0.02)
-                late = 0.6 * seconds if chance.random() < 1 / 30 else 0.0
-                yield Step(seconds=seconds + late, samples=8, delayed_seconds=late)
-
-        super().__init__(script)
-
-    def living(self, plan: Plan) -> FakeLiving:
-        return FakeLiving(iter(self.script(plan, 0)))
+    chance, machine = random.Random(repr(plan)), BY_NAME["two-sockets"]
+    while True:
+        seconds = machine.seconds(plan) * chance.lognormvariate(0, 0.02)
+        late = 0.6 * seconds if chance.random() < 1 / 30 else 0.0
+        yield Step(seconds=seconds + late, samples=8, delayed_seconds=late)
 
 
 @cache
 def tuned() -> Result:
     """A study of two sockets whose plans lived side by side at its end."""
     machine = BY_NAME["two-sockets"]
-    runner = FakeNoisyRunner()
+    runner = FakeKeepingRunner(_noisy)
     return cputune.tune(machine.workload, facts=machine.facts, runner=runner, budget=12)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cputune.doctor.registry import all_checks
 from cputune.workload import load_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +18,11 @@ PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_the_page_is_what_make_doc_writes(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
+
+
+def test_every_code_of_a_check_is_used_once() -> None:
+    codes = [check.code for check in all_checks()]
+    assert sorted(codes) == sorted(set(codes))
 
 
 def test_the_schema_has_every_key_of_a_recipe() -> None:

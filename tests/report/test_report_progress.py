@@ -11,7 +11,6 @@ from cputune.tuner.events import (
     Event,
     Said,
     StepTaken,
-    TrialEnded,
     TrialStarted,
 )
 from cputune.words import duration
@@ -76,18 +75,6 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
     ):
         standing.take(event)
         assert said in lines(standing)[0]
-
-
-def test_a_log_has_the_same_at_the_end_of_a_trials_line(events: list[Event]) -> None:
-    standing = Standing(started=0.0)
-    tails = []
-    for event in events:
-        standing.take(event)
-        if isinstance(event, TrialEnded):
-            tails.append(standing.tail(75.0))
-    assert tails[0].startswith("[75 s, best "), "how many there will be is not known yet"
-    assert tails[1].startswith("[2 of 7, 75 s, best ")
-    assert tails[-1].endswith(" samples/s]")
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from report.result_cases import profiled, tuned
+from report.result_cases import CASES, hostile, profiled, tuned
 from rich.console import Console
 from tuner.fakes import SMALL
 
 from cputune.report.show import ResultToShow, blocks, document, time_rows
 from cputune.report.writing import print_blocks
 from cputune.result import Result
-from cputune.workload import Workload
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
 
@@ -69,60 +69,15 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     assert in_terminal(some, most=None).count("1 × 2 threads, fp32, as found") > 40
 
 
-def one_trial(result: Result) -> Result:
-    return replace(
-        result, trials=result.trials[:1], best=result.baseline, confirmation=(), worth=()
-    )
-
-
-def only_failures(result: Result) -> Result:
-    failed = {"state": "failed", "kind": "crashed", "reason": "it ended\nwith 1"}
-    trials = (replace(t, samples_per_second=None, **failed) for t in result.trials)
-    return replace(result, trials=tuple(trials))
-
-
-def interrupted(result: Result) -> Result:
-    return replace(result, trials=(), confirmation=(), created=None, seconds=None, versions={})
-
-
-def other_fields_missing(result: Result) -> Result:
-    return replace(result, host={}, budget=None, seed=None, sampler=None, data=None, disturbed=True)
-
-
-@pytest.mark.parametrize(
-    "odd", [one_trial, only_failures, interrupted, other_fields_missing], ids=lambda f: f.__name__
-)
-def test_an_odd_study_is_shown_in_both_forms(result: Result, odd: Any) -> None:
-    terminal, text = both_forms(odd(result))
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_study_is_shown_in_both_forms(case: Callable[[], Result]) -> None:
+    terminal, text = both_forms(case())
     assert terminal.count("\n") > 10
     assert json.loads(text)["schema"] == "cputune.summary/1"
 
 
-def hostile(result: Result) -> Result:
-    trial = replace(result.trials[0], state="failed", kind="crashed", reason=EVIL)
-    cpu = {"model_name": EVIL, "codename": EVIL}
-    host = {
-        "cpu": cpu,
-        "topology": {"allowed": EVIL, "sockets": EVIL},
-        "limits": {"cpu_quota": EVIL},
-    }
-    worth = tuple(replace(w, knob=f"{w.knob}, {EVIL}", value=EVIL) for w in result.worth)
-    return replace(
-        result,
-        trials=(trial, *result.trials[1:]),
-        workload=Workload(name=EVIL, argv=(EVIL,)),
-        host=host,
-        worth=worth,
-        notes=(EVIL,),
-        data=EVIL,
-        created=EVIL,
-        sampler=EVIL,
-        versions={EVIL: EVIL},
-    )
-
-
-def test_hostile_text_is_text(result: Result) -> None:
-    terminal, _ = both_forms(hostile(result))
+def test_hostile_text_is_text() -> None:
+    terminal, _ = both_forms(hostile())
     assert "\x1b" not in terminal
     assert "\u202e" not in terminal
 
