@@ -9,6 +9,7 @@ import pytest
 from machines import machine
 
 from cputune.carrier.environment import is_cleared
+from cputune.documents import record_of
 from cputune.errors import UsageError
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
@@ -67,6 +68,14 @@ class TestEveryKnob:
             for p in plans
         ]
         assert all(one not in carried[:index] for index, one in enumerate(carried))
+
+    def test_its_values_stand_in_words_and_in_a_file(self, knob: Knob) -> None:
+        if knob.offers is None or knob.put is None:
+            return
+        plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
+        for plan in filter(None, plans):
+            assert record_of(Plan, json.loads(json.dumps(plan.to_json()))) == plan
+            assert (plan.describe() == PLAN.describe()) == (plan == PLAN)
 
     def test_what_shows_it_is_in_the_state_of_a_rank(self, knob: Knob) -> None:
         assert {shown.key for shown in knob.shown} <= RankState.__annotations__.keys()

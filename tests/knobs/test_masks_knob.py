@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
-from in_process import ran
 from machines import TODAY, machine
 
 import cputune
 from cputune.carrier.command import carried, launch_command
-from cputune.documents import record_of
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
@@ -25,7 +21,6 @@ from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, varied
 from cputune.plan import Plan
-from cputune.ranks.runner import ProcessRunner
 from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
 from cputune.workload import Workload
 
@@ -91,10 +86,6 @@ class TestWhereItLives:
 
 
 class TestTheWayIntoAScript:
-    def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
-        assert MASKS.describe() == "1 × 1 threads, fp32, dropout masks of random bytes"
-        assert record_of(Plan, json.loads(json.dumps(MASKS.to_json()))) == MASKS
-
     @pytest.mark.parametrize(
         "job",
         [
@@ -119,16 +110,6 @@ class TestTheWayIntoAScript:
         names = {file.name for file in launch(MASKS).companions}
         assert {"carry.py", "train.py"} <= names
         assert "carry.py" not in {file.name for file in launch(PLAN).companions}
-
-    @pytest.mark.torch
-    @pytest.mark.matrix
-    def test_a_rank_shows_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        with ProcessRunner(JOB, cputune.probe()) as runner:
-            with closing(runner.steps(MASKS)) as steps:
-                assert len(list(islice(steps, 2))) == 2
-            (state,) = runner.observed()
-        assert state["dropout"] == "bytes"
 
     @pytest.mark.torch
     @pytest.mark.matrix
@@ -161,20 +142,6 @@ class TestTheWayIntoAScript:
         assert seen["dropout masks"] == "bytes"
         assert seen.get("padding", "cut") == "cut"
         assert seen.get("order of samples", "length") == "length"
-
-    @pytest.mark.torch
-    def test_an_emitted_launch_says_what_is_set(self, tmp_path: Path) -> None:
-        for file in launch(MASKS).companions:
-            (tmp_path / file.name).write_text(file.text, encoding="utf-8")
-        (tmp_path / "masks.py").write_text(
-            "import torch, sys\n"
-            "torch.nn.functional.dropout(torch.ones(9), 0.5)\n"
-            "print(sys.modules['cputune_carrier'].carrier.masks.drawn)\n"
-        )
-        plan = json.dumps({"torch": {"dropout": "bytes"}})
-        done = ran([sys.executable, "carry.py", plan, "masks.py"], cwd=tmp_path)
-        assert done.stdout == "1\n", done.stderr
-        assert "others than torch's for the same seed" in done.stderr
 
 
 def launched(plan: Plan) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +13,6 @@ from machines import machine
 
 import cputune
 from cputune.carrier.command import training_flags
-from cputune.documents import record_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.knobs import knob_named
@@ -115,7 +113,6 @@ def test_it_stands_in_the_plan_its_words_its_flags_and_its_file() -> None:
     flags = training_flags(JOB, FUSED, {"transformers": "4.53.3", "torch": "2.7.1"})
     assert flags[-4:-2] == ("--optim", "adamw_torch_fused")
     assert "--optim" not in training_flags(JOB, PLAN, {})
-    assert record_of(Plan, json.loads(json.dumps(FUSED.to_json()))) == FUSED
     assert FUSED.with_setting("optimizer", "default") == PLAN
 
 

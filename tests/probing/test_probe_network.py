@@ -49,6 +49,13 @@ def test_an_address_is_of_the_link_whose_network_holds_it(tmp_path: Path) -> Non
     assert found.host_name == "node1"
 
 
+def test_the_document_does_not_name_the_machine(tmp_path: Path) -> None:
+    files = {"/sys/class/net/eth0/operstate": "up\n", "/proc/sys/kernel/hostname": "node1\n"}
+    said = host_document(probe(machine(tmp_path, cores=2, files=files)))["network"]
+    assert said["interfaces"] == ["eth0"]
+    assert "node1" not in str(said)
+
+
 def test_the_kernel_tells_who_carries_and_how_fast(tmp_path: Path) -> None:
     found = network(tmp_path)
     assert {link.name: (link.up, link.mbits_per_second) for link in found.links or ()} == {
@@ -96,19 +103,6 @@ def test_damaged_files_are_no_network(tmp_path: Path) -> None:
         tmp_path, route="x\neth0 zz 1\n\0", trie="|-- 1.2.3.999\n /32 host LOCAL\n", six="g 1 2\n"
     )
     assert [link.addresses for link in found.links or ()] == [(), (), ()]
-
-
-def test_the_document_has_all_of_it_but_the_machine_s_name(tmp_path: Path) -> None:
-    files = {
-        "/proc/net/route": HEAD + OUT + ETH0,
-        "/proc/net/fib_trie": leaf("10.0.0.7"),
-        "/sys/class/net/eth0/operstate": "up\n",
-        "/proc/sys/kernel/hostname": "node1\n",
-    }
-    said = host_document(probe(machine(tmp_path, cores=2, files=files)))["network"]
-    assert said["links"] == [{"name": "eth0", "addresses": ["10.0.0.7/24"], "up": True}]
-    assert said["default_link"] == "eth0"
-    assert "node1" not in str(said)
 
 
 def test_a_recording_has_the_links_and_none_of_their_addresses(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ GIB = 1 << 30
 BUILT: dict[str, dict[str, Any]] = {
     "plain": {},
     "two sockets, some CPUs off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,9"},
-    "Linux 2.6": {"kernel": "old"},
+    "Linux before 5.3": {"kernel": "old"},
     "cpuinfo alone": {"kernel": "bare", "sockets": 2},
     "without NUMA": {"nodes": 0},
     "memory alone": {"memory_only_nodes": 1, "memoryless_nodes": [0]},

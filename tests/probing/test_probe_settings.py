@@ -1,16 +1,18 @@
-"""Kernel knobs, and what the shell and the cgroup allow beyond CPUs and memory."""
+"""Kernel knobs, shared memory, who computes, GPUs, capabilities, names, dead preloads."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hosts.builder import Cgroup, machine
+from hosts.builder import machine
 
-from cputune.facts import BusyProcess, Frequency
+from cputune.facts import BusyProcess, Frequency, HostFacts
 from cputune.probing import probe
 
 CPU = "sys/devices/system/cpu"
+NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
 
 
 def test_the_governor_of_every_cpu_is_read_not_that_of_the_first(tmp_path: Path) -> None:
@@ -68,27 +70,6 @@ def test_shared_memory_that_is_full(tmp_path: Path) -> None:
     assert (limits.shm_bytes, limits.shm_free_bytes) == (64 << 20, 0)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_processes_of_the_cgroup_are_counted_where_least_are_left(
-    tmp_path: Path, version: int
-) -> None:
-    top = "sys/fs/cgroup" + ("/pids" if version == 1 else "")
-    files = {
-        f"{top}/a/b/pids.max": "max\n",
-        f"{top}/a/b/pids.current": "5\n",
-        f"{top}/a/pids.max": "100\n",
-        f"{top}/a/pids.current": "90\n",
-        "proc/self/limits": "Max processes             512                  1024      processes\n",
-    }
-    if version == 1:
-        files["proc/self/cgroup"] = "3:pids:/a/b\n"
-        files["proc/self/mountinfo"] = f"31 25 0:27 / /{top} rw - cgroup cgroup rw,pids\n"
-
-    limits = probe(machine(tmp_path, cgroup=Cgroup(path="/a/b"), files=files)).limits
-
-    assert (limits.pids, limits.pids_used, limits.processes) == (100, 90, 512)
-
-
 def test_who_computes_is_told_by_name_and_share(tmp_path: Path) -> None:
     processes = [
         {"pid": 4, "name": "sshd", "cpu_share": 0.0},
@@ -102,3 +83,41 @@ def test_who_computes_is_told_by_name_and_share(tmp_path: Path) -> None:
         BusyProcess(pid=5, name="train", cpu_share=1.5),
         BusyProcess(pid=6, name="make", cpu_share=0.75),
     )
+
+
+def facts(root: Path, *, files: dict[str, str] | None = None, **record: Any) -> HostFacts:
+    return probe(machine(root, cores=4, files=files, record=record))
+
+
+def test_no_driver_is_no_gpu_and_no_answer_is_unknown(tmp_path: Path) -> None:
+    assert facts(tmp_path / "a", paths=NO_DRIVERS).accelerators == ()
+    assert facts(tmp_path / "b", paths={"/dev/kfd": True}).accelerators == ("amd",)
+    silent = facts(tmp_path / "c")
+    assert silent.accelerators is None
+    assert silent.why_unknown("accelerators")
+
+
+@pytest.mark.parametrize(
+    ("mask", "held"), [("000001ffffffffff", True), ("00000000a80425fb", False)]
+)
+def test_sys_nice_is_a_bit_of_the_capabilities(tmp_path: Path, mask: str, held: bool) -> None:
+    found = facts(tmp_path, files={"/proc/self/status": f"Name:\tx\nCapEff:\t{mask}\n"})
+    assert found.sys_nice is held
+
+
+def test_the_own_name_is_looked_up_in_etc_hosts(tmp_path: Path) -> None:
+    hosts = "127.0.0.1 localhost\n127.0.1.1 box box.local # Debian\n10.0.0.7 boxer\n"
+    files = {"/proc/sys/kernel/hostname": "box\n", "/etc/hosts": hosts}
+    assert facts(tmp_path, files=files).network.hostname_addresses == ("127.0.1.1",)
+
+
+def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
+    entries = ("/gone.so", "/there.so", "/never/looked/at.so", "libplain.so", "/usr/$LIB/x.so")
+    more = ("libtcmalloc.so.4", "libjemalloc.so.2", "${CONDA_PREFIX}/lib/libjemalloc.so")
+    found = facts(
+        tmp_path,
+        environment={"LD_PRELOAD": ":".join((*entries, *more))},
+        paths={"/gone.so": False, "/there.so": True, "/usr/$LIB/x.so": False},
+        directories={"/usr/lib64": ["libjemalloc.so.2"]},
+    )
+    assert found.preload_missing == ("/gone.so", "libtcmalloc.so.4", more[-1])

@@ -79,24 +79,6 @@ def test_a_node_whose_list_is_missing_is_unknown_and_not_empty(tmp_path: Path) -
     assert "numa-cpuless" not in {finding.code for finding in diagnose(facts).findings}
 
 
-def test_sub_numa_clusters(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=2, cores=20, smt=2, nodes=4))
-
-    nodes = facts.topology.numa_nodes
-    assert [cpulist.render(node.cpus) for node in nodes] == [
-        "0-9,40-49",
-        "10-19,50-59",
-        "20-29,60-69",
-        "30-39,70-79",
-    ]
-    assert {(core.socket, core.numa_node) for core in facts.topology.cores} == {
-        (0, 0),
-        (0, 1),
-        (1, 2),
-        (1, 3),
-    }
-
-
 def test_nodes_without_cpus_and_without_memory(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, sockets=2, cores=4, memory_only_nodes=1, memoryless_nodes=[1]))
 
@@ -124,9 +106,8 @@ def test_cpu_numbers_far_apart(tmp_path: Path) -> None:
     assert facts.topology.online == tuple(numbers)
 
 
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_four_thousand_cpus(kernel: str) -> None:
-    facts = probe(machine(None, sockets=16, cores=128, smt=2, kernel=kernel))
+def test_four_thousand_cpus() -> None:
+    facts = probe(machine(None, sockets=16, cores=128, smt=2))
 
     assert counts(facts) == (16, 2048, 2, 4096)
     assert len(facts.topology.numa_nodes) == 16

@@ -85,11 +85,3 @@ def test_a_local_or_a_development_version_meets_what_its_release_meets(version):
         name="torchvision", version="0.28.0", location="/venv", requires=("torch>=2.12",)
     )
     assert not list(unmet(changed(packages={"torch": version, "torchvision": vision})))
-
-
-def test_torchvision_of_another_torch_is_found():
-    vision = Package(
-        name="torchvision", version="0.23.0", location="/venv", requires=("torch==2.8.0",)
-    )
-    (found,) = unmet(changed(packages={"torchvision": vision}))
-    assert found.said == "torchvision 0.23.0 requires torch==2.8.0, found 2.13.0+cpu"

@@ -135,27 +135,6 @@ def test_an_accelerator_asks_accelerate_alone():
 
 
 @pytest.mark.parametrize(
-    ("bindings", "torch", "fits"),
-    [
-        ("1.12.0", "1.12.0", True),
-        ("1.12.0", "1.12.1", False),
-        ("1.12.100", "1.12.1", True),
-        ("1.13.0", "1.13.1", True),
-        ("2.0.0", "2.0.1", False),
-        ("2.0.100", "2.0.1", True),
-        ("2.3.100", "2.3.1", True),
-        ("2.3.100", "2.3.0", False),
-        ("2.8.0+cpu", "2.8.0+cpu", True),
-        ("2.9.0", "2.9.1", True),  # newer than the tables: the minor decides
-        ("2.9.0", "2.8.0", False),
-    ],
-)
-def test_bindings_are_made_for_one_torch(bindings, torch, fits):
-    asked = stack({"torch": torch, "oneccl_bind_pt": bindings}, accelerate="1.12.0")
-    assert (ccl_use(asked, framework="accelerate") is None) is fits
-
-
-@pytest.mark.parametrize(
     ("bindings", "module"),
     [
         ("1.9.0", "torch_ccl"),
