@@ -62,7 +62,7 @@ _SUBMITTED = (f"{_VERIFY}::test_a_batch_job_of_two_nodes_where_that_is_asked_for
 
 ROWS: dict[str, tuple[Cell, ...]] = {
     "ssh, `torchrun.sh`": (
-        ("tests/nodes/test_nodes_doctor.py::test_hosts_that_are_alike_have_no_difference",),
+        ("tests/nodes/test_nodes_doctor.py::test_what_was_planted_is_found",),
         *_tuned("ssh"),
         (f"{_LAUNCH}::test_torchrun_trains_a_recipe_to_its_end",),
         (f"{_VERIFY}::test_what_torchrun_starts",),
