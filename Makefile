@@ -24,7 +24,7 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.tune: pyproject.toml constraints.txt | $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune]" datasets
 	@touch $@
 
 # Linters and type checkers read torch's name alone: they install without it.
@@ -33,7 +33,7 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]" --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune]" datasets --group dev
 	$(BIN)/python tests/consumers/install.py
 	@touch $@
 

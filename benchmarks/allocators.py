@@ -63,11 +63,11 @@ TRAIN = """
 import json, os, resource, sys
 import torch
 from transformers import default_data_collator
-from cputune.inside.train_recipe import SyntheticSamples, load_model
+from cputune.inside.train_recipe import SyntheticSamples, build_model
 recipe, steps, bf16 = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True"
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model, _ = load_model(recipe, synthetic=True)
+model, _ = build_model(recipe)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 size = recipe["global_batch_size"]
 data = SyntheticSamples(recipe, model.config, size * 2)

@@ -22,7 +22,7 @@ import torch
 from transformers import default_data_collator
 
 from cputune.inside import carry
-from cputune.inside.train_recipe import SyntheticSamples, load_model
+from cputune.inside.train_recipe import SyntheticSamples, build_model
 from cputune.workload import load_recipe
 
 WAYS = ("padded", "1", "8", "16", "32", "64", "8, of like length")
@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe).to_json()
-    model, name = load_model(recipe, synthetic=True)
+    model, name = build_model(recipe)
     size = recipe["global_batch_size"]
     data = SyntheticSamples(recipe, model.config, arguments.steps * size)
     used = carry.token_lengths(data)

@@ -73,26 +73,22 @@ class Lengths:
 class Recipe:
     """A training job as data.
 
-    ``model`` is a transformers configuration (``model_type`` and its fields), from
-    which a model with random weights is built where ``hub_id`` cannot be reached; ``parameters``
-    is how many it has, ``sample_bytes`` what the backward pass keeps of a sample, at least.
-    ``sequence_length``, ``target_length`` (of what a seq2seq model writes) and ``doc_stride``
-    are in tokens, ``global_batch_size`` in samples per optimizer step over all ranks. With
-    ``lora`` only its matrices train.
+    ``model`` is a transformers configuration (``model_type`` and its fields), from which a model
+    with random weights is built; ``parameters`` is how many it has, ``sample_bytes`` what the
+    backward pass keeps of a sample, at least. ``sequence_length`` and ``target_length`` (of what a
+    seq2seq model writes) are in tokens, ``global_batch_size`` in samples per optimizer step over
+    all ranks. With ``lora`` only its matrices train.
     """
 
     name: str
     description: str
     task: Task
     model: Mapping[str, Any]
-    hub_id: str | None = None
     parameters: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     sample_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     sequence_length: Tokens
     global_batch_size: Samples
     learning_rate: Annotated[float, Meta(gt=0, le=1e6)]
-    dataset: str | None = None
-    doc_stride: Tokens | None = None
     target_length: Tokens | None = None
     lora: Lora | None = None
     lengths: Lengths | None = None
@@ -101,8 +97,6 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("model_type"), str):
             raise ValueError("model needs a model_type, as in a transformers configuration")
-        if self.doc_stride is not None and self.doc_stride >= self.sequence_length:
-            raise ValueError("doc_stride must be below sequence_length")
         quantiles = () if self.lengths is None else self.lengths.quantiles
         if list(quantiles) != sorted(quantiles):
             raise ValueError("the quantiles of lengths must not fall")

@@ -113,7 +113,7 @@ def test_a_real_training_needs_no_less(tmp_path: Path) -> None:
         "import resource, sys; from cputune.inside import train_recipe; train_recipe.main();"
         "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
-    flags = "--synthetic --max_train_samples 16 --max_steps 2 --use_cpu --bf16 --report_to none"
+    flags = "--max_train_samples 16 --max_steps 2 --use_cpu --bf16 --report_to none"
     argv = [sys.executable, "-c", code, str(recipe), "--output_dir", str(tmp_path / "out")]
     argv += [*flags.split(), "--per_device_train_batch_size", "8", "--save_strategy", "no"]
     done = ran(argv, timeout=300, check=True)

@@ -190,7 +190,7 @@ def test_every_extra_is_declared_and_what_it_asks_for_goes_together(home: Path) 
     (metadata,) = home.glob("lib/python*/site-packages/cputune-*.dist-info")
     found = importlib.metadata.PathDistribution(metadata)
     extras = set(found.metadata.get_all("Provides-Extra") or ())
-    assert extras >= {"tune", "data", "lora", "report", "verify", "all"}
+    assert extras >= {"tune", "lora", "report", "verify", "all"}
     every = {str(name): _of_extra(found.requires or [], str(name)) for name in extras}
     parts = set().union(*(every[name] for name in extras - {"all"}))
     for wanted in parts:

@@ -47,7 +47,6 @@ def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> 
         ("= 4", "= true", "global_batch_size: expected a whole number, got true or false"),
         ("= 4", "= 1" + 400 * "0", "more than 19 digits"),
         ("= 4", "= 1" + 5000 * "0", "is not TOML"),
-        ("= 4", "= 4\ndoc_stride = 16", "doc_stride must be below sequence_length"),
         ("= 4", "= 4\ncolour = 1", "unknown key colour"),
         ("= 4", "= 4\nlengths.source = 'x'\nlengths.quantiles = [9, 3]", "must not fall"),
         ('"bert"', "3", "model needs a model_type"),

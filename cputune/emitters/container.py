@@ -80,7 +80,7 @@ def dockerfile(job: LaunchJob) -> str:
     fitting = pythons_for(Versions.from_names(job.versions))
     debian = [DEBIAN[name] for name in preloads(job) if name in DEBIAN]
     packages = ["transformers", "accelerate"]
-    packages += ["datasets"] * (recipe is None or bool(recipe.dataset))
+    packages += ["datasets"] * (recipe is None)
     packages += ["peft"] * (recipe is not None and recipe.lora is not None)
     packages += ["intel-openmp"] * (plan.openmp == "libiomp5")
     packages += ["intel_extension_for_pytorch"] * plan.ipex

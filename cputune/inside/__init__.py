@@ -16,7 +16,6 @@ Two variables, and one of two ways in::
                            Without it nothing of the plan is set: the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
-    CPUTUNE_TRIAL_SAMPLES  how many examples a recipe takes of its data: loading all takes long
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
@@ -37,7 +36,6 @@ SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
 FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
-SAMPLES_VARIABLE = "CPUTUNE_TRIAL_SAMPLES"
 CHILD_VARIABLE = "CPUTUNE_TRIAL_CHILD_OF"
 
 

@@ -179,7 +179,7 @@ class Loops:
         facts["parses_arguments"] = asked.parsed
         facts["batch"] = args.per_device_train_batch_size
         facts["accumulation"] = args.gradient_accumulation_steps
-        facts["dataset"], facts["dataset_samples"] = type(data).__name__, samples_of(data)
+        facts["dataset_samples"] = samples_of(data)
         facts["steps_to_end"] = steps or 0
         facts.pop("epochs", None)
         if asked.steps <= 0:

@@ -74,8 +74,8 @@ class RankState(TypedDict, total=False):
         columns_left: of them, those that are left where such columns are cut.
         padding_mend: how the script is told to pad less.
         loader_workers: processes that prepare the batches of the loader that was asked last.
-        dataset: the class of the data set.
-        dataset_samples: how many it has; None where it is a stream, or does not say.
+        dataset_samples: how many samples the data set has; None where it is a stream, or does not
+            say.
     """
 
     pid: int
@@ -119,7 +119,6 @@ class RankState(TypedDict, total=False):
     columns_left: float
     padding_mend: str
     loader_workers: int
-    dataset: str
     dataset_samples: int | None
 
 

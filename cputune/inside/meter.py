@@ -188,9 +188,7 @@ class Meter:
 
     def see_loader(self, loader: object) -> None:
         """Note the loader that is trained on: its data set, and its batch if it shows it."""
-        data = getattr(loader, "dataset", None)
-        self.facts["dataset"] = type(data).__name__
-        self.facts["dataset_samples"] = samples_of(data)
+        self.facts["dataset_samples"] = samples_of(getattr(loader, "dataset", None))
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
         if isinstance(batch, int):
             self.facts["batch"] = batch

@@ -2,23 +2,19 @@
 
     python train.py RECIPE --output_dir out [any TrainingArguments flag]
 
-RECIPE is the file recipe.json, or its text. It says which model and data, and the learning
-rate, which a --learning_rate of yours replaces. Its hub names are used where the hub (or its local
-cache) can be reached. Where not, the model is built from its configuration with random
-weights and fed random tokens of the same shape: the speed is the same, and the script
-prints which of them it trains on.
+RECIPE is the file recipe.json, or its text. It says which model and samples of which shape, and the
+learning rate, which a --learning_rate of yours replaces. The model is built from its configuration
+with random weights and fed random tokens (or pixels): a step takes as long as with real ones.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +25,10 @@ from transformers import AutoConfig, Trainer, TrainingArguments, default_data_co
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Document = dict[str, Any]
-"""A recipe, or a part of it, as JSON tells it; or the columns of some rows of a data set."""
+"""A recipe, or a part of it, as JSON tells it."""
 
 MODELS = {
     "question-answering": transformers.AutoModelForQuestionAnswering,
@@ -46,18 +42,12 @@ MODELS = {
 }
 IGNORED = -100  # the label that the loss passes over
 MASKED_SHARE = 0.15  # as in BERT's pre-training
-TEXTS = ("text", "sentence", "content", "article", "document", "dialogue", "anchor")
-TARGETS = ("highlights", "summary", "positive")
 
 
 @dataclass
 class RecipeArguments:
-    max_train_samples: int | None = field(
-        default=int(os.environ.get("CPUTUNE_TRIAL_SAMPLES", "0")) or None,  # as a trial is started
-        metadata={"help": "Use only so many examples of the data set."},
-    )
-    synthetic: bool = field(
-        default=False, metadata={"help": "Random weights and tokens, without asking the hub."}
+    max_train_samples: int = field(
+        default=2048, metadata={"help": "Samples of a pass over the data."}
     )
 
 
@@ -169,9 +159,11 @@ def to_the_longest(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Te
     }
 
 
-def build_model(recipe: Document, synthetic: bool) -> tuple[torch.nn.Module, str]:
-    """The pretrained model where it can be had, else one with random weights."""
-    model, name = load_model(recipe, synthetic)
+def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
+    """The model with random weights, and what it is."""
+    config = AutoConfig.for_model(**recipe["model"])
+    model = MODELS[recipe["task"]].from_config(config)
+    name = f"{config.model_type} with random weights"
     if recipe["task"] == "sentence-embedding":
         model = SentencePairs(model)
     if recipe.get("lora"):  # its weights frozen, and low-rank matrices beside them that train
@@ -188,137 +180,6 @@ def build_model(recipe: Document, synthetic: bool) -> tuple[torch.nn.Module, str
     return model, name
 
 
-def load_model(recipe: Document, synthetic: bool) -> tuple[PreTrainedModel, str]:
-    model_class = MODELS[recipe["task"]]
-    if recipe.get("hub_id") and not synthetic:
-        wanted = {k: v for k, v in recipe["model"].items() if k == "num_labels"}
-        try:
-            return model_class.from_pretrained(recipe["hub_id"], **wanted), recipe["hub_id"]
-        except Exception as error:
-            print(f"model: {recipe['hub_id']} {cannot_be_had(error)}")
-    config = AutoConfig.for_model(**recipe["model"])
-    return model_class.from_config(config), f"{config.model_type} with random weights"
-
-
-def cannot_be_had(error: Exception) -> str:
-    return f"cannot be had ({(str(error).strip() or type(error).__name__).splitlines()[0][:120]})"
-
-
-def build_data(recipe: Document, config: Any, arguments: RecipeArguments) -> tuple[Any, str]:
-    """The real data set, as the model takes it, where it can be had, else random samples."""
-    if recipe.get("dataset") and recipe.get("hub_id") and not arguments.synthetic:
-        try:
-            return load_samples(recipe, arguments.max_train_samples), recipe["dataset"]
-        except Exception as error:
-            print(f"data: {recipe['dataset']} {cannot_be_had(error)}")
-    samples = arguments.max_train_samples or 64 * recipe["global_batch_size"]
-    kind = "images" if recipe["task"] == "image-classification" else "tokens"
-    return SyntheticSamples(recipe, config, samples), f"synthetic {kind}"
-
-
-def load_samples(recipe: Document, max_samples: int | None) -> Dataset:
-    """Load the data set with `datasets`: ``name``, ``name/configuration`` or
-    ``owner/name/configuration``.
-    """
-    from datasets import load_dataset
-
-    split = "train" if max_samples is None else f"train[:{max_samples}]"
-    name, *configuration = recipe["dataset"].rsplit("/", 1)
-    data = load_dataset(name, *configuration, split=split)
-    if recipe["task"] == "image-classification":
-        processor = transformers.AutoImageProcessor.from_pretrained(recipe["hub_id"])
-        return data.with_transform(partial(image_features, processor=processor))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(recipe["hub_id"])
-    if recipe["task"] == "causal-lm" and tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    features = {
-        "question-answering": answer_features,
-        "token-classification": word_features,
-    }.get(recipe["task"], text_features)
-    return data.map(
-        partial(features, tokenizer=tokenizer, recipe=recipe),
-        batched=True,
-        remove_columns=data.column_names,
-    )
-
-
-def image_features(rows: Document, processor: Any) -> Document:
-    """Images as pixels, made when they are asked for."""
-    images = [image.convert("RGB") for image in rows["image"]]
-    label = next(name for name in ("label", "labels") if name in rows)
-    return {**processor(images, return_tensors="pt"), "labels": rows[label]}
-
-
-def text_features(rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document) -> Document:
-    """Texts as tokens of one length, with what their task makes of them."""
-    task, length = recipe["task"], recipe["sequence_length"]
-    padded = partial(tokenizer, truncation=True, padding="max_length")
-    tokens = padded(rows[next(name for name in TEXTS if name in rows)], max_length=length)
-    if task == "sequence-classification":
-        return {**tokens, "labels": rows["label"]}
-    if task in ("masked-lm", "causal-lm"):
-        ids = torch.tensor(tokens["input_ids"])
-        share = 1.0 if task == "causal-lm" else MASKED_SHARE
-        passed_over = torch.rand(ids.shape) >= share
-        return {**tokens, "labels": ids.masked_fill(passed_over, IGNORED).tolist()}
-    targets = rows[next(name for name in TARGETS if name in rows)]
-    if task == "seq2seq-lm":
-        wanted = padded(targets, max_length=recipe.get("target_length") or length)
-        ids, mask = torch.tensor(wanted["input_ids"]), torch.tensor(wanted["attention_mask"])
-        return {**tokens, "labels": ids.masked_fill(mask == 0, IGNORED).tolist()}
-    columns = ("input_ids", "attention_mask")
-    pairs = padded(targets, max_length=length)
-    return {c: tokens[c] for c in columns} | {f"pair_{c}": pairs[c] for c in columns}
-
-
-def word_features(rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document) -> Document:
-    """Words that have labels, as tokens: the first token of a word bears its label."""
-    tokens = tokenizer(
-        rows["tokens"],
-        is_split_into_words=True,
-        truncation=True,
-        padding="max_length",
-        max_length=recipe["sequence_length"],
-    )
-    labels = []
-    for row, of_words in enumerate(rows["ner_tags"]):
-        words = tokens.word_ids(row)
-        labels.append(
-            [
-                IGNORED if word is None or word == before else of_words[word]
-                for before, word in pairwise([None, *words])
-            ]
-        )
-    return {**tokens, "labels": labels}
-
-
-def answer_features(
-    rows: Document, tokenizer: PreTrainedTokenizerBase, recipe: Document
-) -> Document:
-    """Overlapping windows of a context, each with the tokens between which its answer lies."""
-    tokens = tokenizer(
-        [question.lstrip() for question in rows["question"]],
-        rows["context"],
-        truncation="only_second",
-        max_length=recipe["sequence_length"],
-        stride=recipe.get("doc_stride") or recipe["sequence_length"] // 3,
-        return_overflowing_tokens=True,
-        padding="max_length",
-    )
-    starts, ends = [], []
-    for window, source in enumerate(tokens.pop("overflow_to_sample_mapping")):
-        answer = rows["answers"][source]
-        places: list[int | None] = [None]
-        if answer["answer_start"]:
-            first = answer["answer_start"][0]
-            last = first + len(answer["text"][0]) - 1
-            places = [tokens.char_to_token(window, at, sequence_index=1) for at in (first, last)]
-        inside = None not in places
-        starts.append(places[0] if inside else 0)  # the [CLS] token: no answer in this window
-        ends.append(places[1] if inside else 0)
-    return {**tokens, "start_positions": starts, "end_positions": ends}
-
-
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: train.py RECIPE --output_dir DIR [TrainingArguments flags]")
@@ -333,11 +194,11 @@ def main() -> None:
     arguments, training_arguments = parser.parse_args_into_dataclasses(flags)
     transformers.set_seed(training_arguments.seed)
 
-    with training_arguments.main_process_first(desc="loading model and data"):
-        model, model_name = build_model(recipe, arguments.synthetic)
-        data, data_name = build_data(recipe, model.config, arguments)
+    model, model_name = build_model(recipe)
+    data = SyntheticSamples(recipe, model.config, arguments.max_train_samples)
     if training_arguments.process_index == 0:
-        print(f"model: {model_name}\ndata: {data_name}, {len(data)} samples")
+        kind = "images" if recipe["task"] == "image-classification" else "tokens"
+        print(f"model: {model_name}\ndata: synthetic {kind}, {len(data)} samples")
 
     longest = (recipe.get("lengths") or {}).get("padding") == "longest"
     trainer = Trainer(

@@ -180,18 +180,11 @@ def padding_of(state: RankState) -> Padding | None:
     )
 
 
-def fed_with(recipe: Recipe | None, states: Sequence[RankState]) -> str | None:
-    """Which data a trial was given, as a sentence; None where no rank has reported it."""
+def fed_with(recipe: Recipe | None) -> str:
+    """What the trials were fed with, in words."""
     if recipe is None:
         return "the script's own data"
-    if not states:
-        return None
-    if states[0].get("dataset") != "SyntheticSamples":
-        return f"the data set {recipe.dataset}"
-    kind = "images" if recipe.task == "image-classification" else "tokens"
-    if recipe.dataset is None:
-        return f"synthetic {kind}: the recipe names no data set"
-    return f"synthetic {kind} of the same shape: {recipe.dataset} could not be reached"
+    return f"synthetic {'images' if recipe.task == 'image-classification' else 'tokens'}"
 
 
 _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
@@ -199,7 +192,7 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "mapped",
 } | {
     "rank", "local_rank", "preload", "framework", "parses_arguments", "batch", "samples",
-    "dataset", "padding_share", "columns_left", "products_rounded", "python",
+    "padding_share", "columns_left", "products_rounded", "python",
     "pid", "peak_bytes",
 }  # fmt: skip
 """The keys of a rank's state that a result keeps: those that show a knob, without long lists of

@@ -40,7 +40,6 @@ from cputune.facts import HostFacts
 from cputune.host.interpreter import training_interpreter, training_python
 from cputune.inside import (
     FORCE_VARIABLE,
-    SAMPLES_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
     TURNS_VARIABLE,
@@ -79,9 +78,6 @@ HERE = "{folder}"
 
 LAUNCH, LIBRARY = "launch", "lib"
 SITE = f"{LIBRARY}/cputune/inside/site"
-
-TRIAL_SAMPLES = 2048
-"""How many examples of a recipe's real data set a trial tokenizes: enough for 100 steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +265,6 @@ def trial_variables(post: str, scratch: str | Path, force: Force | None) -> dict
         SCRATCH_VARIABLE: str(scratch),
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         TURNS_VARIABLE: "1",
-        SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
     }
 
 

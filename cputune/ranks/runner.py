@@ -149,7 +149,7 @@ class ProcessRunner:
     @property
     def data(self) -> str | None:
         """What the last trial was fed with, as a sentence; None before its first step."""
-        return fed_with(self.workload.recipe, self._seen)
+        return fed_with(self.workload.recipe) if self._seen else None
 
     @property
     def _seen(self) -> tuple[RankState, ...]:
@@ -195,7 +195,7 @@ class ProcessRunner:
     def hub_offline(self) -> bool:
         """Whether the model hub is needed but out of reach; looked up once."""
         if self._offline is None:
-            wanted = self.workload.recipe is None or self.workload.recipe.hub_id is not None
+            wanted = self.workload.recipe is None
             self._offline = wanted and not environment.hub_reachable(os.environ)
             if self._offline:
                 self.on_note("the model hub does not answer: only local caches are used")
