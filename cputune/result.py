@@ -197,18 +197,25 @@ class ConfirmRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Where the time of a plan's steps goes.
+    """Where the time of a plan's steps goes, and how far its products are from the limit.
 
     Attributes:
         shares: of the time, by what it is spent on, in words; the largest first, the rest last.
         steps: that were profiled.
         step_seconds: of one of them, with the profiler's own time in it.
+        gflops: of all matrix products, over the whole time, of all ranks together; None: not
+            told (IPEX has products of its own, and does not count their operations).
+        limit_gflops: what the same cores reach in matrix products alone; None: not measured.
+        dtype: in what they multiply.
     """
 
     plan: Plan
     shares: Mapping[str, Amount]
     steps: Count
     step_seconds: Amount
+    gflops: Amount | None
+    limit_gflops: Amount | None = None
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

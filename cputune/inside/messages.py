@@ -172,12 +172,19 @@ class StepMessage(TypedDict):
 
 
 class Profiled(TypedDict):
-    """Where the time of some steps of this rank went: shares by kind, in words."""
+    """Where the time of some steps of this rank went: shares by kind, in words.
+
+    ``gflops`` are those of its matrix products over the whole time, None where a library does not
+    tell its own; ``limit_gflops`` what its cores reach in a product alone, of this ``dtype``.
+    """
 
     event: Literal["profile"]
     steps: int
     seconds: float
     shares: dict[str, float]
+    gflops: float | None
+    limit_gflops: float | None
+    dtype: str | None
 
 
 class Refused(TypedDict):

@@ -172,7 +172,7 @@ class Meter:
         self._samples = self._size = 0
         self._losses = []
         if self._look is not None:
-            seen = self._look.after(self.steps, sys.modules["torch"])
+            seen = self._look.after(self.steps, sys.modules["torch"], self._dtype.dtype)
             if seen is not None:
                 self.speaker.say(seen)
         self.speaker.await_turn()

@@ -7,12 +7,11 @@ attention is attention). What no operation covers is the rest: Python, and waiti
 
 from __future__ import annotations
 
-import math
-import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from cputune.inside import machine_limits
 from cputune.inside.messages import Profiled
 
 ENOUGH_SECONDS = 30.0
@@ -53,11 +52,15 @@ _OWN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _KIND = {name: kind for kind, names in _OWN.items() for name in names}
 _COLLECTIVES = ("gloo:", "c10d::", "nccl:")
-_OF_IPEX = re.compile(r"torch_ipex::.*(linear|sgemm|matmul)")
+
+Span = tuple[float, float]
 
 
 class StepProfiler:
-    """Profiles so many steps of this rank; the first is the one after step ``settled``."""
+    """Profiles so many steps of this rank, and then measures what its cores can do at most.
+
+    The first is the one after step ``settled``.
+    """
 
     def __init__(self, steps: int, *, settled: int) -> None:
         self._steps = steps
@@ -65,14 +68,25 @@ class StepProfiler:
         self._profile: Any = None
         self._first = 0
         self._since = time.perf_counter()
+        self._reached: list[float] = []
 
-    def after(self, step: int, torch: Any) -> Profiled | None:
-        """A step is over; what was seen, once it is the last of them."""
+    def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
+        """A step is over; what was seen, once it is the last of them.
+
+        ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
+        their limits are those of cores that are all busy. They are measured before these steps
+        and after them, for at one moment a shared machine may reach half of it; and what the
+        products of the steps reach, the cores can.
+        """
         seconds = time.perf_counter() - self._since
         long = seconds > ENOUGH_SECONDS
         if self._first == 0 and (step == self._settled or long):
-            cpu = torch.profiler.ProfilerActivity.CPU
-            self._profile = torch.profiler.profile(activities=[cpu])
+            self._reach(torch, dtype)
+            self._profile = torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU],
+                record_shapes=True,
+                with_flops=True,
+            )
             self._profile.start()
             self._first, self._since = step, time.perf_counter()
             return None
@@ -80,9 +94,51 @@ class StepProfiler:
         if self._profile is None or not (steps == self._steps or long):
             return None
         self._profile.stop()
-        found = shares(self._profile.events(), seconds)
+        events = list(self._profile.events())
         self._profile = None
-        return {"event": "profile", "steps": steps, "seconds": seconds, "shares": found}
+        gflops, found = gflops_of(events, seconds), shares(events, seconds)
+        self._reach(torch, dtype)
+        if self._reached and product_share(found) and gflops is not None:
+            self._reached.append(gflops / product_share(found))
+        return {
+            "event": "profile",
+            "steps": steps,
+            "seconds": seconds,
+            "shares": found,
+            "gflops": gflops,
+            "limit_gflops": max(self._reached, default=None),
+            "dtype": dtype,
+        }
+
+    def _reach(self, torch: object, dtype: str | None) -> None:
+        if dtype is not None:
+            self._reached.append(machine_limits.gflops(torch, dtype))
+
+
+def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
+    """GFLOP/s of matrix products, over the whole time; None where some are not counted."""
+    if any(map(_is_of_ipex, events)):
+        return None
+    return sum(one.flops or 0 for one in events if one.name in _PRODUCTS) / seconds / 1e9
+
+
+_IPEX = "torch_ipex::"
+_IPEX_PRODUCTS = ("linear", "sgemm", "matmul")
+"""How operations of IPEX begin, and what stands in the names of those that multiply matrices."""
+
+
+def _is_of_ipex(event: Any) -> bool:
+    """Whether it is a product of IPEX's own, of which the profiler counts no operations."""
+    name = event.name.lower()
+    return name.startswith(_IPEX) and any(word in name for word in _IPEX_PRODUCTS)
+
+
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
+
+def product_share(shares: dict[str, float]) -> float:
+    """The share of the time in which matrix products run; attention's are among its own."""
+    return shares.get(PRODUCTS, 0.0) + shares.get(ATTENTION, 0.0)
 
 
 def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
@@ -93,12 +149,11 @@ def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
     taken: dict[str, float] = {}
     for event in work:
         if (kind := kind_of(event)) is not None:
-            taken[kind] = taken.get(kind, 0.0) + event.self_cpu_time_total
-    outermost = [event for event in work if event.cpu_parent is None]
-    # Communication counts as far as nothing computes beside it.
-    if waited := _covered([*talk, *outermost]) - _covered(outermost):
-        taken[REDUCE] = waited
-    found = {kind: min(1.0, one / 1e6 / seconds) for kind, one in taken.items()}
+            taken[kind] = taken.get(kind, 0.0) + event.self_cpu_time_total / 1e6
+    waited = _uncovered(_spans(talk), _spans(e for e in work if e.cpu_parent is None))
+    if waited:
+        taken[REDUCE] = waited / 1e6
+    found = {kind: min(1.0, one / seconds) for kind, one in taken.items()}
     found = dict(sorted(found.items(), key=lambda item: -item[1]))
     return {**found, REST: max(0.0, 1.0 - sum(found.values()))}
 
@@ -111,15 +166,32 @@ def kind_of(event: Any) -> str | None:
             if caller.name.startswith(name):
                 return kind
         caller = caller.cpu_parent
-    if _OF_IPEX.match(event.name):
-        return PRODUCTS
-    return _KIND.get(event.name)
+    own: str | None = PRODUCTS if _is_of_ipex(event) else _KIND.get(event.name)
+    return own
 
 
-def _covered(events: Iterable[Any]) -> float:
-    """Microseconds in which any of these runs."""
-    covered, until = 0.0, -math.inf
-    for start, end in sorted((one.time_range.start, one.time_range.end) for one in events):
-        covered += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return covered
+def _spans(events: Iterable[Any]) -> list[Span]:
+    """Beginnings and ends in microseconds; spans that overlap are joined."""
+    joined: list[Span] = []
+    for start, end in sorted((e.time_range.start, e.time_range.end) for e in events):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _uncovered(spans: list[Span], by: list[Span]) -> float:
+    """How much of the spans the others leave free: communication that nothing computes beside."""
+    return sum(end - start for start, end in spans) - sum(_overlaps(spans, by))
+
+
+def _overlaps(spans: list[Span], others: list[Span]) -> Iterator[float]:
+    position = 0
+    for start, end in spans:
+        while position < len(others) and others[position][1] <= start:
+            position += 1
+        for first, last in others[position:]:
+            if first >= end:
+                break
+            yield max(0.0, min(end, last) - max(start, first))

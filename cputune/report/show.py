@@ -140,10 +140,20 @@ def _time(seconds: float) -> str:
 
 
 def profile_lines(result: Result) -> Iterator[str]:
-    """What would help, as the profile shows."""
+    """How far the best plan's products are from the limit, and what would help."""
     profile = result.profile
     if profile is None:
         return
+    if profile.gflops is None:
+        yield "how far its matrix products are from the limit is not known: IPEX tells none"
+    elif profile.limit_gflops:
+        dtype = profile.dtype or ""
+        words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
+        yield (
+            f"matrix products of the best plan: {figure(profile.gflops)} GFLOP/s over the whole "
+            f"step, {100 * profile.gflops / profile.limit_gflops:.0f} % of the "
+            f"{figure(profile.limit_gflops)} that its cores reach in {words}"
+        )
     could_be = {out.what for out in result.left_out}
     if profile.shares.get("dropout masks", 0.0) >= WORTH_A_HINT and "dropout" in could_be:
         yield "--fix dropout=bytes draws the masks on all threads (docs/knobs.md)"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cputune.inside import where_time_goes
+from cputune.inside import machine_limits, where_time_goes
 from cputune.inside.messages import Profiled
 from cputune.inside.where_time_goes import StepProfiler, kind_of, shares
 
@@ -28,6 +28,7 @@ class FakeEvent:
     start: float = 0.0
     own: float = 0.0
     cpu_parent: FakeEvent | None = None
+    flops: float = 0.0
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -97,11 +98,11 @@ class FakeProfile:
     def stop(self) -> None:
         pass
 
-    def seen(self, look: StepProfiler) -> tuple[int, Profiled]:
+    def seen(self, look: StepProfiler, dtype: str | None = None) -> tuple[int, Profiled]:
         """What is told, and after which step; each takes so many seconds."""
         for step in range(1, 20):
             self.now += self.seconds
-            if (told := look.after(step, self)) is not None:
+            if (told := look.after(step, self, dtype)) is not None:
                 return step, told
         raise AssertionError("nothing was told")
 
@@ -112,20 +113,53 @@ def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> 
     assert (step, seen["steps"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("bursts", "share", "limit"),
+    [
+        ((430.0, 215.0), 0.5, 430.0),  # the machine was slow after the steps
+        ((215.0, 430.0), 0.5, 430.0),
+        ((215.0, 215.0), 0.5, 396.0),  # 198 over the whole step, in half of its time
+        ((215.0, 215.0), 0.0, 215.0),
+    ],
+)
+def test_the_limit_is_the_most_that_was_reached(
+    bursts: tuple[float, float], share: float, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(bursts)
+    monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: next(left))
+    product = FakeEvent("aten::mm", own=share * 1e6, flops=198e9)
+    torch = FakeProfile(monkeypatch, product, seconds=1.0)
+    _, seen = torch.seen(StepProfiler(1, settled=SETTLED), "bfloat16")
+    assert seen["gflops"] == pytest.approx(198.0)
+    assert seen["limit_gflops"] == pytest.approx(limit)
+
+
+def test_of_products_that_nobody_counts_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: 430.0)
+    product = FakeEvent("torch_ipex::ipex_linear", own=5e5)
+    torch = FakeProfile(monkeypatch, product, seconds=1.0)
+    _, seen = torch.seen(StepProfiler(1, settled=SETTLED), "bfloat16")
+    assert (seen["gflops"], seen["limit_gflops"]) == (None, 430.0)
+
+
 @pytest.mark.torch
 def test_steps_are_profiled_once_they_have_settled_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
 
+    monkeypatch.setattr(machine_limits, "SIZE", 64)
+    monkeypatch.setattr(machine_limits, "SECONDS", 0.0)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp")  # the profiler sets it
     look, weights = StepProfiler(2, settled=SETTLED), torch.randn(64, 64)
     told = []
     for step in range(1, SETTLED + 4):
         weights = torch.nn.functional.dropout(weights @ weights, 0.5).clamp(-1, 1)
-        told.append(look.after(step, torch))
+        told.append(look.after(step, torch, "float32"))
     (seen,) = [one for one in told if one is not None]
     assert told.index(seen) == SETTLED + 1
     assert seen["steps"] == 2
     assert {"matrix products", "dropout masks", "the rest"} <= set(seen["shares"])
     assert sum(seen["shares"].values()) == pytest.approx(1.0, abs=0.01)
+    assert seen["gflops"] * seen["seconds"] * 1e9 == pytest.approx(2 * 2 * 64**3)
+    assert seen["limit_gflops"] > 0

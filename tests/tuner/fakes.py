@@ -164,7 +164,10 @@ class FakeProcesses:
 
     def profile(self) -> Sequence[Mapping[str, Any]]:
         assert self in self.runner.living_now
-        return [{"steps": 4, "seconds": 2.0, "shares": {"the rest": 1.0}}]
+        return [
+            {"steps": 4, "seconds": 2.0, "shares": {"the rest": 1.0}, "gflops": None}
+            | {"limit_gflops": None, "dtype": "bfloat16"}
+        ]
 
     def close(self) -> None:
         if self in self.runner.living_now:

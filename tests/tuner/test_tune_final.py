@@ -286,7 +286,10 @@ def told(masks: float, products: float, **more: Any) -> dict[str, Any]:
         "dropout masks": masks,
         "the rest": 1 - products - masks,
     }
-    return {"steps": 4, "seconds": 2.0, "shares": shares, **more}
+    return {
+        "steps": 4, "seconds": 2.0, "shares": shares, "gflops": 150.0, "limit_gflops": 400.0,
+        "dtype": "bfloat16", **more,
+    }  # fmt: skip
 
 
 def profile() -> Profile:
@@ -295,11 +298,28 @@ def profile() -> Profile:
     return found
 
 
-def test_ranks_share_their_time() -> None:
+def test_ranks_share_their_time_and_add_their_products() -> None:
     found = profile()
     assert list(found.shares) == ["matrix products", "dropout masks", "the rest"]
     assert found.shares["dropout masks"] == pytest.approx(0.25)
-    assert found.step_seconds == 0.6
+    assert (found.step_seconds, found.gflops, found.limit_gflops) == (0.6, 300.0, 800.0)
+
+
+def test_products_that_one_rank_does_not_know_are_not_known() -> None:
+    found = profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, gflops=None)])
+    assert found is not None
+    assert found.gflops is None
+    assert next(profile_lines(replace(tuned(), profile=found))).endswith(
+        "is not known: IPEX tells none"
+    )
+
+
+def test_it_is_said_in_words_and_percent_and_held_against_the_limit() -> None:
+    assert tuple(profile_lines(replace(tuned(), profile=profile()))) == (
+        "matrix products of the best plan: 300 GFLOP/s over the whole step, 38 % of the 800 that "
+        "its cores reach in bf16",
+    )
+    assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
 
 
 def of(profile: Profile) -> Result:

@@ -1,0 +1,46 @@
+"""What the cores of this process can do at most: a matrix product on all its threads.
+
+The best of some tries counts: what is asked for is the limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIZE = 2048
+"""Rows and columns of the product: large enough that its threads are busy, 34 MB in fp32 for
+both factors, so that it also runs where memory is short."""
+
+SMALL = 512
+"""Rows and columns where a product takes long: one of 2048 rows in bf16 takes half a minute
+without instructions for it."""
+
+SECONDS, TRIES = 0.8, 4
+
+
+def gflops(torch: Any, dtype: str) -> float:
+    """GFLOP/s of a product of two square matrices of this type ("float32", "bfloat16")."""
+    factor = torch.randn(SIZE, SIZE).to(getattr(torch, dtype))
+    small = factor[:SMALL, :SMALL].contiguous()
+    with torch.no_grad():
+        torch.mm(small, small)
+        if _once(lambda: torch.mm(small, small)) * (SIZE / SMALL) ** 3 > SECONDS:
+            factor = small
+        return 2 * len(factor) ** 3 / _best(lambda: torch.mm(factor, factor)) / 1e9
+
+
+def _best(work: Callable[[], object]) -> float:
+    """The shortest of several times in seconds; a first, uncounted try warms up."""
+    work()
+    times: list[float] = []
+    while len(times) < TRIES or sum(times) < SECONDS:
+        times.append(_once(work))
+    return min(times)
+
+
+def _once(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
