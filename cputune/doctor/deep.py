@@ -1,8 +1,8 @@
-"""``cputune doctor --deep``: looks that cost time or may kill, each in a child.
+"""``cputune doctor --deep``: imports and measurements, each in a child process.
 
-A mismatched IPEX ends the interpreter that imports it, the oneCCL bindings abort, a
-hypervisor may show AMX and not give it: what happens there happens in a child with a
-timeout, and how it ended is the evidence. A look that cannot be taken says why.
+A mismatched IPEX ends the interpreter that imports it, the oneCCL bindings abort, and a
+hypervisor may report AMX that does not work. So each test runs in a child with a timeout, and
+how the child ended is the evidence. If a test cannot be run, a finding says why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 
 def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What the children found, the worst first. They are started one after the other."""
+    """The findings of all children, which run one after the other; the worst finding first."""
     if not host.live:
         return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
@@ -99,11 +99,11 @@ def _of_process(
 
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Multiply on one core: what oneDNN uses, and what bf16 brings."""
+    """Multiply matrices on one core: whether that works, and whether bf16 is faster than fp32."""
     done = run_look(host, "product.py", ONEDNN_VERBOSE="1")
     seconds = next((line["seconds"] for line in told_by(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
-        # the highest instruction set under which it works
+        # The highest instruction set with which it works is the cure.
         tried = (
             i for i in CURES if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode
         )
@@ -157,7 +157,7 @@ def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None =
 
 
 def how_it_ended(done: Completed) -> str:
-    """How a child ended, and the last thing it said."""
+    """How a child ended, and the last line that it wrote."""
     # IPEX prints its ERROR on stdout.
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     said = f": {lines[-1][:300]}" if lines else ""
@@ -171,14 +171,14 @@ def how_it_ended(done: Completed) -> str:
 
 @fault("deep-illegal-instruction", Severity.ERROR)
 def illegal_instruction() -> None:
-    """The CPU shows instructions that it does not execute
+    """The CPU reports instructions that it does not execute
 
     Symptom: "Illegal instruction" at the first bf16 product.
 
-    Cause: the hypervisor or the kernel shows AMX or AVX-512 flags and does not let the
-    process use them. oneDNN can be told to stay below: ONEDNN_MAX_CPU_ISA.
+    Cause: the hypervisor or the kernel reports AMX or AVX-512, but does not let processes use
+    them.
 
-    Remedy: Keep oneDNN from using them (ONEDNN_MAX_CPU_ISA).
+    Remedy: Limit oneDNN to instructions that work: ONEDNN_MAX_CPU_ISA.
 
     Source: uxlfoundation/oneDNN#5689
     """
@@ -191,9 +191,9 @@ def import_fails() -> None:
     Symptom: the interpreter ends with 127, an abort, or an undefined symbol.
 
     Cause: the package was built for another torch, or a library that it needs is not on
-    LD_LIBRARY_PATH. It was really imported, in a child, and this is how the child ended.
+    LD_LIBRARY_PATH. The doctor imported the package in a child; the evidence is how that ended.
 
-    Remedy: Install a version that fits; cputune doctor names the pair.
+    Remedy: Install a version that fits; cputune doctor names it.
 
     Source: intel/intel-extension-for-pytorch#811, intel/torch-ccl#59, intel/torch-ccl#43
     """
@@ -205,9 +205,9 @@ def affinity_lost() -> None:
 
     Symptom: everything runs on CPU 0, DataLoader workers too.
 
-    Cause: an OpenMP runtime that is told to bind (KMP_AFFINITY, GOMP_CPU_AFFINITY,
-    OMP_PROC_BIND) binds the main thread, and what it starts later inherits that mask. The
-    masks were read before and after torch computed its first product.
+    Cause: with KMP_AFFINITY, GOMP_CPU_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the
+    main thread to one core, and every process that it starts inherits that. The doctor read the
+    allowed CPUs before torch was imported and after its first matrix product.
 
     Remedy: Unset the variable that binds, and bind the process from outside instead.
 
@@ -221,11 +221,11 @@ def several_openmp() -> None:
 
     Symptom: "OMP: Error #15", or twice as many threads as asked for, and slow.
 
-    Cause: torch, scikit-learn, MKL and others bring an OpenMP runtime each. Each has a team
-    of its own, and they spin against each other. The libraries are those that /proc/self/maps
-    showed after torch and transformers were imported.
+    Cause: torch, scikit-learn, MKL and others each contain an OpenMP runtime. Each runtime
+    starts its own threads, and the threads compete for the cores. The evidence lists the
+    libraries in /proc/self/maps after torch and transformers were imported.
 
-    Remedy: Preload the one that torch should use, or install the packages from one place.
+    Remedy: Preload the runtime that torch should use, or install all packages with one tool.
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
@@ -235,10 +235,10 @@ def several_openmp() -> None:
 def bf16_ratio() -> None:
     """The speed of bf16 against fp32 on one core
 
-    One core multiplied the same matrices in fp32 and in bf16, in turns, and these
-    are the medians. A training step gains less: only its matrix products change.
+    One core multiplied the same matrices in fp32 and in bf16 by turns; the evidence has the
+    median times. A training step gains less, because only its matrix products become faster.
 
-    Remedy: Train in the faster one: --bf16 --use_cpu, or neither.
+    Remedy: Train in the faster precision: bf16 needs --bf16 --use_cpu.
 
     Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456
     """
@@ -248,11 +248,11 @@ def bf16_ratio() -> None:
 def skipped() -> None:
     """A part of --deep could not be run
 
-    --deep starts children that import torch. Where torch is not installed, or the
-    machine is a recording, there is nothing to start; a child that does not end in time, or
-    says nothing, proves nothing.
+    --deep starts child processes that import torch. None can be started if torch is not
+    installed, or if the machine is a recording. A child that does not end in time, or prints
+    nothing, says nothing about the machine.
 
-    Remedy: Nothing to mend: this part of --deep has no result here.
+    Remedy: Nothing is to be mended: this part of --deep has no result here.
 
     Source: https://pytorch.org/get-started/locally/
     """

@@ -19,9 +19,9 @@ A check is one pure function over ``HostFacts``; its docstring is all that peopl
         if facts.limits.cpu_quota is not None and ...:
             yield quota_threads.finding("…", command="export OMP_NUM_THREADS=8")
 
-A fault that no facts of a machine show (of a file, of a child) is a ``@fault`` without a body.
-Codes are short speaking names in kebab-case. They never change meaning and are never
-used again for something else.
+A fault that is found elsewhere than in these facts (in a file, in a child) is a ``@fault`` without
+a body. Codes are short names in kebab-case that say what is wrong. They never change meaning and
+are never used again for something else.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Severity(str, Enum):
 class Finding:
     """One thing that is wrong or worth doing.
 
-    ``evidence`` holds what was seen, with both numbers or the path; ``remedy`` is a
-    sentence; ``command`` is shell that a person can paste, or None; ``source`` names
-    threads as ``owner/repo#n``, or a URL, separated by commas.
+    ``evidence`` is what was seen, with the numbers or the path; ``remedy`` is a sentence;
+    ``command`` is a shell command to paste, or None; ``source`` names issues as
+    ``owner/repo#n``, or URLs, separated by commas.
     """
 
     code: str
@@ -75,12 +75,12 @@ class Finding:
 
     @property
     def worth(self) -> tuple[float, float] | None:
-        """How many times as fast training became by this advice; None: not known."""
+        """How many times as fast training became with this advice, from and to; None: not known."""
         return GAINS.get(self.code) if self.severity is Severity.ADVICE else None
 
     @property
     def worth_words(self) -> str:
-        """What advice would bring; nothing of what is wrong, and of what a named stack takes."""
+        """What following the advice would bring; empty for faults and for a named stack."""
         if self.severity is not Severity.ADVICE or self.code.startswith("stack-"):
             return ""
         if self.worth is None:
@@ -97,9 +97,9 @@ class Finding:
 class Check:
     """A fault that can be found, and how. ``story`` tells symptom and cause.
 
-    ``find`` is given the facts of a machine; where hosts are compared, what was seen of each.
-    Without it nothing of these tells: the judges of files and of children find it. ``module`` is
-    the one that describes it.
+    ``find`` is given the facts of a machine; where hosts are compared, all hosts. By default it
+    finds nothing: faults of files and children are found by other code. ``module`` is the name of
+    the module that describes the check.
     """
 
     code: str
@@ -112,7 +112,7 @@ class Check:
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
-        """Look for the fault in these facts, or hosts."""
+        """The findings in these facts, or of these hosts."""
         return tuple(self.find(seen))
 
     def finding(
@@ -144,10 +144,10 @@ def check(code: str, severity: Severity) -> Callable[[Callable[..., Iterable[Fin
 def fault(
     code: str, severity: Severity, find: Callable[[Check, Any], Iterable[Finding]] | None = None
 ) -> Callable[[Callable[[], None]], Check]:
-    """Make a Check of a docstring alone.
+    """Make a Check of a function that is only a docstring.
 
-    For what is found elsewhere than in the facts; or as several checks find theirs, by ``find``,
-    which is given the check and what was seen.
+    ``find`` is for checks that find their faults in the same way: it is given the check and the
+    facts or hosts. Without it other code finds the fault.
     """
 
     def made(named: Callable[[], None]) -> Check:
@@ -158,7 +158,7 @@ def fault(
 
 
 def _described(code: str, severity: Severity, named: Callable[..., object]) -> Check:
-    # python -OO has no docstrings: the code stands for the title there.
+    # Under python -OO there are no docstrings: the code is the title then.
     title, _, rest = inspect.cleandoc(named.__doc__ or code).partition("\n\n")
     story, _, end = rest.partition("\n\nRemedy:")
     remedy, _, source = end.partition("\n\nSource:")
@@ -174,9 +174,9 @@ def _described(code: str, severity: Severity, named: Callable[..., object]) -> C
 
 
 def checks_of(module: str) -> tuple[Check, ...]:
-    """The checks that a module describes, in the order in which they stand there.
+    """The checks that a module describes, in their order there.
 
-    In this order findings of equal severity are shown.
+    Findings of equal severity are shown in this order.
     """
     there = vars(sys.modules[module]).values()
     return tuple(one for one in there if isinstance(one, Check) and one.module == module)
@@ -184,7 +184,7 @@ def checks_of(module: str) -> tuple[Check, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundOn:
-    """What was found, the worst first; ``hidden`` was found too, and nobody wanted to see it."""
+    """Findings, the worst first; ``hidden`` are those that --only or --ignore leaves out."""
 
     findings: tuple[Finding, ...]
     hidden: tuple[Finding, ...] = ()
@@ -197,7 +197,7 @@ class FoundOn:
 
     @property
     def summary(self) -> dict[str, int]:
-        """How many findings there are of each severity, by its name."""
+        """The number of findings by the name of their severity."""
         return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
@@ -222,7 +222,7 @@ class Diagnosis(FoundOn):
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first, among equals what is known to bring most; each only once."""
+    """Each finding once, the worst first; of equal severity the one that brings most first."""
 
     def place(finding: Finding) -> tuple[int, float]:
         return finding.severity.rank, -(finding.worth or (1.0, 1.0))[0]

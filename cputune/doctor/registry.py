@@ -1,7 +1,7 @@
-"""Every check there is, in the order in which findings of equal severity are shown.
+"""All checks, in the order in which findings of equal severity are shown.
 
-What makes training fail or lie comes first, then the launch and the limits, then the
-machine: a person mends from the top. Within a theme they stand in the order of its file.
+Versions come first, which make training fail, then the launch and the limits, then the
+machine: people begin at the top. The checks of a theme have the order of its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.
 
 
 def all_checks() -> tuple[Check, ...]:
-    """These, and those that need more: a stack that is asked for, a file, a child, other hosts."""
+    """These, and those that need more than facts: a named stack, a file, a child, other hosts."""
     from cputune.doctor import deep, hosts, named_stack, typed_launch
     from cputune.doctor.checkfile import FILE_CHECKS
 

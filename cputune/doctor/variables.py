@@ -1,4 +1,4 @@
-"""What the launcher around us says in variables, read as their programs do, and what is advised.
+"""What variables say of launcher, threads and libraries, and the launch that is advised.
 
 Every cure that sets ranks, threads or workers takes them from here, so that the commands of one
 page agree with each other and with the plan of ``cputune emit``.
@@ -51,7 +51,7 @@ def number(facts: HostFacts, *names: str) -> int | None:
 
 
 def unset(asking: Check, facts: HostFacts, name: str, because: str = "") -> Finding:
-    """The finding that a variable does harm as it is set: ``NAME=value`` and why."""
+    """The finding that a variable does harm: ``NAME=value`` and why, and to unset it."""
     return asking.finding(f"{name}={value(facts, name)}{because}", command=f"unset {name}")
 
 
@@ -79,7 +79,7 @@ def loads_intel_openmp(facts: HostFacts) -> bool:
 
 
 def lacks_torch(facts: HostFacts) -> bool:
-    """Whether torch is known not to be installed; a recording may have left packages out."""
+    """Whether torch is certainly not installed; a recording may have no packages at all."""
     known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
     return known and facts.package("torch") is None
 
@@ -142,13 +142,13 @@ def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:
 
 
 def advised(facts: HostFacts) -> Advice:
-    """As many ranks as the launcher around us starts, else as the machine suggests."""
+    """Ranks and threads for this machine, with the ranks of the launcher around us, if any."""
     asked = 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
     return advise(facts, ranks=local_ranks(facts) or None, ccl_workers=asked)
 
 
 def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = False) -> str | None:
-    """Its command, by a launcher that is here; None where there is none for several ranks."""
+    """The command of the advised launch; None if it needs a launcher and none is installed."""
     advice = advised(facts)
     if ccl:
         advice = advise(facts, ranks=advice.ranks, ccl_workers=1)
@@ -175,12 +175,12 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
 
 
 def has_mpirun(facts: HostFacts) -> bool:
-    """Whether an MPI launcher is there, be its maker known or not."""
+    """Whether an MPI launcher is installed, also one of an unknown MPI."""
     return any(item.name in ("mpirun", "mpiexec", "mpiexec.hydra") for item in facts.launchers)
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
-    """The launchers of an MPI that is known."""
+    """The launchers of a known MPI."""
     known = ("intelmpi", "mpich", "openmpi")
     return tuple(item for item in facts.launchers if (item.dialect or "").startswith(known))
 

@@ -45,6 +45,13 @@ def nothing_stays(hosts: Cluster) -> None:
         assert list((hosts.folder / name / "tmp").iterdir()) == []
 
 
+def test_hosts_that_are_alike_have_no_difference(hosts: Cluster) -> None:
+    seen = doctor(hosts)
+    assert evidence(seen) == {}
+    assert [host["reached"] for host in seen["hosts"]] == [True, True]
+    nothing_stays(hosts)
+
+
 def test_what_was_planted_is_found() -> None:
     odd = Odd(cpus=(0,), versions={"transformers": "4.46.0", "torch": "2.6.0"})
     with two_hosts(beta=odd) as hosts:

@@ -1,8 +1,7 @@
-"""Versions that do not fit each other, read from metadata: nothing here is ever imported.
+"""Versions of packages that do not fit each other. They are read from metadata, never by import.
 
-Importing a mismatched package can end the interpreter (IPEX 1.12 to 2.5 calls exit, the
-oneCCL bindings abort), and pip does not notice the mismatch, since the wheels of IPEX do
-not declare torch.
+Importing a mismatched package can end the interpreter: IPEX 1.12 to 2.5 calls exit, and the
+oneCCL bindings abort. pip does not notice the mismatch, because IPEX's wheels do not declare torch.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def misfit(
     told: Callable[[Versions], str | None],
     cure: Callable[[Versions], tuple[str, str | None]] = both_ways,
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check of a docstring alone: what is wrong with these versions, and the versions that fit.
+    """A check that looks at nothing but versions; the decorated function is its docstring.
 
-    ``told`` says what is wrong in words, or None; ``cure`` gives remedy and command.
+    ``told`` says what is wrong with the versions, or None; ``cure`` gives remedy and command.
     """
 
     def find(one: Check, facts: HostFacts) -> Iterator[Finding]:
@@ -67,10 +66,10 @@ def _oneccl_unused(versions: Versions) -> str | None:
 
 
 def _remove(name: str, versions: Versions) -> tuple[str, str]:
-    """Remove a package that nothing uses; the versions that use it are named in words."""
+    """The cure of a package that nothing uses: remove it, or install versions that use it."""
     way = way_out("ipex", versions)
     stay = way.command() if way else None
-    said = f" Or, to use it, take the versions of the IPEX era: {stay}." if stay else ""
+    said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
     return f"Remove it: training stays as it is.{said}", f"pip uninstall -y {DISTRIBUTIONS[name]}"
 
 
@@ -78,12 +77,12 @@ def _remove(name: str, versions: Versions) -> tuple[str, str]:
 def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
     """A package of the training stack is installed without a version
 
-    Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
+    Symptom: ``importlib.metadata.version`` returns None, and programs that compare it fail.
 
-    Cause: an installation that was interrupted, or a METADATA file without a version.
-    Nothing can be said about what this package fits.
+    Cause: pip was interrupted while it installed the package, or the METADATA file has no
+    version. The doctor cannot say which other packages this one fits.
 
-    Remedy: Install it again: its metadata is damaged.
+    Remedy: Install the package again: its metadata is damaged.
 
     Source: https://packaging.python.org/en/latest/specifications/core-metadata/
     """
@@ -101,10 +100,10 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
 def ipex_torch_mismatch() -> None:
     """IPEX was built for another torch
 
-    Symptom: ``undefined symbol: …autograd4Node4name…``, or the interpreter just ends.
+    Symptom: ``undefined symbol: …autograd4Node4name…``, or Python ends without a traceback.
 
-    Cause: intel_extension_for_pytorch x.y works with torch x.y alone. Its wheels do not
-    declare torch, so that ``pip install -U torch`` swaps torch without a message. Importing
+    Cause: intel_extension_for_pytorch x.y works only with torch x.y. Its wheels do not
+    declare torch, so ``pip install -U torch`` replaces torch without a message. Importing
     the pair prints an ERROR and then exits with 127 (1.12 to 2.5) or fails with an
     AttributeError (2.6 to 2.8).
 
@@ -137,11 +136,11 @@ def oneccl_torch_mismatch() -> None:
 
     Symptom: an abort or an undefined symbol at ``import oneccl_bindings_for_pytorch``.
 
-    Cause: oneccl_bind_pt carries the version of the one torch it was linked against.
-    1.12.0 works with torch 1.12.0 alone, torch 1.12.1 needs 1.12.100. The module is
+    Cause: oneccl_bind_pt has the version of the one torch that it was linked against.
+    1.12.0 works only with torch 1.12.0, torch 1.12.1 needs 1.12.100. The module is
     called ``torch_ccl`` before 1.12.0 and ``oneccl_bindings_for_pytorch`` after.
 
-    Remedy: Install the bindings of this torch, or remove them and use gloo.
+    Remedy: Install the bindings for this torch, or remove them and use gloo.
 
     Source: intel/torch-ccl#59, intel/torch-ccl#53, intel/torch-ccl#16
     """
@@ -149,13 +148,13 @@ def oneccl_torch_mismatch() -> None:
 
 @check("transformers-torch", Severity.ERROR)
 def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
-    """transformers needs another torch
+    """transformers needs another version of torch
 
     Symptom: "Disabling PyTorch because PyTorch >= … is required", then "requires PyTorch".
 
-    Cause: transformers looks at the version of torch when it is imported (from 4.52 on)
-    and behaves as if there were none when it is too old. Earlier releases declare a
-    minimum for ``transformers[torch]`` only, and fail later.
+    Cause: from 4.52 on, transformers reads the version of torch when it is imported, and
+    behaves as if torch were not installed if that is too old. Earlier releases declare a
+    minimum only for ``transformers[torch]``, and fail later.
 
     Remedy: Install versions that fit each other.
 
@@ -176,14 +175,14 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     lambda v: fit.declared(v, "transformers", "accelerate"),
 )
 def transformers_accelerate() -> None:
-    """Trainer needs another accelerate
+    """Trainer needs another version of accelerate
 
     Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
-    Cause: since 4.29 Trainer stands on accelerate, and refuses one that is older than its
-    minimum, which rises with almost every release.
+    Cause: since transformers 4.29 Trainer uses accelerate, and refuses a version below its
+    minimum. The minimum rises with almost every release.
 
-    Remedy: Install an accelerate that this Trainer takes.
+    Remedy: Install a version of accelerate that this Trainer accepts.
 
     Source: https://pypi.org/project/transformers/
     """
@@ -196,10 +195,10 @@ def trainer_arguments() -> None:
     Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
     failed for TrainingArguments" from run_qa.py and every other script with HfArgumentParser.
 
-    Cause: transformers 4.56 annotates a field with a type of accelerate 1.10.1, and does
-    without it only where TrainingArguments is built directly.
+    Cause: transformers 4.56 annotates a field with a type that accelerate has from 1.10.1 on.
+    Only scripts that build TrainingArguments themselves work without that type.
 
-    Remedy: Take another transformers or accelerate.
+    Remedy: Install another version of transformers or accelerate.
 
     Source: huggingface/transformers#40818, huggingface/trl#4098
     """
@@ -207,16 +206,16 @@ def trainer_arguments() -> None:
 
 @misfit("pair-does-not-train", Severity.ERROR, fit.trainer_calls)
 def pair_does_not_train() -> None:
-    """transformers and accelerate do not train together
+    """These versions of transformers and accelerate do not train together
 
     Symptom: a TypeError or an ImportError as training begins, evaluates or saves:
     "unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
     "unexpected keyword argument 'dispatch_batches'".
 
-    Cause: Trainer calls accelerate in ways that the metadata of both allow and that this
-    accelerate does not know, or no longer.
+    Cause: Trainer calls functions that this accelerate does not have yet, or no longer has,
+    although the metadata of both allow the pair.
 
-    Remedy: Take another transformers or accelerate.
+    Remedy: Install another version of transformers or accelerate.
 
     Source: huggingface/transformers#34699
     """
@@ -229,11 +228,11 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
     Symptom: "ImportError: tokenizers>=… is required for a normal functioning of this module",
     "undefined symbol" out of torchvision, or an AttributeError deep inside a library.
 
-    Cause: ``pip install`` of one package, ``--no-deps`` or a second package manager changed a
-    package that others declare a range for (``Requires-Dist``). transformers looks at
-    tokenizers, huggingface_hub, safetensors and numpy itself when it is imported.
+    Cause: ``pip install`` of another package, ``--no-deps`` or a second package manager changed
+    the version of a package for which others declare a range (``Requires-Dist``). transformers
+    compares tokenizers, huggingface_hub, safetensors and numpy itself when it is imported.
 
-    Remedy: Install a version that all of them take.
+    Remedy: Install a version that all packages accept.
 
     Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-dist
     """
@@ -246,10 +245,10 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
 def accelerate_torch() -> None:
     """accelerate needs a newer torch
 
-    Symptom: an ImportError or AttributeError out of accelerate or torch at import.
+    Symptom: an ImportError or AttributeError in accelerate or torch at import.
 
-    Cause: accelerate declares a minimum of torch (2.0 from 1.3 on); an installation with
-    ``--no-deps``, or by two package managers, gets around it.
+    Cause: accelerate declares a minimum version of torch (2.0 from accelerate 1.3 on).
+    Installing with ``--no-deps``, or with two package managers, does not obey it.
 
     Remedy: Install versions that fit each other.
 
@@ -267,7 +266,7 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
     Cause: torch before 2.3 was compiled against the binary interface of numpy 1.
     transformers 4.42 and accelerate 0.32 to 0.33 declare numpy below 2 as well.
 
-    Remedy: Hold numpy below 2, or take torch 2.3 or later.
+    Remedy: Install a numpy below 2, or torch 2.3 or later.
 
     Source: pytorch/pytorch#107302
     """
@@ -281,14 +280,14 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
 
 @check("torch-missing", Severity.WARNING)
 def torch_missing(facts: HostFacts) -> Iterator[Finding]:
-    """There is no torch
+    """torch is not installed
 
     Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
 
-    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch. Or
-    the doctor stands in another environment than the one that trains (pipx, conda).
+    Cause: transformers, accelerate, IPEX and the oneCCL bindings can be installed without
+    torch. Or the doctor runs in another environment than the training (pipx, conda).
 
-    Remedy: Install torch; from this page it comes without the CUDA libraries.
+    Remedy: Install torch; the build on this page has no CUDA libraries.
 
     Source: https://pytorch.org/get-started/locally/
     """
@@ -306,14 +305,14 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
 
 @check("accelerate-missing", Severity.ERROR)
 def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
-    """Trainer needs accelerate, and there is none
+    """Trainer needs accelerate, which is not installed
 
     Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
-    Cause: Trainer stands on accelerate since transformers 4.29, and ``pip install
-    transformers`` alone does not bring it.
+    Cause: Trainer uses accelerate since transformers 4.29, and ``pip install
+    transformers`` does not install it.
 
-    Remedy: Install it; pip install 'transformers[torch]' would have brought it.
+    Remedy: Install accelerate; pip install 'transformers[torch]' does it too.
 
     Source: https://pypi.org/project/transformers/
     """
@@ -330,15 +329,15 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
 
 @misfit("ipex-ignored", Severity.WARNING, _ipex_ignored, partial(_remove, "ipex"))
 def ipex_ignored() -> None:
-    """IPEX is installed, and nothing calls it
+    """IPEX is installed, but nothing calls it
 
-    Symptom: IPEX is installed and fits, and training is as fast as without it.
+    Symptom: IPEX is installed and fits torch, but training is as fast as without it.
 
-    Cause: Trainer called ``ipex.optimize`` itself in transformers 4.20 to 4.52; after
-    that only accelerate could, and 1.8 to 1.12 do it with torch below 2.7 only, 1.13
-    and later never.
+    Cause: Trainer called ``ipex.optimize`` itself in transformers 4.20 to 4.52. Later
+    versions leave the call to accelerate: 1.8 to 1.12 make it only with torch below 2.7,
+    1.13 and later never.
 
-    Remedy: Take the accelerate of the IPEX era, or remove IPEX.
+    Remedy: Remove IPEX, or install an accelerate that calls it.
 
     Source: huggingface/transformers#40784, huggingface/accelerate#3883
     """
@@ -346,14 +345,14 @@ def ipex_ignored() -> None:
 
 @misfit("oneccl-unused", Severity.WARNING, _oneccl_unused, partial(_remove, "oneccl"))
 def oneccl_unused() -> None:
-    """The oneCCL bindings are installed, and Trainer cannot use them
+    """The oneCCL bindings are installed, but Trainer cannot use them
 
-    Symptom: ``--ddp_backend ccl`` is refused, or the ranks speak gloo.
+    Symptom: ``--ddp_backend ccl`` is refused, or the ranks use gloo.
 
-    Cause: accelerate 1.13 dropped the ccl backend, transformers 5.1 the word. The
-    bindings were deprecated in November 2025; their last release is 2.8.0.
+    Cause: accelerate 1.13 removed the ccl backend, and transformers 5.1 the value ccl of
+    --ddp_backend. The bindings were deprecated in November 2025; their last release is 2.8.0.
 
-    Remedy: Use gloo, or take the versions that know ccl: transformers 4.22 to 5.0, accelerate up
+    Remedy: Use gloo, or install versions that know ccl: transformers 4.22 to 5.0, accelerate up
     to 1.12.
 
     Source: huggingface/accelerate#3883
@@ -366,9 +365,9 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``ACCELERATE_USE_IPEX=true`` or ``CCL_WORKER_COUNT=1`` changes nothing.
 
-    Cause: accelerate 1.13 and later know neither.
+    Cause: accelerate 1.13 and later read neither of them.
 
-    Remedy: Unset it: it has no effect.
+    Remedy: Unset the variable: it has no effect.
 
     Source: huggingface/accelerate#3883
     """
@@ -381,17 +380,17 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
 @check("ipex-unasked", Severity.ADVICE)
 def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
-    """accelerate uses IPEX whether it is asked to or not
+    """accelerate uses IPEX although nobody asked for it
 
     Symptom: the run uses IPEX although ``use_ipex=False``.
 
-    Cause: accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
-    ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
-    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. Trainer stands
-    on accelerate from transformers 4.30 on; in 4.32 to 4.57 TrainingArguments sets the
-    variable to false, so that only scripts with an Accelerator of their own are left.
+    Cause: if ``ACCELERATE_USE_IPEX`` is unset, accelerate 0.20 to 1.7 (and 1.8 to 1.12 with
+    torch below 2.7) calls ``ipex.optimize`` wherever IPEX can be imported. Trainer uses
+    accelerate from transformers 4.30 on. In 4.32 to 4.57 TrainingArguments sets the
+    variable to false, so it concerns only scripts with an Accelerator of their own.
 
-    Remedy: Switch it off where a run without IPEX is wanted, in the environment or the YAML.
+    Remedy: To run without IPEX, set the variable to false, or write ipex_config: {ipex: false}
+    into accelerate's YAML.
 
     Source: huggingface/transformers#24871
     """
@@ -410,15 +409,15 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
 
 @check("oneccl-setvars", Severity.WARNING)
 def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
-    """The environment of the oneCCL bindings was not sourced
+    """setvars.sh of the oneCCL bindings was not sourced
 
     Symptom: ``libccl.so.1: cannot open shared object file``.
 
-    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
-    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
+    Cause: the wheel of the bindings contains oneCCL and Intel MPI. Its ``env/setvars.sh``
+    adds both to LD_LIBRARY_PATH and PATH, and sets CCL_ROOT.
 
-    Remedy: Source setvars.sh in every shell that starts ranks: that of the bindings, or of an
-    oneCCL of its own where they bring none.
+    Remedy: Source setvars.sh in every shell that starts ranks. If the bindings contain no oneCCL,
+    install oneCCL and source its setvars.sh.
 
     Source: intel/torch-ccl#43
     """
@@ -443,9 +442,9 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: an image of seven gigabytes and a slow first import.
 
-    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
+    Cause: on Linux x86-64 PyPI's torch is the CUDA build, which installs the NVIDIA libraries.
 
-    Remedy: Install the CPU build: several gigabytes less to store and to load.
+    Remedy: Install the CPU build: it is several gigabytes smaller.
 
     Source: https://pytorch.org/get-started/locally/
     """
@@ -466,7 +465,7 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
 
 
 INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_build)
-"""What only an installation can have: a stack that is merely named is spared them."""
+"""Checks of an installation: `cputune doctor --stack`, which names versions, skips them."""
 
 CHECKS = checks_of(__name__)
-"""Most versions are wrong in several ways at once; what ends the interpreter comes first."""
+"""Versions are often wrong in several ways at once; what ends the interpreter comes first."""

@@ -1,4 +1,4 @@
-"""Looks at several hosts: asks each one once, then compares what they said."""
+"""The doctor on several hosts: each is asked once, then the answers are compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cputune.remote.reach import Reach, find_reach
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
-"""Every check of several hosts; those of the network are found by asking them together."""
+"""Every check of several hosts. The checks of `network` need all hosts to be asked together."""
 
 
 def look_at_hosts(
@@ -29,14 +29,14 @@ def look_at_hosts(
     python: str | None = None,
     on_seen: Callable[[SeenHost], None] = lambda host: None,
 ) -> HostsDiagnosis:
-    """Look at each host for ``seconds`` at most, then at what differs between them.
+    """Examine each host, then compare the hosts and try the network between them.
 
     Args:
         nodes: the hosts, each once; the first is where ranks will meet.
         reach: how they are reached.
-        seconds: for each host; one that does not answer in time is a finding.
-        python: the interpreter that trains, where it is not ours; the same path everywhere.
-        on_seen: is called with each host as it is seen, from several threads.
+        seconds: the most that one host may take; one that takes longer is a finding.
+        python: the path of the interpreter that trains, on all hosts; None: as here.
+        on_seen: is called with each host when it has answered, from several threads.
     """
     told = probe_each(
         nodes,
@@ -50,8 +50,8 @@ def look_at_hosts(
     found = [finding for check in CHECKS for finding in check(hosts)]
     answered = [one for one in told if isinstance(one, Probed)]
     if len(nodes) > AT_ONCE:
-        said = f"names and ports between {len(nodes)} hosts: more than {AT_ONCE} at once"
-        remedy = "Ask for those of one job at a time."
+        said = f"{len(nodes)} hosts: names and ports are tried between {AT_ONCE} at most"
+        remedy = "Name only the hosts of one job."
         found.append(network.not_asked.finding(said, severity=Severity.ADVICE, remedy=remedy))
     elif len(answered) > 1:
         found += network.network_between(answered, reach)
@@ -59,7 +59,7 @@ def look_at_hosts(
 
 
 def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
-    """What each host has by itself, told once for all that have it."""
+    """The findings of each host by itself; a finding that several hosts have is told once."""
     having: dict[str, list[tuple[str, Finding]]] = {}
     for host in hosts:
         for code, finding in {finding.code: finding for finding in host.findings}.items():
@@ -99,9 +99,9 @@ def diagnose_hosts(
         hosts: their names, each once; ``node1:2`` has two slots.
         ssh: another ssh with its options, as one text.
         seconds: the most that one host may take.
-        python: the interpreter that trains, where it is not ours; the same path everywhere.
+        python: the path of the interpreter that trains, on all hosts; None: as here.
 
-    Raises UsageError where the names make no sense, CannotError where no way leads to other hosts.
+    Raises UsageError for names that cannot be hosts, CannotError if other hosts cannot be reached.
     """
     nodes = parse_distinct_hosts(",".join(hosts))
     reach = find_reach(ssh=ssh)

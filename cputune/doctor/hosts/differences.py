@@ -1,8 +1,8 @@
 """What differs between hosts: machines, limits, software.
 
-The slowest rank sets the pace, one plan has to fit all, and versions that differ fail late or train
-apart without a word. The checks are given the hosts that were reached and those that were not; what
-is not known of a host is no difference.
+All ranks wait for the slowest one, one plan has to fit all hosts, and different versions may fail
+late or train different models without an error. The checks are given all hosts, those that were not
+reached too. A fact that is unknown on a host counts as no difference.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from cputune.facts import HostFacts
 from cputune.remote.named import Node
 
 MOST_NAMES = 6
-"""How many hosts are named in a row; where there are more, their number is given."""
+"""The most hosts that a finding names; of more hosts it gives the number of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHost:
-    """One host; where ``facts`` is None it was not reached: ``reason`` and ``cure`` tell more.
+    """One host. ``facts`` is None if it was not reached; ``reason`` and ``cure`` then say why.
 
-    ``seconds`` is how long it took. ``python`` is the path of the interpreter that was looked at
-    there. ``findings`` are what the doctor says of this host alone.
+    ``seconds`` is how long its answer took. ``python`` is the path of the interpreter that was
+    examined there. ``findings`` are those of this host alone.
     """
 
     node: Node
@@ -52,11 +52,11 @@ class HostsDiagnosis(FoundOn):
 Told = Callable[[HostFacts], "str | None"]
 
 MEMORY_SHARE = 0.05
-"""Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
+"""Hosts with equal memory report total sizes that differ by less: firmware reserves some of it."""
 
 
 def grouped(told: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
-    """Names of hosts by what is known of them; the largest group first."""
+    """Names of hosts by their value, the largest group first; hosts with None are left out."""
     found: dict[str, list[str]] = {}
     for name, value in told:
         if value is not None:
@@ -70,14 +70,17 @@ def in_words(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def names_of(names: Sequence[str]) -> str:
-    """``a, b, c``; of many the first ones, and how many more."""
+    """``a, b, c``, or of many hosts ``a, b, c, d, e and 35 more``."""
     if len(names) <= MOST_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} more"
 
 
 def difference(hosts: Iterable[SeenHost], told_of: Mapping[str, Told]) -> str:
-    """What of this differs, each by its name and where; empty where all that is known is alike."""
+    """What differs and on which hosts, in words; empty if nothing does.
+
+    ``told_of`` gives by its name each value to compare; a value of None is unknown.
+    """
     seen = [(host.name, host.facts) for host in hosts if host.facts is not None]
     differs = []
     for what, told in told_of.items():
@@ -90,7 +93,7 @@ def difference(hosts: Iterable[SeenHost], told_of: Mapping[str, Told]) -> str:
 def differing(
     code: str, severity: Severity, told_of: Mapping[str, Told]
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check of a docstring alone that finds where one of these is not alike on all hosts."""
+    """A check that finds values which differ; the decorated function is its docstring."""
 
     def find(one: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         if words := difference(hosts, told_of):
@@ -159,12 +162,12 @@ def _shape(facts: HostFacts) -> str | None:
 def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     """A host cannot be reached
 
-    Symptom: mpirun or the launcher hangs, or ends with the error of its ssh. Cause: as told.
+    Symptom: mpirun or another launcher hangs, or ends with an error of ssh.
 
-    Launchers go to other hosts as the doctor does, without anybody to type a password: a key that
-    is refused here is refused there.
+    Cause: launchers log in as the doctor does, and nobody is there to type a password. If ssh
+    refuses the doctor's key, it refuses the launcher's too.
 
-    Remedy: Mend the way to it, or leave it out of the list.
+    Remedy: Make the host reachable without a password, or leave it out of the list.
 
     Source: https://man.openbsd.org/ssh
     """
@@ -180,14 +183,14 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
 @differing("hosts-architecture", Severity.ERROR, {"": lambda facts: facts.cpu.architecture})
 def architecture() -> None:
-    """Hosts of different architecture
+    """The hosts have different architectures
 
     Symptom: a rank ends with "Exec format error", or results differ between ranks.
 
-    Cause: wheels and libraries are built for one architecture, and oneDNN computes in another way
-    on each.
+    Cause: wheels and libraries are built for one architecture, and oneDNN rounds differently on
+    each.
 
-    Remedy: Train on hosts of one architecture: tensors and binaries of two do not fit together.
+    Remedy: Train on hosts of one architecture.
 
     Source: https://pytorch.org/docs/stable/distributed.html
     """
@@ -195,15 +198,15 @@ def architecture() -> None:
 
 @differing("hosts-cpu", Severity.WARNING, _PROCESSOR)
 def cpu() -> None:
-    """Processors of different kinds
+    """The hosts have different processors
 
-    Symptom: adding a host makes training slower. Cause: all ranks wait for the slowest one.
+    Symptom: adding a host makes training slower.
 
-    After every step the gradients are summed over all ranks, so an older generation, or one without
-    AMX or bf16 among others that have it, sets the pace for all. A plan in bf16 may be right for
-    one generation and slow on another.
+    Cause: after every step the gradients are summed over all ranks, so all wait for the slowest
+    one: an older generation, or one without AMX or bf16. A plan in bf16 may be fast on one
+    generation and slow on another.
 
-    Remedy: Take hosts of one kind (a partition, a constraint, a node pool), or fewer of them.
+    Remedy: Use hosts of one kind (a partition, a constraint, a node pool), or fewer hosts.
 
     Source: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds
     """
@@ -215,15 +218,15 @@ def cpu() -> None:
     {"": _shape, "allowed CPUs": lambda facts: cpulist.render(facts.topology.allowed) or None},
 )
 def cores() -> None:
-    """Different sockets, cores, NUMA nodes or allowed CPUs
+    """The hosts differ in sockets, cores, NUMA nodes or allowed CPUs
 
     Symptom: a rank ends with "cannot be bound" and the others wait for it, or cores stay idle.
 
-    Cause: the CPUs of the ranks were chosen on one host and hold for all. A host that has fewer, or
-    on which affinity, a cpuset or an offline CPU takes some away, cannot start its ranks.
+    Cause: a launch binds the ranks of all hosts to the same CPUs. A host that has fewer CPUs, or
+    may use fewer (affinity, a cpuset, offline CPUs), cannot start its ranks.
 
-    Remedy: Take hosts of one shape, free the CPUs (cpuset, taskset, what the job asks of Slurm), or
-    let every host have CPUs of its own in the plan: cputune tune --hosts.
+    Remedy: Use hosts of one shape, allow all CPUs (cpuset, taskset, the request to Slurm), or tune
+    over the hosts: cputune tune --hosts gives each host its own CPUs.
 
     Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html,
     https://man7.org/linux/man-pages/man7/cpuset.7.html
@@ -236,8 +239,8 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Symptom: one host runs out of memory, files or shared memory, or is throttled; others do not.
 
-    Cause: limits belong to how a host was set up and to how we were let in: what ssh gives is not
-    always what the job gets. The smallest one holds for the whole job.
+    Cause: limits come from the setup of each host, and from the program that starts the process:
+    a login by ssh may have others than the job. The smallest limit holds for the whole job.
 
     Remedy: Give all hosts the same limits (limits.conf, the unit of sshd or slurmd, the pod).
 
@@ -251,22 +254,22 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
 
 _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
-"""What talks to the other ranks, and what computes: the same everywhere."""
+"""What computes and what communicates with other ranks: all hosts need the same versions."""
 
 _LIBRARIES = _versions(
     *("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
 )
-"""What decides the order of batches and the names of arguments."""
+"""These decide the order of the batches and the names of arguments."""
 
 
 @check("hosts-python", Severity.ERROR)
 def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Not the same Python on every host
+    """The hosts have different Pythons
 
-    Symptom: "No such file or directory" of the interpreter on one host, or packages not found.
+    Symptom: "No such file or directory" for the interpreter on one host, or missing packages.
 
-    Cause: a launch names the interpreter by its path, and an environment belongs to one Python.
-    What is pickled by one version may not be read by another.
+    Cause: a launch starts the interpreter by one path on all hosts. One version of Python may not
+    read what another one has pickled.
 
     Remedy: Give all hosts the same environment at the same path (a shared file system, an image,
     conda-pack); --python PATH names it.
@@ -285,15 +288,15 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
 @differing("hosts-training-stack", Severity.ERROR, _STACK)
 def training_stack() -> None:
-    """Not the same torch, IPEX, oneCCL or numpy on every host
+    """The hosts have different versions of torch, IPEX, oneCCL or numpy
 
     Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
 
-    Cause: nothing is promised between versions, and torch does not compare them when ranks meet: a
-    rank waits for a message that the other never sends. Builds of one version (``+cpu``, CUDA)
-    differ in their kernels too.
+    Cause: different versions of torch need not understand each other, and torch does not compare
+    them at the start: a rank may wait for a message that another never sends. Builds of one version
+    (``+cpu``, CUDA) have different kernels.
 
-    Remedy: Install the same versions on every host, best from one lock file or image.
+    Remedy: Install the same versions on every host, from one lock file or image.
 
     Source: pytorch/pytorch#24273
     """
@@ -301,14 +304,14 @@ def training_stack() -> None:
 
 @differing("hosts-libraries", Severity.WARNING, _LIBRARIES)
 def libraries() -> None:
-    """Not the same transformers, accelerate or datasets on every host
+    """The hosts have different versions of transformers, accelerate or datasets
 
     Symptom: one rank ends with an unknown argument, or the ranks see different batches.
 
-    Cause: flags and defaults change between versions, and so does how a data set is shuffled and
-    cut into shards: then some samples are seen twice and others never.
+    Cause: versions differ in flags and defaults, and in how they shuffle a data set and divide it
+    over the ranks. Some samples are then used twice in an epoch and others never.
 
-    Remedy: Install the same versions on every host, best from one lock file or image.
+    Remedy: Install the same versions on every host, from one lock file or image.
 
     Source: huggingface/accelerate#2157
     """

@@ -1,8 +1,8 @@
-"""What hosts make of each other's names, interfaces and ports.
+"""The network between hosts: names, interfaces and ports.
 
-Names were asked for by the probe (``remote/sent/probe.py``). ``doctor/looks/meet.py`` tries the
-ports, with 64 KiB through each connection: a path that carries less than the interfaces say lets
-``connect`` through and stops gloo for ever.
+The probe of each host (``remote/sent/probe.py``) has resolved the names of all hosts.
+``doctor/looks/meet.py`` tries the ports, and sends 64 KiB through each connection: where the
+network drops large packets, ``connect`` succeeds and gloo then waits for ever.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from cputune.remote.reach import Reach
 
 PORTS_SECONDS = 6.0
 START_SECONDS = 10.0
-"""Until a Python answers on a busy host."""
+"""The most that Python needs to start on a busy host."""
 
 MASTER_PORT = 29500
-"""What torchrun takes where nobody says another."""
+"""torchrun's default."""
 
 EPHEMERAL = (33000, 60000)
-"""Ports as gloo gets them from the kernel (net.ipv4.ip_local_port_range)."""
+"""The range of ports that the kernel gives to gloo (net.ipv4.ip_local_port_range)."""
 
 STUCK = "64 KiB"
-"""How meet.py begins to say that it is connected, and that no more gets through."""
+"""With this begins what meet.py says of a connection through which 64 KiB do not get."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)
 def not_asked() -> None:
-    """A look at the network between the hosts could not be taken
+    """The network of a host could not be tested
 
-    What is not known is not said to be in order: a script that was sent to this host
-    did not end, or did not answer.
+    The doctor sent a script to this host, which did not end in time or printed no answer.
 
-    Remedy: Mend what the host says, and ask again.
+    Remedy: Mend what the evidence says, and run the doctor again.
 
     Source: https://docs.python.org/3/library/socket.html
     """
@@ -55,12 +54,12 @@ def not_asked() -> None:
 
 @fault("hosts-name-unknown", Severity.ERROR)
 def name_unknown() -> None:
-    """A host does not know the name of another
+    """A host cannot resolve the name of another host
 
     Symptom: "Name or service not known", or a launcher that never starts on a host.
 
-    Cause: MASTER_ADDR and the host files hold names, and each host looks them up by itself. Every
-    host was asked for the names of all the others.
+    Cause: MASTER_ADDR and host files contain names, and each host resolves them by itself. The
+    doctor lets every host resolve the names of all others.
 
     Remedy: Give all hosts the same names in /etc/hosts or DNS, or name them by their addresses.
 
@@ -70,14 +69,14 @@ def name_unknown() -> None:
 
 @fault("hosts-name-elsewhere", Severity.ERROR)
 def name_elsewhere() -> None:
-    """A name leads to another machine than the one that answers to it
+    """A name resolves to an address that its host does not have
 
-    Symptom: ranks wait for the first one for ever, or reach a machine that is not theirs.
+    Symptom: ranks wait for rank 0 for ever, or connect to another machine.
 
-    Cause: an old entry in /etc/hosts. The addresses to which a name resolves on one host were held
-    against the addresses that the host of this name has.
+    Cause: an old entry in /etc/hosts or DNS. The doctor compares the address to which one host
+    resolves a name with the addresses of the host of this name.
 
-    Remedy: Mend the entry in /etc/hosts or DNS of the host that is named.
+    Remedy: Correct the entry in /etc/hosts, on the host that is named, or in DNS.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -85,15 +84,15 @@ def name_elsewhere() -> None:
 
 @fault("hosts-gloo-interface", Severity.ERROR)
 def gloo_interface() -> None:
-    """gloo would listen where the other hosts cannot reach it
+    """gloo would listen on loopback, where other hosts cannot reach it
 
     Symptom: "connectFullMesh failed", "Connection refused", and mpirun does not end.
 
-    Cause: gloo listens on the first address of its host's own name, and Debian's /etc/hosts gives
-    that as 127.0.1.1. Where hosts have several networks, names may also lead to different ones.
-    Every host was asked what its own name is on itself, as gloo asks.
+    Cause: gloo listens on the first address to which its host's own name resolves, and Debian's
+    /etc/hosts resolves that to 127.0.1.1. The doctor lets every host resolve its own name.
 
-    Remedy: Name one interface to every layer: `cputune emit` and `tune` do by --interface.
+    Remedy: Set GLOO_SOCKET_IFNAME on all hosts; --interface of cputune emit sets it, and its like
+    of the launcher.
 
     Source: aws-samples/aws-do-eks#50
     """
@@ -105,10 +104,10 @@ def interface_unnamed() -> None:
 
     Symptom: "Unable to find address for: eth0" on some hosts.
 
-    Cause: a launch tells one name to all ranks (GLOO_SOCKET_IFNAME and its like), and the hosts
-    call their interfaces differently.
+    Cause: a launch gives all ranks one name of an interface (GLOO_SOCKET_IFNAME and its like), but
+    on these hosts the interfaces have different names.
 
-    Remedy: Give the interface between the hosts one name (systemd.link(5)), and say --interface.
+    Remedy: Give the interface between the hosts one name (systemd.link(5)).
 
     Source: https://www.freedesktop.org/software/systemd/man/latest/systemd.link.html
     """
@@ -116,13 +115,13 @@ def interface_unnamed() -> None:
 
 @fault("hosts-port-taken", Severity.ERROR)
 def port_taken() -> None:
-    """The port on which the ranks meet is not free on the first host
+    """MASTER_PORT is in use on the first host
 
-    Symptom: "Address already in use" as the job starts.
+    Symptom: "Address already in use" when the job starts.
 
-    Cause: another job, or one that was not ended, listens on this port.
+    Cause: another job, or one that has not ended, listens on this port.
 
-    Remedy: Set PORT (torchrun) or MASTER_PORT to another one, the same for all.
+    Remedy: Set MASTER_PORT (in torchrun.sh: PORT) to another port, the same on all hosts.
 
     Source: https://pytorch.org/docs/stable/elastic/run.html
     """
@@ -130,14 +129,14 @@ def port_taken() -> None:
 
 @fault("hosts-master-port", Severity.ERROR)
 def master_blocked() -> None:
-    """MASTER_ADDR and MASTER_PORT are not reached from every host
+    """Some hosts cannot connect to MASTER_PORT of the first host
 
-    Symptom: the job waits, and ends after half an hour with a timeout of the store.
+    Symptom: the job waits, and after half an hour ends with a timeout of the store.
 
-    Cause: a firewall on the first host or between them, or a name that leads elsewhere. A listener
-    was put on this port of the first host, and every other one has tried to connect to it.
+    Cause: a firewall on the first host or between the hosts, or a name that resolves to another
+    machine. The doctor listens on this port of the first host, and connects from every other one.
 
-    Remedy: Open the port between the hosts (nft, firewalld, security groups), or take another.
+    Remedy: Open the port between the hosts (nft, firewalld, security groups), or use another.
 
     Source: https://pytorch.org/docs/stable/distributed.html#tcp-initialization
     """
@@ -145,15 +144,15 @@ def master_blocked() -> None:
 
 @fault("hosts-ports-blocked", Severity.ERROR)
 def mesh_blocked() -> None:
-    """Hosts do not reach the ports that gloo's ranks listen on
+    """Some hosts cannot connect to the ports of gloo's ranks
 
     Symptom: "connectFullMesh failed", although MASTER_PORT is open.
 
-    Cause: each rank listens on a free port and connects to all others; a firewall that opens
-    MASTER_PORT alone does not suffice. A listener was put on such a port of each host, and the
-    others have tried to connect to it.
+    Cause: each rank listens on a free port and connects to all others, so it is not enough if a
+    firewall opens MASTER_PORT. The doctor listens on such a port of each host, and connects from
+    all others.
 
-    Remedy: Allow all TCP ports between the hosts of a job: gloo takes free ones, for each pair.
+    Remedy: Allow all TCP ports between the hosts of a job: gloo uses any free port.
 
     Source: https://github.com/pytorch/gloo/blob/main/docs/rendezvous.md
     """
@@ -161,16 +160,16 @@ def mesh_blocked() -> None:
 
 @fault("hosts-large-messages", Severity.ERROR)
 def large_blocked() -> None:
-    """Hosts connect, and larger messages do not get through
+    """Hosts can connect, but large messages do not get through
 
-    Symptom: ranks meet, and the first all-reduce never ends.
+    Symptom: the ranks start, and the first all-reduce never ends.
 
-    Cause: an interface with an MTU of 9000 behind a switch that carries 1500 (jumbo frames), or a
-    firewall that drops "fragmentation needed". Small packets pass, so connect works. 64 KiB were
-    sent from each host to each other one, over every interface that ranks may talk on.
+    Cause: an interface has an MTU of 9000 (jumbo frames) and a switch carries 1500, or a firewall
+    drops the ICMP message "fragmentation needed". Connecting needs only small packets. The doctor
+    sends 64 KiB from each host to all others, over every interface that ranks may use.
 
-    Remedy: Give the interfaces the MTU that the switches between them carry (ip link set DEV mtu
-    1500), or let ranks talk on another interface (--interface).
+    Remedy: Set the MTU of the interfaces to what the switches carry (ip link set DEV mtu 1500), or
+    let the ranks use another interface.
 
     Source: https://www.rfc-editor.org/rfc/rfc4821
     """
@@ -178,16 +177,16 @@ def large_blocked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPorts:
-    """The answer of ``looks/meet.py``: why a port could not be listened on, or not be reached."""
+    """What ``looks/meet.py`` answers: why it cannot listen on a port or connect to a place."""
 
     closed: Mapping[str, str] = field(default_factory=dict)
     reached: Mapping[str, str]
 
 
 def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
-    """What the hosts make of each other's names, and whether they reach each other's ports.
+    """Whether the hosts resolve each other's names and reach each other's ports.
 
-    The first host is the one with rank 0. Takes some seconds, however many hosts there are.
+    Rank 0 is on the first host. It takes some seconds, however many hosts there are.
     """
     yield from judge_names(hosts)
     yield from judge_interface(hosts)
@@ -195,7 +194,7 @@ def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
 
 
 def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
-    """Names that some host cannot resolve, and those that lead to no address of their host."""
+    """Names that a host cannot resolve, or that resolve to no address of their host."""
     networks = {one.name: one.facts.network for one in hosts}
     failing: dict[str, dict[str, str]] = {}
     for one in hosts:
@@ -217,10 +216,10 @@ def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
 
 
 def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
-    """The interface for all layers, by where the others find each host."""
+    """The interface for all layers, by the addresses to which other hosts resolve each name."""
     resolved = {
         name: found[0]
-        for one in reversed(hosts)  # the first that knows it counts
+        for one in reversed(hosts)  # of several answers that of the first host counts
         for name, found in one.names.items()
         if name != one.name and found and not isinstance(found, str)
     }
@@ -228,8 +227,9 @@ def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
 
 
 def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
-    """Where ranks may listen, by interface and host: on those that they can be told, the best one
-    first; else, by an empty name, where gloo listens by itself.
+    """The addresses on which ranks may listen, by interface and host; the best interface first.
+
+    If no interface has one name on all hosts: those that gloo chooses, by an empty name.
     """
     chosen = chosen_interface(hosts)
     if chosen.name is None:
@@ -240,7 +240,7 @@ def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
 
 
 def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
-    """Where gloo would listen on loopback, and where no interface can be named to all hosts."""
+    """Where gloo would listen on loopback, and where no interface has one name on all hosts."""
     known = [one for one in hosts if one.facts.network.links is not None]
     chosen = chosen_interface(hosts)
     inside = [
@@ -260,11 +260,10 @@ def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Which ports were tried, and what each host reports of them.
+    """Which ports were tried, and what each host answers.
 
-    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: the
-    name of a place there is ``HOST INTERFACE``, and "" for the port of the first host. ``silent``
-    says of each other host why it gave no answer.
+    ``places`` are address and port by host and interface. In ``answers`` a place is called
+    ``HOST INTERFACE``, and MASTER_PORT "". ``silent`` says why a host gave no answer.
     """
 
     first: str
@@ -274,13 +273,13 @@ class Reached:
     silent: Mapping[str, str] = field(default_factory=dict)
 
     def failing(self, place: str) -> dict[str, str]:
-        """Which hosts do not reach a place, and why."""
+        """The hosts that cannot connect to a place, and why."""
         return {
             name: why for name, told in self.answers.items() if (why := told.reached.get(place))
         }
 
     def carries(self, interface: str) -> bool:
-        """Whether all hosts reach each other over the interface, with large messages too."""
+        """Whether all hosts reach each other over the interface, also with 64 KiB."""
         on = [host for host, by in self.places if by == interface]
         return not self.silent and not any(self.failing(f"{host} {interface}") for host in on)
 
@@ -293,9 +292,9 @@ def ask_ports(
     master_port: int = MASTER_PORT,
     seconds: float = PORTS_SECONDS,
 ) -> Reached:
-    """Whether the first host's port is reached by its name, and each host's port by the others.
+    """Try MASTER_PORT of the first host by its name, and a port on each address of each host.
 
-    ``ways`` are the addresses on which ranks may listen: of each interface that of each host.
+    ``ways`` are the addresses on which ranks may listen, by interface and host.
     """
     first, others = hosts[0].name, len(hosts) - 1
     # Each port is used once, and none is the port on which ranks meet.
@@ -332,7 +331,7 @@ def ask_ports(
 
 
 def judge_ports(reached: Reached) -> Iterator[Finding]:
-    """The findings that follow from the answers, one for each port that is not reached."""
+    """The findings that follow from the answers: one for each port that is not reached."""
     for name, why in reached.silent.items():
         yield not_asked.finding(f"the ports of {name}: {why}")
     first, port = reached.first, str(reached.master_port)

@@ -1,3 +1,5 @@
-"""Scripts that ``doctor --deep`` runs in children. Each stands alone: the standard library,
-torch, and a line of JSON on stdout after each step, so that what a crash leaves is not lost.
+"""Scripts that the doctor runs in child processes and on other hosts.
+
+Each needs the standard library and perhaps torch. It prints a line of JSON after each step, so that
+a crash does not lose the earlier lines.
 """

@@ -1,13 +1,13 @@
-"""Whether this host is reached on ports, and reaches those of others. Python 3.7 is enough.
+"""Whether other hosts reach the ports of this one, and this one theirs. Python 3.7 is enough.
 
     python meet.py '{"listen": [["", 29500, 1]], "reach": [["node2", "10.0.0.2", 40123]],
                      "seconds": 6}'
 
-``listen`` has an address ("" for all), a port and how many others will connect to it; ``reach``
-has a name for the answer, an address or host name, and a port. Prints one line of JSON: of each
-port that cannot be listened on why, and of each other host "" or why it was not reached. It
-listens until all have come, or until the seconds are over. Through each connection go 64 KiB, which
-are answered.
+``listen`` has an address ("" for all), a port, and how many other hosts will connect to it;
+``reach`` has a name for the answer, an address or host name, and a port. The script listens until
+all have connected, at most for these seconds. Each connection carries 64 KiB and an answer. It
+prints one line of JSON: why it cannot listen on a port, and of each place in ``reach`` why it
+cannot connect, or "".
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LARGE = b"x" * (64 << 10)
 
 
 def in_words(error: Exception) -> str:
-    """The system's words for an error; asyncio's own have addresses in them."""
+    """What the system says of an error; asyncio adds addresses to it."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read what another host sends, and answer."""
+    """Read all that another host sends, then answer."""
     try:
         await reader.readexactly(len(LARGE))
         writer.write(b"k")
@@ -43,7 +43,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def reach(address: str, port: int, deadline: float) -> str:
-    """Why a port is not reached, "" where it is. One that refuses may not listen yet."""
+    """Why a connection fails, or "". A host that refuses may not listen yet, and is tried again."""
     why = "no time"
     while time.monotonic() < deadline:
         late = "no answer"
@@ -66,7 +66,7 @@ async def reach(address: str, port: int, deadline: float) -> str:
 async def meet(
     listen: list[tuple[str, int, int]], others: list[tuple[str, str, int]], seconds: float
 ) -> dict[str, dict[str, str]]:
-    """Listen and connect at the same time, and say what came of it."""
+    """Listen and connect at the same time; the answer as it is printed."""
     deadline = time.monotonic() + seconds
     come, expected = asyncio.Semaphore(0), 0
     told: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
@@ -95,7 +95,7 @@ async def meet(
 
 
 async def main() -> None:
-    """Say it, and end at once: connections that hang and names that are looked up end with us."""
+    """Print the answer, and end without waiting for connections that hang."""
     asked = json.loads(sys.argv[1])
     told = await meet(asked["listen"], asked["reach"], asked["seconds"])
     print(json.dumps(told), flush=True)
