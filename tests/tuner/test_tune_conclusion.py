@@ -185,6 +185,9 @@ class TestNotes:
         findings.delayed_turns = delayed
         assert words in said(findings)
         assert ended(findings).disturbed is disturbed
+        assert (
+            "While other processes computed here, the best other" in said(findings)
+        ) is disturbed
 
     def test_of_runs_that_were_repeated(self) -> None:
         findings = Findings(trials=trials(8.0, 16.0), contended_runs=3)

@@ -23,8 +23,7 @@ from cputune.plan import Plan
 from cputune.ranks.compare import for_people
 from cputune.result import COMPLETED, FAILED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
-from cputune.tuner import sampler
-from cputune.tuner.events import Said, StudyEnded, StudyStarted, TrialEnded
+from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded
 from cputune.tuner.storage import StudyStorage
 
 
@@ -51,13 +50,6 @@ class TestWellBehaved:
         origins = [t.origin for t in result.trials]
         assert origins == ["baseline", "guide", "topology", "sampler", "sampler"]
         assert result.trials[0].plan.as_found
-
-    def test_no_plan_is_tried_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sampler, "LEAST_PROMISE", 0.0)
-        of = BY_NAME["one-socket"]
-        result = tune(of, of.runner(3), budget=30)
-        assert len(result.trials) == 30
-        assert len({t.plan for t in result.trials}) == 30
 
     def test_a_small_space_is_exhausted_and_that_is_said(self) -> None:
         knobs = ("ranks", "threads", "precision")
@@ -265,33 +257,6 @@ def test_a_loss_that_is_not_the_baselines_fails_the_trial() -> None:
 
 
 class TestNeighbours:
-    def test_a_delayed_trial_is_repeated_and_not_believed(self) -> None:
-        best = fastest(SMALL)
-
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            seconds = SMALL.seconds(plan)
-            if plan == best and before == 0:
-                return steady(9 * seconds, delayed=4.5 * seconds)
-            return steady(seconds)
-
-        events: list[object] = []
-        result = tune(SMALL, FakeRunner(script), on_event=events.append)
-        assert result.best.plan == best
-        assert sum(isinstance(e, Said) and "run again" in e.text for e in events) == 1
-        assert "which were repeated" in " ".join(result.notes)
-        assert len(result.trials) == 7
-
-    def test_a_trial_that_is_never_quiet_does_not_count(self) -> None:
-        best = fastest(SMALL)
-        runner = FakeRunner(
-            lambda plan, before: (
-                steady(9.0, delayed=4.5) if plan == best else steady(SMALL.seconds(plan))
-            )
-        )
-        result = tune(SMALL, runner)
-        assert {t.kind for t in result.trials if t.plan == best} == {"contended"}
-        assert result.best.plan != best
-
     def test_of_a_machine_that_is_never_quiet_nothing_is_claimed(self, tmp_path: Path) -> None:
         def busy(plan: Plan, before: int) -> Iterable[Step]:
             return steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
@@ -377,17 +342,6 @@ class TestInterrupt:
         assert len(result.trials) == 7
         assert len(runner.started) <= 3 * result.speedup.pairs, "only the confirmation was run"
 
-    @pytest.mark.parametrize(
-        ("options", "what"), [({"seed": 7}, "seed"), ({"fix": {"ranks": 1}}, "fix")]
-    )
-    def test_another_study_is_refused(
-        self, options: dict[str, object], what: str, tmp_path: Path
-    ) -> None:
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
-        with pytest.raises(CannotError, match=what):
-            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, **options)
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, budget=2)
-
     def test_a_study_is_not_overwritten(self, tmp_path: Path) -> None:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
         with pytest.raises(CannotError, match="holds a study already"):
@@ -407,10 +361,6 @@ class TestLimits:
         options = value if isinstance(value, dict) else {named: value}
         with pytest.raises(UsageError, match=named):
             tune(SMALL, FakeRunner(truthful()), **options)
-
-    @pytest.mark.parametrize("budget", [1, 3])
-    def test_a_budget_is_kept(self, budget: int) -> None:
-        assert len(tune(SMALL, FakeRunner(truthful()), budget=budget).trials) == budget
 
 
 def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> None:

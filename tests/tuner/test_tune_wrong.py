@@ -115,42 +115,6 @@ def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> N
     assert any("Nothing of it can be relied on: other processes" in n for n in result.notes)
 
 
-class Busy(FakeLivingRunner):
-    """Others keep each plan waiting for its share of the time, from the first turn or trial on."""
-
-    def __init__(self, share: Callable[[Plan], float], *, in_trials: bool) -> None:
-        self.share, self.in_trials = share, in_trials
-        super().__init__(lambda number: iter(()))
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        return self.beside(plan, self.share(plan) if self.in_trials else 0.0)
-
-    def living(self, plan: Plan) -> Dying:  # type: ignore[override]
-        return Dying(self.beside(plan, self.share(plan)), dies=False)
-
-    def beside(self, plan: Plan, share: float) -> Iterator[Step]:
-        rng = random.Random(plan.describe())
-        while True:
-            now = share * rng.uniform(0.9, 1.1)
-            seconds = SMALL.seconds(plan) / (1 - now) * math.exp(rng.gauss(0, 0.03))
-            yield Step(seconds=seconds, samples=8, delayed_seconds=now * seconds)
-
-
-@pytest.mark.parametrize("in_trials", [True, False])
-def test_of_a_machine_that_is_never_quiet_the_ratio_is_told_and_no_factor(in_trials: bool) -> None:
-    result = cputune.tune(
-        SMALL.workload,
-        facts=SMALL.facts,
-        runner=Busy(lambda plan: 0.5, in_trials=in_trials),
-        budget=4,
-        share_machine=True,
-        max_time_seconds=240,
-    )
-    assert result.disturbed
-    (said,) = [note for note in result.notes if "While other processes computed" in note]
-    assert "95 % interval" in said
-
-
 Way = Callable[[int, random.Random], float]
 """The factor of the k-th step of a process."""
 
