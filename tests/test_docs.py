@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-import itertools
 import re
-import shlex
 from pathlib import Path
 
-import click
 import pytest
 
 import cputune
-from cputune.cli import cli
 from cputune.emitters import FORMATS
 
 HERE = Path(__file__).resolve().parent.parent
@@ -70,40 +66,3 @@ def test_every_promise_has_its_test() -> None:
     rows = [line for line in page.splitlines() if re.match(r"\| (?!promise)[^-]", line)]
     assert len(rows) > 30
     assert [row for row in rows if "`tests/" not in row] == []
-
-
-FENCED = re.compile(r"```\w*\n(.*?)```", re.S)
-INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-
-
-def commands() -> list[tuple[str, str]]:
-    """Every command of ours that a page shows, with the name of the page."""
-    found = []
-    for page in PAGES:
-        text = page.read_text()
-        lines = [
-            line.removeprefix("$ ") for block in FENCED.findall(text) for line in block.split("\n")
-        ]
-        lines += INLINE.findall(FENCED.sub("", text))
-        found += [(page.name, line) for line in lines if re.match(r"cputune [a-z]", line)]
-    return sorted(set(found))
-
-
-@pytest.mark.parametrize(("page", "line"), commands())
-def test_a_command_on_a_page_is_one_that_the_program_takes(page: str, line: str) -> None:
-    words = shlex.split(line.replace("…", ""), comments=True)[1:]
-    words = list(itertools.takewhile(lambda word: word not in ("|", ">", "&&", "||"), words))
-    name, *rest = words[1:] if words[0] == "help" and words[1:] else words
-    if name == "help":
-        return  # the group answers it: `cputune --help`
-    root = click.Context(cli, **cli.context_settings)  # a command keeps its first help option
-    command = cli.get_command(root, name)
-    assert command is not None, f"there is no cputune {name}"
-    if any(re.fullmatch(r"[A-Z]+|\[.*", word) for word in rest):
-        return  # a pattern, and no command: cputune doctor --root DIR
-    given, _, order = command.make_parser(click.Context(command, parent=root)).parse_args(rest)
-    for option in order:
-        value = given.get(option.name or "")
-        for one in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(option.type, click.Choice) and one is not None:
-                option.type.convert(one, option, None)

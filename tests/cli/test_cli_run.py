@@ -134,14 +134,6 @@ def test_a_signal_to_us_ends_the_training(
     assert process.returncode in codes, err
 
 
-def test_a_result_that_is_none(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("{}")
-    _, err = (process := start(ONE, "other.json")).communicate(timeout=60)
-    assert process.returncode == 3
-    assert "error: " in err
-    assert "hint: " in err
-
-
 def test_a_plan_for_several_nodes_is_refused_with_what_launches_it(start: Start) -> None:
     out, err = start(replace(TWO, nodes=2)).communicate(timeout=60)
     assert out == ""

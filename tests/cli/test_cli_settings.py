@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -149,14 +148,6 @@ def test_what_means_nothing_is_refused_with_a_hint(cputune: Run, own: Path, text
     assert error in said
     assert hinted.startswith("hint: ")
     assert hint in hinted
-
-
-def test_a_fifo_is_not_waited_for(cputune: Run, own: Path) -> None:
-    os.mkfifo(own)
-    ended = cputune("doctor", "--explain")
-    assert ended.code == 3
-    assert f"cannot read {own}: not a regular file" in ended.err
-    assert cputune("--config", "none", "doctor", "--explain").code == 0
 
 
 def test_a_variable_of_the_wrong_type_is_named(

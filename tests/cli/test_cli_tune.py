@@ -80,82 +80,82 @@ def cputune(
     return cputune
 
 
-class TestWordsOfTheScript:
-    """What stands after -- is the script's, whatever it looks like."""
+@pytest.mark.parametrize("word", ["--json", "-vv", "--help", "--resume", "--force"])
+def test_words_of_the_script_do_not_steer_cputune(cputune: Run, word: str) -> None:
+    ended = cputune("tune", "--", "missing.py", word)
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no script 'missing.py'" in ended.err
 
-    @pytest.mark.parametrize("word", ["--json", "-vv", "--help", "--resume", "--force"])
-    def test_do_not_steer_cputune(self, cputune: Run, word: str) -> None:
-        ended = cputune("tune", "--", "missing.py", word)
-        assert (ended.code, ended.out) == (2, "")
-        assert "there is no script 'missing.py'" in ended.err
 
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ("tune", "--json", "--", "missing.py"),
-            ("tune", "--json", "--bogus"),
-            ("tune", "--budget", "x", "--json"),
-            ("tune", "--json", "--budget"),
-            ("--bogus", "tune", "--json"),
-            ("tine", "--json"),
-        ],
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tune", "--json", "--", "missing.py"),
+        ("tune", "--json", "--bogus"),
+        ("tune", "--budget", "x", "--json"),
+        ("tune", "--json", "--budget"),
+        ("--bogus", "tune", "--json"),
+        ("tine", "--json"),
+    ],
+)
+def test_json_before_the_script_steers_the_error(cputune: Run, words: tuple[str, ...]) -> None:
+    ended = cputune(*words)
+    assert ended.code == 2
+    assert json.loads(ended.out)["error"]["exit_code"] == 2
+
+
+def test_a_traceback_is_for_who_asks_and_keeps_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cputune", "-vv", "tune", "--", "missing.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_study_writes_its_result_and_says_what_it_is(cputune: Run) -> None:
+    ended = cputune("tune")
+    assert ended.code == 0
+    result = Result.load(Path("cputune.json"))
+    assert result.best.plan.precision == "bf16"
+    assert "times as fast as today's launch: an hour of training takes" in ended.out
+    assert "cputune emit --format torchrun cputune.json" in ended.out
+    assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
+    assert Path("cputune.db").is_file()
+
+
+def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
+    ended = cputune("tune", "--json", "--budget", "3")
+    assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
+    assert json.loads(ended.out)["schema"] == "cputune.result/2"
+
+
+def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = "make (process 4711) 98 % of a CPU"
+    monkeypatch.setattr("cputune.probing.load.look_around", lambda host: (who,))
+    told = cputune("tune", "--budget", "2")
+    assert "warning: the machine is not quiet" in told.err
+    assert who in told.err
+
+
+def test_arguments_of_a_script_pass_untouched(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    Path("train.py").write_text("")
+    ended = cputune("tune", "--budget", "2", "--", "train.py", "--train_file", "./a b", "--", "-o")
+    assert ended.code == 0
+    assert runner.opened[0][0].argv == ("train.py", "--train_file", "./a b", "--", "-o")
+
+
+def test_knobs_fixes_and_batches_reach_the_study(cputune: Run) -> None:
+    ended = cputune(
+        "tune", "--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4"
     )
-    def test_json_steers_the_error_before_them(self, cputune: Run, words: tuple[str, ...]) -> None:
-        ended = cputune(*words)
-        assert ended.code == 2
-        assert json.loads(ended.out)["error"]["exit_code"] == 2
-
-    def test_a_traceback_is_for_who_asks_and_keeps_the_exit_code(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(sys, "argv", ["cputune", "-vv", "tune", "--", "missing.py"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2
-        assert "Traceback" in capsys.readouterr().err
-
-
-class TestGoodRun:
-    def test_writes_the_result_and_says_what_it_is(self, cputune: Run) -> None:
-        ended = cputune("tune")
-        assert ended.code == 0
-        result = Result.load(Path("cputune.json"))
-        assert result.best.plan.precision == "bf16"
-        assert "times as fast as today's launch: an hour of training takes" in ended.out
-        assert "cputune emit --format torchrun cputune.json" in ended.out
-        assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
-        assert Path("cputune.db").is_file()
-
-    def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
-        ended = cputune("tune", "--json", "--budget", "3")
-        assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
-        assert json.loads(ended.out)["schema"] == "cputune.result/2"
-
-    def test_who_computes_here_is_told(self, cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        who = "make (process 4711) 98 % of a CPU"
-        monkeypatch.setattr("cputune.probing.load.look_around", lambda host: (who,))
-        told = cputune("tune", "--budget", "2")
-        assert "warning: the machine is not quiet" in told.err
-        assert who in told.err
-
-    def test_arguments_of_a_script_pass_untouched(
-        self, cputune: Run, runner: type[FakeProcessRunner]
-    ) -> None:
-        Path("train.py").write_text("")
-        ended = cputune(
-            "tune", "--budget", "2", "--", "train.py", "--train_file", "./a b", "--", "-o"
-        )
-        assert ended.code == 0
-        assert runner.opened[0][0].argv == ("train.py", "--train_file", "./a b", "--", "-o")
-
-    def test_knobs_fixes_and_batches_reach_the_study(self, cputune: Run) -> None:
-        ended = cputune(
-            "tune", "--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4"
-        )
-        assert ended.code == 0
-        tried = Result.load(Path("cputune.json")).trials[1:]
-        assert {t.plan.threads_per_process for t in tried} == {1}
-        assert Result.load(Path("cputune.json")).workload.batch_per_rank == 4
+    assert ended.code == 0
+    tried = Result.load(Path("cputune.json")).trials[1:]
+    assert {t.plan.threads_per_process for t in tried} == {1}
+    assert Result.load(Path("cputune.json")).workload.batch_per_rank == 4
 
 
 def test_what_cannot_be_tried_is_named_before_the_first_trial(
@@ -168,207 +168,211 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     assert "  cputune doctor --explain allocator-missing\n" in before
 
 
-class TestDryRun:
-    def test_prints_the_space_and_touches_nothing(
-        self, cputune: Run, runner: type[FakeProcessRunner]
-    ) -> None:
-        ended = cputune("tune", "--dry-run")
-        assert ended.code == 0
-        assert f"{len(PLANS)} plans" in ended.out
-        assert "precision  fp32, bf16" in ended.out
-        assert "precision=fp16: accelerate skips" in ended.out
-        assert list(Path().iterdir()) == []
-        assert runner.opened == []
-
-    def test_as_json(self, cputune: Run) -> None:
-        document = json.loads(cputune("tune", "--dry-run", "--json").out)
-        assert document["schema"] == "cputune.space/1"
-        assert len(document["plans"]) == len(PLANS)
-        assert document["knobs"]["ranks"] == [1, 2]
+def test_a_dry_run_prints_the_space_and_touches_nothing(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    ended = cputune("tune", "--dry-run")
+    assert ended.code == 0
+    assert f"{len(PLANS)} plans" in ended.out
+    assert "precision  fp32, bf16" in ended.out
+    assert "precision=fp16: accelerate skips" in ended.out
+    assert list(Path().iterdir()) == []
+    assert runner.opened == []
 
 
-class TestBadInput:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (("--budget", "0"), "1 or more, not 0"),
-            (("--budget", "many"), "not a valid integer"),
-            (("--recipe", "bert-huge"), "no recipe is called 'bert-huge'"),
-            (("--recipe", "broken.toml"), "is not TOML"),
-            (("--recipe", "empty.toml"), "is missing"),
-            (("--knobs", "colour"), "no knob is called 'colour'"),
-            (("--fix", "precision"), "NAME=VALUE"),
-            (("--fix", "ranks=1", "--fix", "ranks=2"), "holds ranks at 1 and at 2"),
-            (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
-            (("--max-time", "soon"), "not a time"),
-            (("--max-time", "0"), "above 0"),
-            (("--batch-per-rank", "0"), "x>=1"),
-            (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
-            (("-o", "nowhere/cputune.json"), "there is no directory"),
-            (("--", "gone.py"), "there is no script 'gone.py'"),
-            (("--recipe", "bert-mini", "--", "broken.toml"), "not both"),
-            (("--colour",), "No such option"),
-        ],
-    )
-    def test_is_an_error_a_hint_and_exit_2(
-        self, cputune: Run, arguments: tuple[str, ...], message: str
-    ) -> None:
-        Path("broken.toml").write_text("= =")
-        Path("empty.toml").write_text("")
-        before = sorted(Path().iterdir())
-        ended = cputune("tune", *arguments)
-        assert ended.code == 2
-        assert ended.out == ""
-        assert message in ended.err
-        assert ended.err.startswith("error: ")
-        assert "\nhint: " in ended.err
-        assert sorted(Path().iterdir()) == before
+def test_a_dry_run_has_a_document(cputune: Run) -> None:
+    document = json.loads(cputune("tune", "--dry-run", "--json").out)
+    assert document["schema"] == "cputune.space/1"
+    assert len(document["plans"]) == len(PLANS)
+    assert document["knobs"]["ranks"] == [1, 2]
 
-    @pytest.mark.parametrize("existing", ["cputune.json", "cputune.db"])
-    def test_an_existing_file_needs_force(self, cputune: Run, existing: str) -> None:
-        Path(existing).write_text("mine")
-        ended = cputune("tune", "--budget", "2")
-        assert ended.code == 2
-        assert f"{existing} exists" in ended.err
-        assert Path(existing).read_text() == "mine"
-        assert cputune("tune", "--budget", "2", "--force").code == 0
-        assert Result.load(Path("cputune.json")).budget == 2
 
-    @pytest.mark.parametrize("package", ["torch", "transformers", "optuna"])
-    def test_without_a_package_it_says_which(
-        self, cputune: Run, package: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from cputune.cli import tune
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budget", "0"), "1 or more, not 0"),
+        (("--budget", "many"), "not a valid integer"),
+        (("--recipe", "bert-huge"), "no recipe is called 'bert-huge'"),
+        (("--recipe", "broken.toml"), "is not TOML"),
+        (("--recipe", "empty.toml"), "is missing"),
+        (("--knobs", "colour"), "no knob is called 'colour'"),
+        (("--fix", "precision"), "NAME=VALUE"),
+        (("--fix", "ranks=1", "--fix", "ranks=2"), "holds ranks at 1 and at 2"),
+        (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
+        (("--max-time", "soon"), "not a time"),
+        (("--max-time", "0"), "above 0"),
+        (("--batch-per-rank", "0"), "x>=1"),
+        (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
+        (("-o", "nowhere/cputune.json"), "there is no directory"),
+        (("--", "gone.py"), "there is no script 'gone.py'"),
+        (("--recipe", "bert-mini", "--", "broken.toml"), "not both"),
+        (("--colour",), "No such option"),
+    ],
+)
+def test_bad_input_is_an_error_a_hint_and_exit_2(
+    cputune: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("broken.toml").write_text("= =")
+    Path("empty.toml").write_text("")
+    before = sorted(Path().iterdir())
+    ended = cputune("tune", *arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert message in ended.err
+    assert ended.err.startswith("error: ")
+    assert "\nhint: " in ended.err
+    assert sorted(Path().iterdir()) == before
 
-        monkeypatch.setattr(tune, "has_module", lambda name: name != package)
-        monkeypatch.setattr(tune, "find_spec", lambda name: None if name == package else object())
-        ended = cputune("tune")
+
+@pytest.mark.parametrize("existing", ["cputune.json", "cputune.db"])
+def test_an_existing_file_needs_force(cputune: Run, existing: str) -> None:
+    Path(existing).write_text("mine")
+    ended = cputune("tune", "--budget", "2")
+    assert ended.code == 2
+    assert f"{existing} exists" in ended.err
+    assert Path(existing).read_text() == "mine"
+    assert cputune("tune", "--budget", "2", "--force").code == 0
+    assert Result.load(Path("cputune.json")).budget == 2
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers", "optuna"])
+def test_without_a_package_it_says_which(
+    cputune: Run, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cputune.cli import tune
+
+    monkeypatch.setattr(tune, "has_module", lambda name: name != package)
+    monkeypatch.setattr(tune, "find_spec", lambda name: None if name == package else object())
+    ended = cputune("tune")
+    assert ended.code == 3
+    assert f"tuning needs {package}, not installed" in ended.err
+    assert "hint: pip install" in ended.err
+
+
+def test_a_script_needs_no_transformers(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cputune.cli import tune
+
+    needed = []
+    for who in ("has_module", "find_spec"):
+        monkeypatch.setattr(tune, who, lambda name: needed.append(name) or True)
+    Path("train.py").write_text("")
+    cputune("tune", "--budget", "2", "--", "train.py")
+    assert needed == ["torch", "optuna"]
+
+
+def test_there_must_be_a_study_to_resume(cputune: Run) -> None:
+    ended = cputune("tune", "--resume")
+    assert ended.code == 3
+    assert "no study cputune.db to resume" in ended.err
+
+
+def test_what_becomes_of_a_typed_launcher_is_said(cputune: Run) -> None:
+    Path("train.py").write_text("")
+    words = "torchrun --nproc-per-node 2 train.py --lr 1"
+    ended = cputune("tune", "--dry-run", "--", *words.split())
+    assert ended.code == 0
+    assert "note: a plan takes the place of torchrun --nproc-per-node 2" in ended.err
+
+
+def test_without_a_valid_trial_it_ends_with_4(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    def crash(plan: Plan) -> Iterator[Step]:
+        raise Crashed("ModuleNotFoundError: no evaluate")
+        yield
+
+    runner.script = staticmethod(crash)
+    ended = cputune("tune", "--json")
+    assert ended.code == 4
+    assert json.loads(ended.out)["error"]["exit_code"] == 4
+    assert "error: ModuleNotFoundError: no evaluate" in ended.err
+    assert "no evaluate" in ended.err
+    assert not Path("cputune.json").exists()
+
+
+def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
+    cputune: Run,
+    runner: type[FakeProcessRunner],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    left = [12]
+
+    def interrupted(plan: Plan) -> Iterator[Step]:
+        for step in true_steps(plan):
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+            yield step
+
+    runner.script = staticmethod(interrupted)
+    ended = cputune("tune", "--force", "--seed", "3")
+    assert ended.code == 130
+    assert "hint: go on with: the same words, and --resume" in ended.err
+    found = Result.load(Path("cputune.json"))
+    assert 1 <= len(found.trials) < 7
+    assert "nothing was confirmed" in " ".join(found.notes)
+    (kept,) = kept_results()
+    assert Result.load(result_path(kept.id)) == found
+    again = cputune("tune", "--resume", "--seed", "3")
+    assert again.code == 0
+    assert len(Result.load(Path("cputune.json")).trials) == 7
+
+
+@pytest.mark.parametrize("moment", ["cputune.result.Result.save", "cputune.cli.tune._show"])
+def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_too(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    whole = pkgutil.resolve_name(moment)
+
+    def stopped(*given: Any, **more: Any) -> None:
+        monkeypatch.setattr(moment, whole)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(moment, stopped)
+    ended = cputune("tune", "--seed", "3")
+    assert ended.code == 130
+    assert "hint: go on with: the same words, and --resume" in ended.err
+    assert Result.load("cputune.json").confirmation
+
+
+def test_each_result_is_kept_in_the_history_but_where_it_is_not_wanted(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    cputune("tune", "--budget", "2")
+    cputune("tune", "--budget", "2", "-o", "-", "--force")
+    cputune("tune", "--budget", "2", "--force", "--no-history")
+    assert [one.result is None for one in kept_results()] == [False, False]
+
+
+def test_a_study_in_use_is_left_alone(cputune: Run) -> None:
+    cputune("tune", "--budget", "2")
+    before = Path("cputune.db").read_bytes()
+    for words in (("--resume",), ("--force",)):
+        with locks.study_lock(Path("cputune.db")):
+            ended = cputune("tune", "--budget", "2", *words)
         assert ended.code == 3
-        assert f"tuning needs {package}, not installed" in ended.err
-        assert "hint: pip install" in ended.err
-
-    def test_a_script_needs_no_transformers(
-        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from cputune.cli import tune
-
-        needed = []
-        for who in ("has_module", "find_spec"):
-            monkeypatch.setattr(tune, who, lambda name: needed.append(name) or True)
-        Path("train.py").write_text("")
-        cputune("tune", "--budget", "2", "--", "train.py")
-        assert needed == ["torch", "optuna"]
-
-    def test_there_must_be_a_study_to_resume(self, cputune: Run) -> None:
-        ended = cputune("tune", "--resume")
-        assert ended.code == 3
-        assert "no study cputune.db to resume" in ended.err
+        assert f"in use by process {os.getpid()} on" in ended.err
+    assert Path("cputune.db").read_bytes() == before
 
 
-class TestTypedLaunch:
-    def test_what_becomes_of_its_launcher_is_said(self, cputune: Run) -> None:
-        Path("train.py").write_text("")
-        words = "torchrun --nproc-per-node 2 train.py --lr 1"
-        ended = cputune("tune", "--dry-run", "--", *words.split())
-        assert ended.code == 0
-        assert "note: a plan takes the place of torchrun --nproc-per-node 2" in ended.err
+def test_a_machine_that_another_measures_is_waited_for(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locks.measuring_lock(pytest.fail):
+        assert cputune("tune", "--share-machine", "--budget", "2").code == 0
+
+        def interrupted(owner: str) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(locks, "_peer", interrupted)
+        assert cputune("tune", "--resume", "--budget", "2").code == 130
 
 
-class TestNoResult:
-    def test_without_a_valid_trial_it_ends_with_4(
-        self, cputune: Run, runner: type[FakeProcessRunner]
-    ) -> None:
-        def crash(plan: Plan) -> Iterator[Step]:
-            raise Crashed("ModuleNotFoundError: no evaluate")
-            yield
-
-        runner.script = staticmethod(crash)
-        ended = cputune("tune", "--json")
-        assert ended.code == 4
-        assert json.loads(ended.out)["error"]["exit_code"] == 4
-        assert "error: ModuleNotFoundError: no evaluate" in ended.err
-        assert "no evaluate" in ended.err
-        assert not Path("cputune.json").exists()
-
-    def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
-        self,
-        cputune: Run,
-        runner: type[FakeProcessRunner],
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-    ) -> None:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        left = [12]
-
-        def interrupted(plan: Plan) -> Iterator[Step]:
-            for step in true_steps(plan):
-                left[0] -= 1
-                if left[0] == 0:
-                    signal.raise_signal(signal.SIGINT)
-                yield step
-
-        runner.script = staticmethod(interrupted)
-        ended = cputune("tune", "--force", "--seed", "3")
-        assert ended.code == 130
-        assert "hint: go on with: the same words, and --resume" in ended.err
-        found = Result.load(Path("cputune.json"))
-        assert 1 <= len(found.trials) < 7
-        assert "nothing was confirmed" in " ".join(found.notes)
-        (kept,) = kept_results()
-        assert Result.load(result_path(kept.id)) == found
-        again = cputune("tune", "--resume", "--seed", "3")
-        assert again.code == 0
-        assert len(Result.load(Path("cputune.json")).trials) == 7
-
-    @pytest.mark.parametrize("moment", ["cputune.result.Result.save", "cputune.cli.tune._show"])
-    def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_too(
-        self, cputune: Run, monkeypatch: pytest.MonkeyPatch, moment: str
-    ) -> None:
-        whole = pkgutil.resolve_name(moment)
-
-        def stopped(*given: Any, **more: Any) -> None:
-            monkeypatch.setattr(moment, whole)
-            signal.raise_signal(signal.SIGINT)
-
-        monkeypatch.setattr(moment, stopped)
-        ended = cputune("tune", "--seed", "3")
-        assert ended.code == 130
-        assert "hint: go on with: the same words, and --resume" in ended.err
-        assert Result.load("cputune.json").confirmation
-
-    def test_each_result_is_kept_in_the_history_but_where_it_is_not_wanted(
-        self, cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        cputune("tune", "--budget", "2")
-        cputune("tune", "--budget", "2", "-o", "-", "--force")
-        cputune("tune", "--budget", "2", "--force", "--no-history")
-        assert [one.result is None for one in kept_results()] == [False, False]
-
-    def test_a_study_in_use_is_left_alone(self, cputune: Run) -> None:
-        cputune("tune", "--budget", "2")
-        before = Path("cputune.db").read_bytes()
-        for words in (("--resume",), ("--force",)):
-            with locks.study_lock(Path("cputune.db")):
-                ended = cputune("tune", "--budget", "2", *words)
-            assert ended.code == 3
-            assert f"in use by process {os.getpid()} on" in ended.err
-        assert Path("cputune.db").read_bytes() == before
-
-    def test_a_machine_that_another_measures_is_waited_for(
-        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with locks.measuring_lock(pytest.fail):
-            assert cputune("tune", "--share-machine", "--budget", "2").code == 0
-
-            def interrupted(owner: str) -> None:
-                raise KeyboardInterrupt
-
-            monkeypatch.setattr(locks, "_peer", interrupted)
-            assert cputune("tune", "--resume", "--budget", "2").code == 130
-
-    def test_another_study_is_not_gone_on_with(self, cputune: Run) -> None:
-        cputune("tune", "--budget", "2")
-        ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
-        assert ended.code == 3
-        assert "another workload" in ended.err
+def test_another_study_is_not_gone_on_with(cputune: Run) -> None:
+    cputune("tune", "--budget", "2")
+    ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
+    assert ended.code == 3
+    assert "another workload" in ended.err
