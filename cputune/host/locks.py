@@ -119,7 +119,7 @@ def measuring_lock(
 
 
 def _is_bound(holder: socket.socket) -> bool:
-    """Whether the socket that everybody sees is ours now."""
+    """Bind the socket that stands for measuring; whether it is ours now."""
     try:
         holder.bind(MEASURING)
     except OSError as error:

@@ -28,7 +28,7 @@ _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
 class Shelf:
-    """A place of metadata: this machine; a subclass stands for another one."""
+    """Where metadata of packages is read: on this machine; a subclass reads that of another."""
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names in a directory; none where it cannot be listed."""

@@ -40,7 +40,7 @@ class _Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """A process. No machine has a million CPUs to share."""
+    """A process that ran. ``cpu_share`` is bounded: no machine has a million CPUs."""
 
     pid: Number
     name: str = ""

@@ -52,7 +52,7 @@ TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
-    """The plan with what its ranks show: a launch that runs as found is known by that alone."""
+    """The plan with what its ranks show: all that is known of a launch that runs as found."""
     for knob in KNOBS:
         plan = knob.as_seen(plan, states[0])
     cpus = tuple(map(_cpus, states))

@@ -28,7 +28,7 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:
-    """gloo; and ccl, where the versions know it and there is an MPI that oneCCL knows."""
+    """gloo; ccl too, where these versions support it and Intel MPI is installed."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
         why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
@@ -39,16 +39,16 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _said(plan: Plan, local_rank: int = 0) -> str | None:
-    """None in a run of one process, where a backend is a ValueError.
+    """The backend as ``--ddp_backend`` names it; None for one process, where it is a ValueError.
 
-    ``TrainingArguments._setup_devices``.
+    Source: ``TrainingArguments._setup_devices``.
     """
     return plan.backend if plan.world_size > 1 else None
 
 
 BACKEND = Knob(
     name="backend",
-    summary="what adds up the gradients of the ranks: gloo, or ccl where oneCCL lives",
+    summary="what adds up the gradients of the ranks: gloo, or oneCCL (ccl) where it is installed",
     values=BACKENDS,
     keeps="mathematics",
     offers=_backends,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
-    """Why a run cannot use IPEX, or none can do without."""
+    """Why a run cannot use IPEX, or cannot do without it; None where both are possible."""
     use = ipex_use(versions_of(facts), framework=ask.framework)
     return None if use.possible else use.reason
 

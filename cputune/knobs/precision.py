@@ -47,7 +47,7 @@ def advised_precision(facts: HostFacts) -> Precision:
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32, and bf16 where the CPU multiplies it in hardware (or where that is waived)."""
+    """fp32; bf16 too, where the CPU has it in hardware or --allow-slow-precision is given."""
     fp16 = LeftOut(
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",

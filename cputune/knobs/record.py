@@ -75,7 +75,7 @@ class Ask:
 
     @property
     def framework(self) -> Framework:
-        """Whose rules hold; a script that has not run yet is taken for a Trainer's."""
+        """Whose rules hold; a script that has not run yet counts as a Trainer's."""
         known = self.workload.framework if self.workload is not None else None
         return "trainer" if known in (None, "trainer") else "accelerate"
 

@@ -1,4 +1,4 @@
-"""Look at a machine: ``cputune.probe()`` returns its ``HostFacts``, a theme from each file."""
+"""``cputune.probe()`` looks at a machine and returns its ``HostFacts``; each file reads a part."""
 
 from __future__ import annotations
 

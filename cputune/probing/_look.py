@@ -17,10 +17,9 @@ NODE_DIR = "/sys/devices/system/node"
 
 
 class Look:
-    """One look at a machine.
+    """One look at a machine: reads its small files, and notes which facts are not known, and why.
 
-    Every reader of ``cputune.probing`` takes one. A file that is missing, unreadable or
-    garbage reads as None; ``not_known`` notes which fact that leaves open, and why.
+    A file that is missing, unreadable or garbage reads as None.
     """
 
     def __init__(self, host: Host) -> None:
@@ -63,17 +62,17 @@ class Look:
         return cpus_of(self.text(path))
 
     def not_known(self, fact: str, reason: str) -> None:
-        """Note why a fact stays open; the first reason stands."""
+        """Note why a fact is not known; the first reason counts."""
         self._unknown.setdefault(fact, reason)
 
     def known(self, fact: str, value: Told | None, path: str) -> Told | None:
-        """A value as it is; where it is None it is noted why its file told nothing."""
+        """The value itself; where it is None, note why its file does not give it."""
         if value is None:
             self.not_known(fact, self.why(path))
         return value
 
     def told(self, fact: str, path: str, read: Callable[[str], Told | None]) -> Told | None:
-        """What is read out of the text of a file; where that is nothing it is noted why."""
+        """What ``read`` makes of the text of a file; where that is None, note why."""
         text = self.text(path)
         return self.known(fact, None if text is None else read(text), path)
 

@@ -19,7 +19,7 @@ CPUINFO = "/proc/cpuinfo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuInfo:
-    """The lines of each logical CPU that is listed, and those that stand outside of them."""
+    """/proc/cpuinfo: its lines for each logical CPU, and in ``common`` those of no CPU."""
 
     processors: dict[int, dict[str, str]]
     common: dict[str, str]
@@ -181,7 +181,7 @@ _FACTS = (
 
 
 def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
-    """The same record; for each missing fact it was noted why that is not known."""
+    """The same record; for each fact that is None, note why it is not known."""
     for fact in _FACTS:
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", why)
@@ -189,7 +189,7 @@ def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
 
 
 def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
-    """The machine name as ``uname -m`` has it, where the form of the file gives it away."""
+    """The machine name as ``uname -m`` prints it, as far as the keys of the file tell it."""
     if info.first("flags") is not None:
         return "x86_64" if "lm" in flags else "i686"
     if info.first("CPU implementer") is not None:
@@ -220,7 +220,7 @@ def _with_amx_fp16(look: Look, flags: frozenset[str]) -> tuple[str, ...]:
 
 
 def _x86_codename(look: Look, cpu: Cpu) -> str | None:
-    """The generation on which model number and flags agree (virtual machines lie in either)."""
+    """The generation with this model number and these flags; virtual machines may change one."""
     numbers = f"family {cpu.family}, model {cpu.model}"
     if cpu.family is None or cpu.model is None:
         look.not_known("cpu.codename", f"{CPUINFO} tells no family and model")

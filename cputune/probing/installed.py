@@ -89,7 +89,7 @@ def is_looked_for(name: str) -> bool:
 
 
 def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library, ...]:
-    """Find them, in the order in which a person would choose: own environment, then system.
+    """Find the libraries of ``_PATTERNS``: the environment's first, then the system's.
 
     The file lists of the directories are read, no linker cache and no child. Each real
     file counts once; ``libtcmalloc`` comes before ``libtcmalloc_minimal``.
@@ -138,7 +138,7 @@ _DIALECTS = (
 
 
 def read_launchers(look: Look) -> tuple[Launcher, ...]:
-    """Find each on PATH, and ask the MPI ones for their version: once for each directory.
+    """Find the launchers on PATH, and ask the MPI ones for their version, once for each directory.
 
     That child is the only one that probing starts. The name tells nothing: every MPI
     calls its launcher mpirun.
@@ -194,7 +194,7 @@ def parse_version(text: str) -> tuple[str | None, str | None]:
 
 
 def dead_preloads(text: str, host: Host, facts: HostFacts) -> tuple[str, ...]:
-    """What LD_PRELOAD names and ld.so cannot load; it goes on without.
+    """The entries of LD_PRELOAD that ld.so cannot load: it ignores them.
 
     ``facts`` hold the libraries that were found. Nothing is said of paths that a recording
     does not know of, nor of bare names that are not looked for.

@@ -1,8 +1,8 @@
 """What container and shell allow: CPU quota, cpuset, memory, shared memory, files.
 
-A cgroup's limit holds for everything below it, so each look returns the process's own directory
-and then all its ancestors up to the top of the mount; in a container the mount's top is the
-container's own group and what lies above cannot be seen.
+A cgroup's limit holds for everything below it, so the directories of a group are the process's own
+and all its ancestors up to the top of the mount. In a container the top of the mount is the
+container's own group, and what lies above it cannot be seen.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_limits(look: Look) -> Limits:
 def _limits(
     look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Told | None]
 ) -> list[tuple[Told, str]]:
-    """What a file of the cgroup and of those above it limits, each with its directory.
+    """The limits that one file sets in the cgroup and in those above it, each with its directory.
 
     ``read`` makes a limit of text and directory; None is noted as what is not known.
     """
@@ -117,7 +117,7 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
 
 
 def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
-    """How many processes and threads the cgroup may have and has, where least are left."""
+    """Limit and number of processes and threads, in the cgroup that has the fewest left."""
 
     def left(text: str, directory: str) -> tuple[int, int] | None:
         number, used = whole_number(text), look.number(f"{directory}/pids.current")
@@ -148,7 +148,7 @@ def _memory(look: Look, group: Group) -> int | None:
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
-    """The soft or ``hard`` limit of this name; None: unlimited, or unknown with its reason."""
+    """A soft or ``hard`` limit by its name; None: unlimited, or unknown with its reason."""
     path = "/proc/self/limits"
     for line in (look.text(path) or "").splitlines():
         if line.startswith(title):

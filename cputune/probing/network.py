@@ -41,7 +41,7 @@ class Route:
 
 
 def read_network(look: Look) -> Network:
-    """The links, the way out, and what /etc/hosts makes of the machine's own name."""
+    """The interfaces, the default route, and the addresses of the own name in /etc/hosts."""
     names = look.names(LINKS)
     if not names:
         look.not_known("network.interfaces", f"{LINKS} shows none")
@@ -152,11 +152,11 @@ def addresses_6(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _outwards(routes: tuple[Route, ...]) -> str | None:
-    """The link of the default route."""
+    """The interface of the default route."""
     ways = [route for route in routes if route.network == _EVERYWHERE]
     return min(ways, key=lambda route: route.metric).link if ways else None
 
 
 def _is_up(state: str | None) -> bool | None:
-    """By the operational state (RFC 2863); lo and tunnels do not know theirs, and carry."""
+    """Whether it carries, by its operational state (RFC 2863); lo and tunnels say "unknown"."""
     return None if state is None else state in ("up", "unknown")

@@ -92,7 +92,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
 
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
-    """Where a path of the machine lies in the recording: cgroups without their ids."""
+    """Under which path a file is recorded: cgroups and interfaces without their numbers."""
     if path.startswith(_CGROUPS):
         parts = path.removeprefix(_CGROUPS).split("/")
         names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
@@ -104,7 +104,7 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
 
 
 def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]:
-    """Of the names in a directory those that a replay looks for."""
+    """Those names in a directory that a replay looks for."""
     if directory == LINKS:
         return [scrub.interface(name) for name in names]
     numbered = directory.startswith(_TREES)
@@ -112,7 +112,7 @@ def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]
 
 
 def _clean(path: str, text: str, scrub: Scrubber) -> str:
-    """The text of a file without what names a person or a machine, and is not read anyway."""
+    """The text of a file without what names a person or a machine."""
     if path == "/proc/cpuinfo":
         return re.sub(r"(?mi)^serial\b.*\n?", "", text)
     if path == "/proc/sys/kernel/hostname":

@@ -1,4 +1,4 @@
-"""Taking what names a person or a machine out of recordings, and of the variables that are read."""
+"""Removes the names of people and machines from recordings and from environment variables."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Scrubber:
         return re.sub(r"[0-9a-f]{6,}", "0", name)
 
     def _names_somebody(self) -> bool:
-        """Whether the user's name is a name, and no common part of paths."""
+        """Whether the user's name is a person's name, and no common part of paths."""
         return self.user is not None and len(self.user) > 2 and self.user not in _COMMON_PARTS
 
     def _host_names(self) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ _KNOWN = frozenset(_OTHERS.split())
 
 
 def _concerns_training(name: str) -> bool:
-    """Whether a variable is one of what trains and launches, and no secret by its name."""
+    """Whether a variable concerns training or launching, and is no secret by its name."""
     return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not says_secret(name))
 
 

@@ -32,7 +32,7 @@ HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
-    """Read them; each is None where the kernel does not show it."""
+    """Read the kernel settings; each is None where the kernel does not show it."""
     frequencies = _frequencies(look, online)
     governor = ",".join(sorted({group.governor for group in frequencies})) or None
     container = _container(look)
@@ -116,7 +116,7 @@ def _distribution(look: Look) -> LinuxDistribution | None:
 
 
 def _container(look: Look) -> str | None:
-    """What runs the container that we are in; None for none that shows."""
+    """Which software runs the container that we are in; None where none shows."""
     environment = look.host.environment()
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"

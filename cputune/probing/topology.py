@@ -81,7 +81,7 @@ def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, 
 
 
 def _told(look: Look, online: tuple[int, ...], *names: str) -> Parts:
-    """The sets of online CPUs that share something, by the first of these files that a CPU has.
+    """Sets of online CPUs that share something, from the first of these files that each CPU has.
 
     Of each set the files of one CPU are read. A CPU whose files tell none is in no set.
     """

@@ -1,1 +1,1 @@
-"""Other machines: which are meant, how they are reached, and a live line to each."""
+"""Other machines: how they are named, reached and asked."""

@@ -77,7 +77,7 @@ class Answer:
         return self.ended - self.began
 
     def read(self, make: Callable[[Mapping[str, Any]], Read]) -> Read | Answer:
-        """What is made of it; where there is none, or it makes no sense, an answer that says so."""
+        """What ``make`` makes of the answer; an Answer with the reason where that fails."""
         if self.told is None:
             return self
         try:

@@ -177,7 +177,7 @@ def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str
 
 
 def _probed(answer: Answer) -> Probed | Answer:
-    """The host of an answer; one that makes no sense is a host that is not reached."""
+    """The host that an answer describes; the Answer with the reason where it makes no sense."""
     return answer.read(partial(_judged, answer))
 
 

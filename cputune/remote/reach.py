@@ -224,7 +224,7 @@ def _not_here(what: str, hint: str) -> CannotError:
 
 
 def _common(node: Node, code: int | None, said: str) -> Explained:
-    """Causes that every way to a host may have."""
+    """The causes that are the same for ssh, srun and mpirun."""
     old = re.search(re.escape(TOO_OLD) + r" ([\d.]+)", said)
     install = f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later on {node.name}"
     if old:

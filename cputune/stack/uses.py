@@ -140,7 +140,7 @@ def why_too_few_ccl_workers(workers: str | int | None) -> str | None:
 
 
 def ccl_refusals(versions: Versions) -> tuple[str, ...]:
-    """What transformers and accelerate, as far as they are there, have against ccl."""
+    """Why the installed transformers and accelerate refuse ccl; empty where they do not."""
     v, transformers, accelerate = versions, load().transformers, load().accelerate
     said = []
     if v.accelerate is not None and _asks_accelerate(v) and accelerate.does("no-ccl", v.accelerate):
@@ -234,7 +234,7 @@ def _named(rows: tuple[Feature, ...], v: Versions) -> tuple[str, ...]:
 
 
 class Fate(str, Enum):
-    """What becomes of a word."""
+    """What becomes of a flag, a key or a variable."""
 
     ACCEPTED = "accepted"
     IGNORED = "ignored"
@@ -309,7 +309,7 @@ def _use_ipex(v: Versions, word: Word) -> Word:
 
 
 def _ccl(v: Versions, word: Word) -> Word:
-    """``--ddp_backend ccl``, which accelerate has its own say about."""
+    """What becomes of ``--ddp_backend ccl``: transformers and accelerate both decide."""
     word = replace(word, source="huggingface/accelerate#3883")
     lacks = v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate)
     if word.state is Fate.ACCEPTED and not lacks:

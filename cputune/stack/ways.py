@@ -105,7 +105,7 @@ def _beside_this_torch(versions: Versions) -> Iterator[Way]:
 
 
 def _solutions(era: str, versions: Versions, names: tuple[str, ...]) -> Iterator[Versions]:
-    """Assign the packages one after the other, and turn back where a rule breaks."""
+    """Assign versions to the packages one after the other; go back where a rule is broken."""
 
     def assign(at: Versions, left: list[str]) -> Iterator[Versions]:
         if misfits(at):

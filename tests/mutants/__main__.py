@@ -3,7 +3,6 @@
 python -m mutants                     # every fault, for a night
 python -m mutants --most 4            # four of each module
 python -m mutants layout space        # modules whose path contains one of these words
-python -m mutants --survivors layout  # only what survived the last time
 """
 
 from __future__ import annotations

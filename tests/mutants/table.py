@@ -36,30 +36,24 @@ def main() -> int:
             copy = Path(folder) / "project"
             shutil.copytree(PROJECT, copy, ignore=shutil.ignore_patterns(".*", "mutants"))
             for room in rooms():
-                _try_room(copy, room, given.words, survivors=given.survivors, most=given.most)
+                _try_room(copy, room, given.words, given.most)
     enough = _print()
     sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
     return 0 if enough else 1
 
 
-def _try_room(
-    copy: Path, room: Room, words: Sequence[str], *, survivors: bool, most: int | None
-) -> None:
-    modules = [m for m in room.modules if not words or any(word in m for word in words)]
-    if not modules:
-        return
-    for module in modules:
-        before = _kept(module) if survivors else None
+def _try_room(copy: Path, room: Room, words: Sequence[str], most: int | None) -> None:
+    for module in room.modules:
+        if words and not any(word in module for word in words):
+            continue
         planted_here = list(planted(module, (copy / module).read_text(encoding="utf-8"), most=most))
         faults = [Fault(module=module, was=m.was, becomes=m.becomes) for m in planted_here]
-        tried = [n for n, fault in enumerate(faults) if before is None or fault in before]
-        found = noticed(copy, module, [planted_here[n] for n in tried], room.tests)
+        found = noticed(copy, module, planted_here, room.tests)
         survived = []
-        for number, caught in zip(tried, found, strict=True):
+        for mutant, fault, caught in zip(planted_here, faults, found, strict=True):
             if not caught:
-                survived.append(faults[number])
-                line, fault = planted_here[number].line, faults[number]
-                sys.stderr.write(f"{module}:{line}\n  - {fault.was}\n  + {fault.becomes}\n")
+                survived.append(fault)
+                sys.stderr.write(f"{module}:{mutant.line}\n  - {fault.was}\n  + {fault.becomes}\n")
         _keep(module, len(faults) - len(survived), survived)
 
 
@@ -106,14 +100,9 @@ def _counted(module: str) -> tuple[int, list[Fault]]:
     return document["caught"], [Fault(**entry) for entry in document["survived"]]
 
 
-def _kept(module: str) -> set[Fault] | None:
-    return set(_counted(module)[1]) if _place(module).exists() else None
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("words", nargs="*", help="of the paths of modules; all without any")
-    parser.add_argument("--survivors", action="store_true", help="only what survived last time")
     parser.add_argument("--most", type=int, help="of each module only so many, always the same")
     parser.add_argument("--table", action="store_true", help="only print what is known")
     return parser.parse_args()

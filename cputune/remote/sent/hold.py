@@ -116,7 +116,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
 
 
 def main() -> None:
-    """Whatever happens, nothing stays."""
+    """Hold the launch, and leave no process and no file of it, however this ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))

@@ -16,7 +16,7 @@ OURS = "placed-by-cputune"
 
 
 def main() -> None:
-    """Put them there, or remove them."""
+    """Put the files of a launch there, or remove them."""
     asked = json.loads(sys.argv[1])
     folder = asked["folder"]
     if asked["files"] is None:

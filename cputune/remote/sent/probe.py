@@ -279,7 +279,7 @@ def own_address(name: str) -> Any:
 
 
 def main() -> None:
-    """Answer."""
+    """Print the answer as a line of JSON."""
     asked = json.loads(sys.argv[1])
     told = {
         "record": record(asked),
