@@ -6,17 +6,11 @@ import contextlib
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 import yaml
 from emitters.emit_machines import MACHINES, one_socket, script_workload
@@ -24,7 +18,6 @@ from fuzz.inputs import near, texts
 from hosts.builder import Cgroup, FakeTree, machine
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import check_file
@@ -122,16 +115,8 @@ def _facts() -> Any:
     return probe(machine(None, sockets=2, cores=2))
 
 
-def _hostile(change: tuple[float, str, bool, str], place: Path) -> None:
-    """A hostile key or value in any field of a result: refused, or obeyed by nobody."""
-    share, payload, as_key, format = change
-    content = _with_payload(json.loads(_HOSTILE_RESULT), share, payload, as_key)
-    with refused:
-        _harmless(Result.from_json(content), format, place)
-
-
 def _hostile_job(change: tuple[str, str, str], place: Path) -> None:
-    """The same in what a job is asked for: its cluster, its hosts, its interpreter."""
+    """A hostile value in what a job is asked for: its cluster, its hosts, its interpreter."""
     field, payload, format = change
     asked: dict[str, Any] = {"hosts": (Node(name="a"),), "python": "/usr/bin/python3"}
     kind = _CLUSTER.get(field, "")
@@ -148,23 +133,6 @@ def _hostile_job(change: tuple[str, str, str], place: Path) -> None:
 
 
 _CLUSTER = {one.name: str(one.type) for one in fields(Cluster) if "str" in str(one.type)}
-
-
-def _hostile_recipe(change: tuple[float, str, bool, str], place: Path) -> None:
-    """The same in a recipe, to the end of it: its files."""
-    share, payload, as_key, format = change
-    text = (recipes_dir() / "bert-base-squad.toml").read_text(encoding="utf-8")
-    recipe = _with_payload(tomllib.loads(text), share, payload, as_key)
-    file = place / "recipe.toml"
-    file.write_text("\n".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in recipe.items()))
-    with refused:
-        _harmless(one_socket().result, format, place, workload=Workload.from_recipe(str(file)))
-
-
-def _toml(value: Any) -> str:
-    if not isinstance(value, dict):
-        return json.dumps(value)
-    return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
 
 
 def _hostile_recording(change: tuple[float, str, bool, str], place: Path) -> None:
@@ -259,14 +227,6 @@ _formats = st.sampled_from((*FORMATS, *PRINTED_FORMATS))
 _anywhere = st.tuples(st.floats(0, 1), _PAYLOADS | texts, st.booleans(), _formats)
 
 
-def _yaml(text: str, place: Path) -> None:
-    """What the doctor takes for a document is read without a traceback; so is YAML 1.2."""
-    with refused:
-        check_file(text, "config.yaml", _facts())
-    with contextlib.suppress(YAMLError, ValueError, RecursionError):
-        YAML(typ="safe", pure=True).load(text)
-
-
 def _emitted(name: str) -> list[str]:
     case = MACHINES[name]()
     return [
@@ -286,14 +246,8 @@ def _trees() -> st.SearchStrategy[dict[str, str | None]]:
 
 
 _RESULT = json.dumps(one_socket().result.to_json())
-_HOSTILE_RESULT = json.dumps(
-    replace(
-        one_socket().result,
-        workload=replace(script_workload("--text", "a"), secrets=("KEY",)),
-    ).to_json()
-)
-"""With a script and a secret, so that each field has something in it."""
-_SCRIPTS = [text for text in _emitted("two-sockets-smt") if text.startswith("#")]
+_LAUNCHES = [text for text in _emitted("two-sockets-smt") if text.startswith("#")]
+_LAUNCHES += [text for text in _emitted("one-socket") if "kind:" in text]
 
 TARGETS = (
     Target(
@@ -308,13 +262,7 @@ TARGETS = (
         check=_recipe,
     ),
     Target(name="result", inputs=near(_RESULT), check=_result),
-    Target(name="launch_file", inputs=near(*_SCRIPTS), check=_launch_file),
-    Target(
-        name="hostile",
-        inputs=_anywhere,
-        check=_hostile,
-    ),
-    Target(name="hostile_recipe", inputs=_anywhere, check=_hostile_recipe, examples=8),
+    Target(name="launch_file", inputs=near(*_LAUNCHES), check=_launch_file),
     Target(name="hostile_recording", inputs=_anywhere, check=_hostile_recording, examples=8),
     Target(
         name="hostile_job",
@@ -323,10 +271,5 @@ TARGETS = (
         ),
         check=_hostile_job,
         examples=8,
-    ),
-    Target(
-        name="yaml",
-        inputs=near(*(text for text in _emitted("one-socket") if "kind:" in text)),
-        check=_yaml,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,73 +11,42 @@ from cputune.errors import UsageError
 from cputune.training_command import require_trainable, script_text
 
 
-def notebook(here: Path) -> list[str]:
-    (here / "train.ipynb").write_text("{}")
-    return ["train.ipynb"]
-
-
-def directory(here: Path) -> list[str]:
-    (here / "code").mkdir()
-    return ["code"]
-
-
-def binary(here: Path) -> list[str]:
-    (here / "train").write_bytes(b"\x7fELF\0\0\xff")
-    return ["train"]
-
-
-def typo(here: Path) -> list[str]:
-    (here / "train.py").write_text("import torch\nprint('a'\n")
-    return ["train.py"]
-
-
-def shell_script(here: Path) -> list[str]:
-    (here / "train.sh").write_text("#!/bin/bash\nset -e\npython train.py --a\n")
-    return ["train.sh"]
-
-
-def pipe(here: Path) -> list[str]:
-    os.mkfifo(here / "train.py")
-    return ["train.py"]
-
-
-def package_without_main(here: Path) -> list[str]:
-    (here / "package").mkdir()
-    (here / "package" / "__init__.py").write_text("")
-    return ["-m", "package"]
-
-
 @pytest.mark.parametrize(
-    ("bad", "said", "way_out"),
+    ("file", "text", "argv", "said", "way_out"),
     [
-        (lambda _: ["train.py"], "there is no script 'train.py'", "after -- comes the script"),
-        (notebook, "train.ipynb is a notebook", "jupyter nbconvert --to script train.ipynb"),
-        (directory, "'code' is a directory without __main__.py", "give the script in it"),
-        (
-            binary,
-            "cannot read the script 'train': it is no UTF-8 text",
-            "after -- comes the script",
-        ),
-        (typo, "train.py, line 2: '\\(' was never closed", "mend it first"),
-        (shell_script, "train.sh, line 3: invalid syntax", "python cannot run this file either"),
-        (pipe, "cannot read the script 'train.py': not a regular file", "after --"),
-        (package_without_main, "there is no module 'package' here", "it is looked for in"),
-        (lambda _: ["-m", "no.such.module"], "there is no module 'no.such.module'", "looked for"),
-        (lambda _: ["-m", "train.py"], "there is no module 'train.py'", "looked for"),
-        (lambda _: ["-m", "a/b"], "there is no module 'a/b' here", "with dots and without .py"),
+        ("a", "", "train.py", "there is no script 'train.py'", "after -- comes the script"),
+        ("train.ipynb", "{}", "train.ipynb", "train.ipynb is a notebook", "jupyter nbconvert --to"),
+        ("code/a", "", "code", "'code' is a directory without __main__.py", "give the script in"),
+        ("train", "\x7fELF\0\0", "train", "'train': it is no UTF-8 text", "after -- comes"),
+        ("t.py", "import a\nprint('a'", "t.py", "t.py, line 2: '\\(' was never closed", "mend it"),
+        ("t.sh", "python t.py", "t.sh", "t.sh, line 1: invalid", "cannot run this file"),
+        ("p/__init__.py", "", "-m p", "there is no module 'p' here", "it is looked for in"),
+        ("a", "", "-m no.such.module", "there is no module 'no.such.module'", "looked for"),
+        ("train.py", "", "-m train.py", "there is no module 'train.py'", "looked for"),
+        ("a/b", "", "-m a/b", "there is no module 'a/b' here", "with dots and without .py"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_words(
-    bad: Callable[[Path], list[str]],
+    file: str,
+    text: str,
+    argv: str,
     said: str,
     way_out: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_bytes(text.encode("latin-1") + b"\xff" * text.startswith("\x7f"))
     with pytest.raises(UsageError, match=said) as caught:
-        require_trainable(bad(tmp_path))
+        require_trainable(argv.split())
     assert way_out in str(caught.value.hint)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    with pytest.raises(UsageError, match="not a regular file"):
+        require_trainable([str(tmp_path / "train.py")])
 
 
 @pytest.mark.parametrize("words", ["--deepspeed ds.json", "--fsdp=full_shard", "--fsdp_config f"])

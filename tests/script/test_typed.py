@@ -17,12 +17,10 @@ from cputune.workload import Workload
     ("typed", "argv"),
     [
         ("train.py --epochs 3", "train.py --epochs 3"),
-        ("python train.py --epochs 3", "train.py --epochs 3"),
         ("python3 -u -X dev train.py", "train.py"),
         ("/nowhere/train.py -- --x", "/nowhere/train.py -- --x"),
         ("-m package.train --epochs 3", "-m package.train --epochs 3"),
         ("python -m package.train", "-m package.train"),
-        ("accelerate launch train.py --lr 1", "train.py --lr 1"),
         ("accelerate launch --cpu --num_processes 2 train.py --cpu", "train.py --cpu"),
         ("accelerate launch --mixed-precision=bf16 -m package.train", "-m package.train"),
         ("accelerate launch --some-new-option 3 train.py", "train.py"),
@@ -46,7 +44,6 @@ def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
     [
         ("torchrun train.py", 1),
         ("torchrun --nproc-per-node 2 train.py", 2),
-        ("mpirun -n 3 python train.py", 3),
         ("mpirun -np 3 -ppn 3 python -m package.train", 3),
         ("mpirun -n 2 -host localhost python train.py", 2),
         ("accelerate launch --cpu --num_processes 2 train.py", 1),
@@ -85,7 +82,6 @@ def test_a_console_script_is_a_python_program(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("-m", "no script was given"),
         ("--epochs 3", "'--epochs' is an option, not a script"),
         ("OMP_NUM_THREADS=4 python train.py", "is a variable, not a script"),
         ("python", "no script is seen in `python`"),

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 from click.testing import CliRunner
 
-from cputune.cli.verify import command
+from cputune.cli import cli
 from cputune.emitters.promise import Promise, promise_in
 from cputune.errors import ResultError, UsageError
 from cputune.host import Host, locks
@@ -108,7 +108,7 @@ def run(monkeypatch):
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
 
     def invoke(*arguments):
-        return CliRunner().invoke(command, [str(argument) for argument in arguments])
+        return CliRunner().invoke(cli, ["verify", *map(str, arguments)])
 
     return invoke
 

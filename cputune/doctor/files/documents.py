@@ -227,16 +227,14 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
     library, version = load().accelerate, context.accelerate
     known = library.keys_of(version)
     local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
-    for key in document.mapping() if local else ():
-        if key in known:
-            continue
+    for key in [key for key in document.mapping() if local and key not in known]:
         span = next((span for span in library.keys if span.name == key), None)
         said = f"{key} is no key"
         if span:
             last = f" to {_text(span.last)}" if span.last else " on"
             said = f"{key} is known from {_text(span.first)}{last}"
-        text = f"{said}; {context.read_by} refuses the file"
-        yield key_unknown.finding(context.at(document.line(key), text))
+        said += f"; {context.read_by} refuses the file"
+        yield key_unknown.finding(context.at(document.line(key), said))
     by_mpirun = document.mapping("mpirun_config")
     if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
         text = f"mpirun_ccl is not read by {context.read_by}"
@@ -244,11 +242,11 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
-    ranks = number_of(str(document.get("num_processes")))
+    ranks = number_of(str(document.get("num_processes"))) or 0
     machines = number_of(str(document.get("num_machines"))) or 1
     if machines == 1:
         return
-    if ranks is not None and ranks % machines:
+    if ranks % machines:
         text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
         yield value_wrong.finding(context.at(None, text))
     for key in ("main_process_ip", "main_process_port"):

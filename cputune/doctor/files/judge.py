@@ -86,9 +86,8 @@ class Context:
 
     def at(self, line: int | None, text: str) -> str:
         """``train.sh:12: text``; a line of ``lines`` that the text names goes before ``line``."""
-        named = (self.lines[word] for word in re.findall(r"\w+", text) if word in self.lines)
-        line = next(named, line)
-        text = re.sub(r"--(\w+)", lambda key: key[key[1] in self.lines], text)
+        line = next((self.lines[w] for w in re.findall(r"\w+", text) if w in self.lines), line)
+        text = re.sub(r"--(\w+)", lambda key: key[1] if key[1] in self.lines else key[0], text)
         return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"
 
 

@@ -113,11 +113,11 @@ class _Reader:
 
     def _launch(self, line: int, words: list[str]) -> TrainingCommand | None:
         launch = launch_of(words)
-        trains = launch and (launch.launcher != "python" or launch.module)
-        if launch is None or not (trains or launch.script.endswith(".py")):
+        if launch is None:
             return None
-        set_here = self.exported & self.values.keys()
-        kept = {name: " ".join(self.values[name]) for name in set_here}
+        if launch.launcher == "python" and not (launch.module or launch.script.endswith(".py")):
+            return None
+        kept = {name: " ".join(self.values[name]) for name in self.exported & self.values.keys()}
         return replace(
             launch,
             line=line,
