@@ -25,7 +25,6 @@ from pathlib import Path
 
 import cputune
 from cputune.host import LiveHost
-from cputune.ranks.job import Rank
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput
 from cputune.tuner.gains import gain_side_by_side
@@ -151,8 +150,7 @@ def measure(result: Result, launches: Sequence[Launch], rounds: int, steps: int)
 
 def rate_of(steps: Sequence[cputune.Step]) -> float:
     """Samples per second, by the rule that launches are timed by."""
-    whole_job = Rank(number=0, steps=list(steps))
-    return statistics.median(step_rates([whole_job])[0])
+    return statistics.median(step_rates(steps)[0])
 
 
 def run(launch: Launch, result: Result, steps: int) -> float | None:

@@ -115,7 +115,7 @@ def machine_row(sockets: int, cores: int) -> dict[str, Any]:
 
 
 def node_row(nodes: int) -> dict[str, Any]:
-    """What the largest machine costs on so many nodes: alike, and each with CPUs of its own."""
+    """What the largest machine costs on so many nodes."""
     facts = facts_of(*SHAPES[-1])
     job = replace(cputune.Workload.from_recipe("bert-mini"), global_batch_size=BATCH)
     names = [f"node{number:04}" for number in range(nodes)]
@@ -129,16 +129,15 @@ def node_row(nodes: int) -> dict[str, Any]:
     runner = SimulatedRunner(true=lambda plan: Model().seconds(facts, plan), workload=job)
     result = cputune.tune(job, facts=facts, runner=runner, budget=2)
     hosts = tuple(Node(name=name) for name in names)
-    alike = replace(guide_plan(facts), nodes=nodes)
-    for name, plan in (("alike", alike), ("own CPUs", _own_cpus(alike))):
-        there = replace(result, best=replace(result.best, plan=plan))
+    plan = replace(guide_plan(facts), nodes=nodes)
+    there = replace(result, best=replace(result.best, plan=plan))
 
-        def emit(there: cputune.Result = there) -> tuple[cputune.EmittedFile, ...]:
-            return cputune.emit(there, "mpirun", facts=facts, nodes=nodes, hosts=hosts)
+    def emit() -> tuple[cputune.EmittedFile, ...]:
+        return cputune.emit(there, "mpirun", facts=facts, nodes=nodes, hosts=hosts)
 
-        row[f"emit s, {name}"] = seconds(emit)
-        row[f"files KiB, {name}"] = sum(len(file.text.encode()) for file in emit()) / 1024
-        row[f"plan KiB, {name}"] = kibibytes(plan.to_json())
+    row["emit s"] = seconds(emit)
+    row["files KiB"] = sum(len(file.text.encode()) for file in emit()) / 1024
+    row["plan KiB"] = kibibytes(plan.to_json())
     row["memory MiB"] = mebibytes()
     return row
 
@@ -153,13 +152,6 @@ def _proposal_seconds(space: cputune.SearchSpace, time_of: Callable[[Plan], floa
         history.logs.append(time_of(plan))
         history.errors.append(0.01)
     return seconds(lambda: sampler.propose(len(history.plans)), 1)
-
-
-def _own_cpus(plan: Plan) -> Plan:
-    """The plan where every second node has its CPUs in another order."""
-    others = plan.cpus[1:] + plan.cpus[:1]
-    own = tuple(others if node % 2 else plan.cpus for node in range(plan.nodes))
-    return replace(plan, node_cpus=own) if plan.nodes > 1 else plan
 
 
 def doctor_row(hosts: int) -> dict[str, Any]:

@@ -21,16 +21,12 @@ C = TypeVar("C", bound="Any")
 
 
 class SeenCore(NamedTuple):
-    """A core as the kernel shows it: its CPUs that may be used, its socket, NUMA node and L3.
-
-    ``speed`` is a number to compare the cores of a hybrid machine by, as ``facts.Core`` has it.
-    """
+    """A core as the kernel shows it: its CPUs that may be used, its socket, NUMA node and L3."""
 
     cpus: tuple[int, ...]
     socket: int
     numa_node: int
     l3: int | None = None
-    speed: int = 1
 
 
 def groups(
@@ -155,9 +151,7 @@ def _even(cores: Sequence[SeenCore], ranks: int) -> Sequence[Sequence[SeenCore]]
 
 
 def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
-    """The cores that these CPUs lie on, by socket, NUMA node and first CPU, as plans count them;
-    of a hybrid machine the fast ones first.
-    """
+    """The cores that these CPUs lie on, by socket, NUMA node and first CPU, as plans count them."""
     free = set(allowed)
     nodes = {
         cpu: number
@@ -166,7 +160,6 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
     }
     sockets: dict[str, int] = {}
     caches: dict[str, int] = {}
-    capacities: list[int] = []
     found = []
     while free:
         first = min(free)
@@ -177,21 +170,9 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
         at = f"{system}/devices/system/cpu/cpu{first}/cache/index3"
         shared = _text(f"{at}/shared_cpu_list") if _text(f"{at}/level") == "3" else ""
         cache = caches.setdefault(shared, len(caches)) if shared else None
-        capacities.append(_capacity(f"{system}/devices/system/cpu/cpu{first}"))
-        khz = _text(f"{system}/devices/system/cpu/cpu{first}/cpufreq/cpuinfo_max_freq")
-        speed = capacities[-1] or int(khz if khz.isdigit() else 0) or len(mine)
-        found.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0), cache, speed))
+        found.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0), cache))
         free -= mine
-    hybrid = all(os.path.exists(f"{system}/devices/cpu_{kind}") for kind in ("core", "atom"))
-    hybrid = hybrid or max(capacities, default=0) > 1.1 * min(capacities, default=0) > 0
-    found.sort(key=lambda core: (core.socket, core.numa_node, core.cpus[0]))
-    return sorted(found, key=lambda core: -core.speed) if hybrid else found
-
-
-def _capacity(place: str) -> int:
-    """How much a CPU can do, relative to others of this machine; 0 where the kernel tells none."""
-    told = _text(f"{place}/cpu_capacity") or _text(f"{place}/acpi_cppc/nominal_perf")
-    return int(told) if told.isdigit() else 0
+    return sorted(found, key=lambda core: (core.socket, core.numa_node, core.cpus[0]))
 
 
 def _text(path: str) -> str:

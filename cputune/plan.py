@@ -6,7 +6,7 @@ tuner proposes plans, trials run them, the result stores them, emitters write th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
@@ -49,12 +49,8 @@ class Plan:
         allocator: which malloc is preloaded.
         openmp: which OpenMP runtime is preloaded; "default" is the one torch brings.
         preload: real paths for LD_PRELOAD that allocator and openmp need.
-        cpus: for each local rank, the logical CPUs it is bound to; of the first node, where
-            the nodes differ.
+        cpus: for each local rank, the logical CPUs it is bound to, on every node alike.
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
-        node_cpus: where the nodes differ, ``cpus`` of each, in the order of the hosts; empty
-            where every node has ``cpus``. ``cpus_on`` and ``of_node`` read either.
-        node_ccl_cpus: likewise ``ccl_cpus`` of each node.
         as_found: the launch that the user has today: nothing is set and nothing is
             bound; threads and cpus are then what such a process is expected to see.
         settings: values of the knobs that have no field of their own, by name, without
@@ -73,9 +69,6 @@ class Plan:
     preload: tuple[str, ...] = ()
     cpus: CpuLists
     ccl_cpus: CpuLists = ()
-    # Not hashed: a thousand nodes have a million of these numbers, and the rest tells plans apart.
-    node_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
-    node_ccl_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
     as_found: bool = False
     settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
 
@@ -87,10 +80,7 @@ class Plan:
             raise ValueError("a plan needs one CPU list for each local rank")
         if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
-        self._check_nodes()
-        lists = (self.cpus, self.ccl_cpus, *self.node_cpus, *self.node_ccl_cpus)
-        once = {id(one): one for one in lists}  # nodes that are alike mostly share their lists
-        shares = [cpus for one in once.values() for cpus in one if cpus]
+        shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
         if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
             raise ValueError("no machine has such a CPU")
         _one_of("precision", self.precision, PRECISIONS)
@@ -98,25 +88,6 @@ class Plan:
         _one_of("allocator", self.allocator, ALLOCATORS)
         _one_of("OpenMP runtime", self.openmp, OPENMP_RUNTIMES)
         _check_settings(self.settings)
-
-    def _check_nodes(self) -> None:
-        """One way to write each plan: lists of single nodes stand there only where they differ."""
-        if not self.node_cpus and not self.node_ccl_cpus:
-            return
-        counts = len(self.node_cpus), len(self.node_ccl_cpus)
-        if counts != (self.nodes, self.nodes if self.ccl_cpus else 0):
-            raise ValueError("CPU lists of nodes: one for each node, or none")
-        found = [self._lists_of(node) for node in range(self.nodes)]
-        if found[0] != (self.cpus, self.ccl_cpus):
-            raise ValueError("the first CPU lists of nodes are those of the plan")
-        if all(one == found[0] for one in found):
-            raise ValueError("nodes with the same CPUs have no lists of their own")
-        each = self.processes_per_node, len(self.ccl_cpus)
-        if any((len(cpus), len(ccl_cpus)) != each for cpus, ccl_cpus in found):
-            raise ValueError("every node needs as many CPU lists as the plan")
-
-    def _lists_of(self, node: int) -> tuple[CpuLists, CpuLists]:
-        return self.cpus_on(node), self.ccl_cpus_on(node)
 
     @property
     def world_size(self) -> int:
@@ -126,58 +97,13 @@ class Plan:
     @property
     def oversubscribed(self) -> bool:
         """Whether a rank has more threads than CPUs, so that it delays itself."""
-        lists = self.node_cpus or (self.cpus,)
-        return any(self.threads_per_process > len(cpus) for one in lists for cpus in one)
-
-    def cpus_on(self, node: int) -> CpuLists:
-        """The CPUs of each local rank of a node, which counts from 0."""
-        return self.node_cpus[node] if self.node_cpus else self.cpus
-
-    def ccl_cpus_on(self, node: int) -> CpuLists:
-        """The CPUs of the oneCCL workers of each local rank of a node."""
-        return self.node_ccl_cpus[node] if self.node_ccl_cpus else self.ccl_cpus
-
-    def of_node(self, node: int) -> Plan:
-        """What the plan is to the ranks of one node: with the CPU lists of that node alone."""
-        if not self.node_cpus:
-            return self
-        cpus, ccl_cpus = self._lists_of(node)
-        return replace(self, cpus=cpus, ccl_cpus=ccl_cpus, node_cpus=(), node_ccl_cpus=())
-
-    def on_nodes(self, cpus: Sequence[CpuLists], ccl_cpus: Sequence[CpuLists] = ()) -> Plan:
-        """The plan on as many nodes as there are ``cpus``, each with lists of its own.
-
-        Nodes that are alike in both are written once, as ``cpus`` and ``ccl_cpus``.
-        """
-        differ = any(of[0] != one for of in (cpus, ccl_cpus) for one in of)
-        return replace(
-            self,
-            nodes=len(cpus),
-            cpus=cpus[0],
-            ccl_cpus=ccl_cpus[0] if ccl_cpus else (),
-            node_cpus=tuple(cpus) if differ else (),
-            node_ccl_cpus=tuple(ccl_cpus) if differ else (),
-        )
-
-    def on_first_nodes(self, nodes: int) -> Plan:
-        """The plan on ``nodes`` nodes, the first of those that it has; more where all are alike.
-
-        Raises ValueError for more nodes than the plan has lists for.
-        """
-        if not self.node_cpus:
-            return replace(self, nodes=nodes)
-        if nodes > self.nodes:
-            raise ValueError(
-                f"the plan has CPUs for {self.nodes} nodes, which differ; for {nodes} it has none"
-            )
-        return self.on_nodes(self.node_cpus[:nodes], self.node_ccl_cpus[:nodes])
+        return any(self.threads_per_process > len(cpus) for cpus in self.cpus)
 
     def environment(self) -> dict[str, str]:
         """The variables that every rank of this plan is started with.
 
-        Where the nodes differ those of the first one; ``of_node`` has the others'. Empty for
-        a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank
-        numbers belong to the launch, not to the plan.
+        Empty for a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank numbers
+        belong to the launch, not to the plan.
         """
         if self.as_found:
             return {}

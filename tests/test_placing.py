@@ -12,7 +12,6 @@ from hosts.recordings import NAMES, open_recording
 
 from cputune.cores import usable_cores
 from cputune.facts import Core, HostFacts
-from cputune.host import RecordedHost
 from cputune.layout import make_plan, rank_counts
 from cputune.placing import (
     SeenCore,
@@ -75,17 +74,6 @@ def test_on_every_recorded_machine_too(name: str, tmp_path: Path) -> None:
     assert plans_and_pods(probe(open_recording(name, tmp_path)), tmp_path)
 
 
-def test_slow_cores_are_the_last_wherever_their_numbers_stand(tmp_path: Path) -> None:
-    """Before, a pod did not tell the fast cores of a hybrid Arm machine from its slow ones."""
-    machine(tmp_path, cores=4)
-    for cpu, capacity in enumerate((718, 718, 1024, 1024)):
-        place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}"
-        (place / "cpu_capacity").write_text(f"{capacity}\n")
-    seen = seen_cores(range(4), str(tmp_path / "sys"))
-    assert [core.cpus for core in seen] == [(2,), (3,), (0,), (1,)]
-    assert plans_and_pods(probe(RecordedHost(tmp_path)), tmp_path) >= 4
-
-
 def test_what_does_not_fit_is_not_cut() -> None:
     assert pod_shares(seen_cores((0, 1), "/nowhere"), 2, 2, 0) is None
     assert pod_shares(seen_cores((0,), "/nowhere"), 2, 1, 0) is None
@@ -123,34 +111,9 @@ def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
         (at / "cache/index3/shared_cpu_list").write_text(together)
         (at / "cache/index3/level").write_text("3\n" if together == "1-2" else "2\n")
     assert seen_cores((3, 1, 2, 0), str(tmp_path)) == [
-        SeenCore((0, 3), 0, 0, None, 2),
-        SeenCore((1, 2), 0, 0, 0, 2),
+        SeenCore((0, 3), 0, 0, None),
+        SeenCore((1, 2), 0, 0, 0),
     ]
-
-
-@pytest.mark.parametrize(
-    ("files", "speeds"),
-    [
-        ({}, [1, 1]),
-        ({"cpu0/cpu_capacity": "900", "cpu1/cpu_capacity": "1000"}, [1000, 900]),
-        ({"cpu0/cpu_capacity": "1000", "cpu1/cpu_capacity": "1100"}, [1000, 1100]),
-        ({"cpu0/cpu_capacity": "0", "cpu1/cpu_capacity": "1100"}, [1, 1100]),
-        ({"cpu1/cpu_capacity": "1100"}, [1, 1100]),
-        ({"cpu0/acpi_cppc/nominal_perf": "20", "cpu1/acpi_cppc/nominal_perf": "30"}, [30, 20]),
-        ({"cpu0/cpufreq/cpuinfo_max_freq": "2000", "cpu1/cpu_capacity": "many"}, [2000, 1]),
-        ({"cpu1/cpufreq/cpuinfo_max_freq": "2000", "cpu_core/x": "", "cpu_atom/x": ""}, [2000, 1]),
-        ({"cpu1/cpufreq/cpuinfo_max_freq": "2000", "cpu_core/x": ""}, [1, 2000]),
-    ],
-)
-def test_fast_cores_come_first_where_they_are_told_apart(
-    files: dict[str, str], speeds: list[int], tmp_path: Path
-) -> None:
-    for name, text in files.items():
-        folder = "devices/system/cpu" if name[3].isdigit() else "devices"
-        path = tmp_path / folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert [core.speed for core in seen_cores((0, 1), str(tmp_path))] == speeds
 
 
 def cached(*sizes: int, nodes: tuple[int, ...] = ()) -> tuple[SeenCore, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
-from cputune.emitters.command import judged, refuse_stack
+from cputune.emitters.command import judged
 from cputune.emitters.env import ENV
 from cputune.emitters.format import (
     MPI_DIALECTS,
@@ -63,13 +63,11 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     ``cputune.EmitOptions``, and ``facts``, ``workload``, ``hosts`` and ``python``.
 
     Raises UsageError for what cannot be written down as asked, and for what the doctor would
-    condemn (``doctor --check-file``, ``--stack``) where the job runs.
+    condemn (``doctor --check-file``) where the job runs.
     """
     formats = _named(format)
     job = make_job(result, asked)
-    files = _written(job, formats)
-    refuse_stack(job, {} if result is None else result.versions)
-    return judged(job, files)
+    return judged(job, _written(job, formats))
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:

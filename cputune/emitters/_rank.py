@@ -9,19 +9,14 @@ of all of them. It needs Python 3.8 and nothing else, and replaces itself (exec)
 --launcher  who numbers the ranks: mpi, slurm or torch. RANK, LOCAL_RANK, WORLD_SIZE and
             LOCAL_WORLD_SIZE are set from its variables. A job of one rank has no numbers:
             with LOCAL_RANK=0 accelerate wraps the model of a lone process in DDP.
---cpus      the CPUs of each local rank, as kernel lists between slashes; where hosts differ
-            once for each of them, in their order. --ccl-cpus likewise: the list of a host for
-            CCL_WORKER_AFFINITY.
---hosts     their names, with commas: this one is found by its name and addresses. Else, and
-            where that does not tell, hosts have their ranks one after the other.
+--cpus      the CPUs of each local rank, as kernel lists between slashes.
 --bind      exact:   take those CPUs, or fail (this is the default);
             offered: take them where they are allowed, else keep what the launcher bound;
             pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
                      (no more than the N it asked for) cut them into one share per rank, by
                      sockets, NUMA nodes and cores (place.py), else leave it to the kernel.
---look      only look whether the CPUs of all local ranks can be had here, and start nothing;
-            NODE_RANK says which of several hosts this is.
---which A,B only print which of these hosts this one is, from 0.
+--look      only look whether the CPUs of all local ranks can be had here, and start nothing.
+--which A,B only print which of these hosts this one is, from 0: by its name and addresses.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
 
 A rank of MPI that cannot run ends the others, on all hosts: it asks hydra for an abort (PMI-1), and
@@ -87,10 +82,10 @@ def options_of(words: list[str]) -> argparse.Namespace:
     parser = Parser(allow_abbrev=False, add_help=False)
     parser.add_argument("--launcher", choices=tuple(NUMBERING), default="torch")
     parser.add_argument("--bind", default="exact")
-    parser.add_argument("--hosts", default="")
+    parser.add_argument("--cpus", default="")
     parser.add_argument("--which")
     parser.add_argument("--look", action="store_true")
-    for name in ("--cpus", "--ccl-cpus", "--set", "--unset"):
+    for name in ("--set", "--unset"):
         parser.add_argument(name, action="append", default=[])
     options, unknown = parser.parse_known_args(own)
     if unknown:
@@ -206,43 +201,31 @@ def is_here(host: str) -> bool:
     return False
 
 
-def this_node(hosts: str, counted: int) -> int:
-    """Which of the hosts this is; ``counted`` is the one that the ranks' numbers make it."""
-    names = hosts.split(",") if hosts else []
-    if 0 <= counted < len(names) and is_here(names[counted]):
-        return counted
-    here = [position for position, name in enumerate(names) if is_here(name)]
-    return here[0] if len(here) == 1 else counted
-
-
-def of_node(lists: list[str], node: int) -> str:
-    """The list of this host; a lone one is that of every host."""
-    if len(lists) > 1 and node >= len(lists):
-        raise RankError(f"host {node} has no CPUs: the plan is for {len(lists)}", "start it there")
-    return lists[node if len(lists) > 1 else 0] if lists else ""
+def which(hosts: str) -> int:
+    """Which of the hosts this is."""
+    here = [position for position, name in enumerate(hosts.split(",")) if is_here(name)]
+    if len(here) != 1:
+        name, known = socket.gethostname(), hosts.replace(",", ", ")
+        raise RankError(
+            f"this host, {name}, is not one alone of {known}",
+            "NODE_RANK=0 on the first of them, 1 on the next, and so on",
+        )
+    return here[0]
 
 
 def main() -> None:
     options = options_of(sys.argv[1:])
     if options.which:
-        node = this_node(options.which, -1)
-        if node < 0:
-            name, known = socket.gethostname(), options.which.replace(",", ", ")
-            raise RankError(
-                f"this host, {name}, is not one alone of {known}",
-                "NODE_RANK=0 on the first of them, 1 on the next, and so on",
-            )
-        print(node)
+        print(which(options.which))
         return
+    shares = options.cpus.split("/") if options.cpus else []
     if options.look:
-        node = this_node(options.hosts, variable("NODE_RANK", "0"))
-        look(of_node(options.cpus, node).split("/"))
+        look(shares)
         return
     pod = options.bind.startswith("pod=")
     if not pod and options.bind not in ("exact", "offered"):
         raise RankError(f"--bind is exact, offered or pod=N, not {options.bind!r}", EXAMPLE)
-    usual = len(options.cpus[0].split("/")) if options.cpus else 1
-    local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else usual
+    local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else len(shares) or 1
     local_rank = number_ranks(options.launcher, local_size)
     for name in options.unset:
         os.environ.pop(name, None)
@@ -250,7 +233,7 @@ def main() -> None:
         name, _, value = change.partition("=")
         os.environ[name] = value
     try:
-        take_place(options, local_rank, local_size, variable("RANK", "0") // local_size)
+        take_place(options.bind, shares, local_rank, local_size)
     except RankError as error:
         if options.launcher != "mpi" or "RANK" not in os.environ:
             raise
@@ -270,23 +253,17 @@ def end_all_ranks() -> NoReturn:
     sys.exit(3)
 
 
-def take_place(options: argparse.Namespace, local_rank: int, local_size: int, counted: int) -> None:
+def take_place(binding: str, shares: list[str], local_rank: int, local_size: int) -> None:
     """Bind this rank, and see that it has what it needs."""
     if local_rank >= local_size:
         raise RankError(
             f"local rank {local_rank} has no CPUs: the plan has {local_size} ranks on a node",
             "start as many ranks as the launch script does",
         )
-    if options.bind.startswith("pod="):
-        share_pod(local_size, local_rank, number(options.bind[4:], "N of --bind pod=N"))
-    elif options.cpus:
-        node = this_node(options.hosts, counted) if len(options.cpus) > 1 else 0
-        shares = of_node(options.cpus, node).split("/")
-        if local_rank >= len(shares):
-            raise RankError(f"local rank {local_rank} of host {node} has no CPUs", EXAMPLE)
-        bind(shares[local_rank], local_rank, options.bind == "exact")
-        if options.ccl_cpus:
-            os.environ["CCL_WORKER_AFFINITY"] = of_node(options.ccl_cpus, node)
+    if binding.startswith("pod="):
+        share_pod(local_size, local_rank, number(binding[4:], "N of --bind pod=N"))
+    elif shares:
+        bind(shares[local_rank], local_rank, binding == "exact")
     for library in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
         if "/" in library and not os.path.isfile(library):
             raise RankError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.judge import one_process
 from cputune.doctor.finding import Severity
-from cputune.doctor.named_stack import judge_stack
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
@@ -21,7 +19,6 @@ from cputune.host import Host
 from cputune.inside import carry_script, recipe_script
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
-from cputune.stack.tables import parse
 from cputune.workload import Workload, left_out
 
 RANK_SCRIPT = "rank.py"
@@ -195,26 +192,6 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         else "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives "
         "each of them N",
     )
-
-
-def refuse_stack(job: LaunchJob, seen: Mapping[str, str]) -> None:
-    """Raise UsageError where the versions of the job cannot train.
-
-    Those that were ``seen`` training beside each other are believed, whatever tables say.
-    """
-    named = {name: job.versions[name] for name in _JUDGED if parse(job.versions.get(name))}
-    if not named or all(seen.get(name) == version for name, version in named.items()):
-        return
-    stack = ",".join(f"{name}={version}" for name, version in named.items())
-    for finding in judge_stack(stack, job.target):
-        if finding.severity is Severity.ERROR:
-            raise UsageError(
-                f"these versions do not train: {finding.title}: {finding.evidence}",
-                hint=finding.command or finding.remedy,
-            )
-
-
-_JUDGED = ("torch", "transformers", "accelerate")
 
 
 def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile, ...]:

@@ -50,11 +50,9 @@ def emit_env(job: LaunchJob) -> tuple[EmittedFile, ...]:
 def _rest(job: LaunchJob) -> list[str]:
     """What no variable carries: the CPUs, and the flags of the script."""
     plan = job.plan
-    hosts = [f" on {node.name}" for node in job.nodes] if plan.node_cpus else [""]
     lines = [
-        f"Local rank {number}{host} is for CPUs {cpulist.render(cpus)} (taskset -c)."
-        for node, host in enumerate(hosts)
-        for number, cpus in enumerate(plan.cpus_on(node))
+        f"Local rank {number} is for CPUs {cpulist.render(cpus)} (taskset -c)."
+        for number, cpus in enumerate(plan.cpus)
     ]
     if job.plan.world_size > 1:
         lines.append("Set RANK (0, 1, ...) before this is evaluated.")

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.carrier.command import carried
-from cputune.carrier.interface import (
-    checked,
-    choose_interface,
-    is_usable,
-    link_with,
-    loopback_name,
-)
+from cputune.carrier.interface import checked
 from cputune.emitters import header
 from cputune.emitters.command import (
     companions,
@@ -30,7 +24,7 @@ from cputune.emitters.format import (
 from cputune.emitters.promise import Promise, global_batch, is_extrapolated
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Network, Package
+from cputune.facts import HostFacts, Package
 from cputune.host import Host
 from cputune.layout import guide_plan
 from cputune.options import Cluster
@@ -85,7 +79,7 @@ def _job(
         nodes = nodes or found.nodes
     nodes = nodes or len(hosts) or found.nodes
     hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
-    plan = replace(placed_on(found, nodes, hosts, result.hosts if result else ()), as_found=False)
+    plan = replace(found, nodes=nodes, as_found=False)
     for library in plan.preload:
         if not library.startswith("/") or any(c in library for c in ": \t\n"):
             raise UsageError(
@@ -106,7 +100,6 @@ def _job(
     scale = header.scale_lines(result, plan, workload)
     told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
     said = (*told, *scale)
-    interface, of_network = interface_of(asked, plan, result, hosts)
     command, notes = training_command(workload, way)
     return LaunchJob(
         plan=plan,
@@ -116,7 +109,7 @@ def _job(
         companions=companions(workload, command, way),
         header=said,
         promise=promise(plan, workload, result, way.variables, hosts),
-        notes=(*notes, *of_network),
+        notes=notes,
         threads_per_core=_count(host, "threads_per_core")
         or (1 if facts is None else facts.topology.threads_per_core),
         physical_cores=_count(host, "physical_cores"),
@@ -125,35 +118,10 @@ def _job(
         python=asked.python,
         versions=chosen,
         cluster=cluster,
-        interface=interface,
+        interface=interface_of(asked, plan, result, hosts),
         aloud=scale,
         target=target,
         host=asked.host,
-    )
-
-
-def placed_on(plan: Plan, nodes: int, hosts: tuple[Node, ...], measured: tuple[str, ...]) -> Plan:
-    """The plan on ``nodes`` nodes; where they differ each host has its CPUs, in any order.
-
-    ``measured`` are the hosts whose CPUs the plan holds, in its order. Raises UsageError for
-    a host that is not among them, and for more nodes than the plan has CPUs for.
-    """
-    if not plan.node_cpus or not hosts or not measured:
-        try:
-            return plan.on_first_nodes(nodes)
-        except ValueError as error:
-            raise UsageError(str(error), hint="tune over all these hosts") from error
-    places = measured[: plan.nodes]
-    unknown = [node.name for node in hosts if node.name not in places]
-    if unknown:
-        raise UsageError(
-            f"the plan has no CPUs for {unknown[0]}: it is of {', '.join(places)}, which differ",
-            hint="name those hosts, or tune over these",
-        )
-    order = [places.index(node.name) for node in hosts]
-    return plan.on_nodes(
-        [plan.cpus_on(node) for node in order],
-        [plan.ccl_cpus_on(node) for node in order] if plan.ccl_cpus else (),
     )
 
 
@@ -235,47 +203,14 @@ def _count(host: Mapping[str, object], name: str) -> int | None:
 
 def interface_of(
     asked: Emission, plan: Plan, result: Result | None, hosts: tuple[Node, ...]
-) -> tuple[str | None, tuple[str, ...]]:
-    """The interface's name, None where each layer may choose by itself; and notes.
+) -> str | None:
+    """The interface's name; None where each layer may choose by itself.
 
-    It is the one that the user names, else the one on which these very hosts were measured. Else
-    this machine's, where it is one of the hosts and its own name leads to itself: gloo would
-    announce that address.
-
-    Raises UsageError for a name that is none, that leads nowhere, or that this machine lacks.
+    It is the one that the user names, else the one on which these very hosts were measured. Raises
+    UsageError for a name that is none, or that leads nowhere.
     """
-    named = None if asked.cluster is None else asked.cluster.interface
-    here = None if asked.facts is None else asked.facts.network
-    own = next((node.name for node in hosts if here is not None and is_here(node, here)), None)
-    if named is not None:
-        name = checked(named, nodes=plan.nodes)
-        if own and here and here.links is not None and here.link(name) is None:
-            there = ", ".join(link.name for link in here.links if is_usable(link))
-            raise UsageError(
-                f"{own} has no interface that is called {name!r}",
-                hint=f"it has {there}" if there else "none there leads to other hosts",
-            )
-        return name, ()
-    if plan.nodes == 1 or not hosts:
-        return None, ()
-    if result and result.interface and all(node.name in result.hosts for node in hosts):
-        return checked(result.interface, nodes=plan.nodes), ()
-    loopback = None if here is None or own is None else loopback_name(here)
-    if here is None or own is None or loopback is None:
-        return None, ()
-    chosen = choose_interface([(own, here)])
-    why = (
-        f"/etc/hosts gives {own} its own name as {loopback}, which gloo would announce, and no "
-        f"other node can reach; {chosen.why}"
-    )
-    if chosen.name is None:
-        return None, (f"No interface is named: {why} (--interface NAME).",)
-    return chosen.name, (f"Interface {chosen.name}: {why} (--interface NAME takes another).",)
-
-
-def is_here(node: Node, network: Network) -> bool:
-    """Whether a host of the launch is the machine with this network: by its name, or an address."""
-    name = network.host_name or ""
-    if name and name != "localhost" and node.name.partition(".")[0] == name.partition(".")[0]:
-        return True
-    return link_with(network, node.name) not in (None, "lo")
+    found = None if asked.cluster is None else asked.cluster.interface
+    measured = result is not None and all(node.name in result.hosts for node in hosts)
+    if found is None and result is not None and measured and plan.nodes > 1:
+        found = result.interface
+    return None if found is None else checked(found, nodes=plan.nodes)

@@ -330,11 +330,6 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
 def notes(job: LaunchJob) -> tuple[str, ...]:
     """What nobody but the user knows, and what nobody can promise."""
     said = [UNPROMISED, WISHES, *_notes_of_paths(job)]
-    if job.plan.node_cpus:
-        said.append(
-            "The hosts that were tuned differ in their CPUs, and a container cannot be told "
-            "CPUs: every pod asks for as many, and its ranks take theirs from those."
-        )
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")
     given = {one.variable for one in job.cluster.secret_variables}

@@ -16,10 +16,6 @@ from cputune.emitters.words import WIDTH, ShellWord, Variables, comment, typed
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
-DIFFERENT_NODES = (
-    "The hosts differ in their CPUs: no launcher binds, rank.py binds each rank to the CPUs of "
-    "its own host."
-)
 TEXTS = Path(__file__).with_name("texts")
 
 
@@ -43,10 +39,9 @@ def launch_script(
 ) -> EmittedFile:
     """The script of a format: its text, with what all of them say of the job. Raises UsageError."""
     notes = tuple(notes)
-    differ = (DIFFERENT_NODES,) if job.plan.node_cpus else ()
     said = f"Launch of {job.workload.name} with {title}."
     filled = {
-        "header": header.full(job, format, said, (*notes, *differ)),
+        "header": header.full(job, format, said, notes),
         "tuned": python(job),
         "clear": clear(),
         "oneccl": oneccl(job),
@@ -154,28 +149,12 @@ def rank(
     they can have their CPUs before a launcher binds them: hydra's own message for CPUs that
     are not there is ``hwloc_set_cpubind failed``.
     """
-    lines = ['"$here/rank.py"', f"--launcher {launcher}", *_lists(job)]
+    cpus = ShellWord("/".join(map(cpulist.render, job.plan.cpus)))
+    lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {cpus}"]
     if binding != "exact":
         lines.append(f"--bind {binding}")
-    text = lines_array("rank", [*lines, *more])
-    look = '"$python" "${rank[@]}" --look\n' if here and job.plan.nodes == 1 else ""
-    return text + look
-
-
-def _lists(job: LaunchJob) -> list[str]:
-    """The CPUs of each local rank; of each host where they differ, and by which names."""
-    plan = job.plan
-    nodes = range(plan.nodes if plan.node_cpus else 1)
-    shares = ("/".join(map(cpulist.render, plan.cpus_on(node))) for node in nodes)
-    lines = [f"--cpus {ShellWord(share)}" for share in shares]
-    if not plan.node_cpus:
-        return lines
-    if plan.backend == "ccl" and plan.ccl_cpus:
-        lines += [
-            f"--ccl-cpus {ShellWord(','.join(str(c) for of in plan.ccl_cpus_on(node) for c in of))}"
-            for node in nodes
-        ]
-    return [*lines, f"--hosts {ShellWord(','.join(node.name for node in job.nodes))}"]
+    look = '"$python" "${rank[@]}" --look\n' if here else ""
+    return lines_array("rank", [*lines, *more]) + look
 
 
 FIND_SETVARS = """import importlib.util, os

@@ -23,8 +23,6 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The batch script. Raises UsageError for words that srun cannot carry."""
     refuse_colon(job)
     plan = job.plan
-    if plan.node_cpus:
-        shell.require_hosts(job)
     siblings = 1 if job.on_siblings else job.threads_per_core
     script = shell.launch_script(
         job,
@@ -55,8 +53,6 @@ def directives(job: LaunchJob) -> str:
         f"time={cluster.time_limit or '24:00:00'}",
         "output=%x-%j.out",
     ]
-    if job.plan.node_cpus:  # each host has CPUs of its own in the plan
-        lines.append("nodelist=" + ",".join(node.name for node in job.nodes))
     if cluster.partition is not None:
         lines.append(f"partition={cluster.partition}")
     if cluster.account is not None:

@@ -31,7 +31,6 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         inputs="node_rank=${NODE_RANK:-}\n" if several else "",
         port=shell.fill("torchrun_port.sh" if several else "free_port.sh", values),
         rank=shell.rank(job, "torch", here=True),
-        look='NODE_RANK=$node_rank "$python" "${rank[@]}" --look\n' if several else "",
     )
     return (script,)
 

@@ -8,6 +8,7 @@ the tuner's model. A new knob is a record in a file of this folder and a row her
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
@@ -59,11 +60,8 @@ def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
     if not all(cpus) or len(cpus) != plan.world_size:
         return plan
     each = plan.processes_per_node
-    nodes = range(plan.nodes)
-    return plan.on_nodes(
-        tuple(cpus[node * each : (node + 1) * each] for node in nodes),
-        tuple(plan.ccl_cpus_on(node) for node in nodes) if plan.ccl_cpus else (),
-    )
+    alike = cpus[:each] * plan.nodes == cpus
+    return replace(plan, cpus=cpus[:each]) if alike else plan
 
 
 def _cpus(state: State) -> tuple[int, ...]:

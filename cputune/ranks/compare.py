@@ -43,8 +43,7 @@ class Comparison:
 def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Comparison, ...]:
     """Everything that the plan says, with what each rank (number, state) shows of it.
 
-    CPUs are compared with those of the rank's own node; launchers number the ranks node by node.
-    Nothing is compared for a plan that is run as found.
+    Launchers number the ranks node by node. Nothing is compared for a plan that is run as found.
     """
     if plan.as_found:
         return ()
@@ -60,13 +59,8 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
         for knob in KNOBS
         for shown in knob.shown
         for rank, state in states
-        if (expected := shown.expected(_of_rank(plan, rank), rank % plan.processes_per_node))
-        is not None
+        if (expected := shown.expected(plan, rank % plan.processes_per_node)) is not None
     )
-
-
-def _of_rank(plan: Plan, rank: int) -> Plan:
-    return plan.of_node(min(rank // plan.processes_per_node, plan.nodes - 1))
 
 
 def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:

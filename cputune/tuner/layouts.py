@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from cputune import cpulist
@@ -27,7 +27,7 @@ Values = Mapping[str, KnobValue]
 
 @dataclass(slots=True, kw_only=True)
 class Layouts:
-    """Every layout of ranks on the cores of a machine, or of several, in plain fp32.
+    """Every layout of ranks on the cores of a machine, or of several alike, in plain fp32.
 
     ``facts`` are the first one's. ``backends`` are those that live here. ``left_out`` is filled
     while ``plans()`` is gone through.
@@ -43,10 +43,6 @@ class Layouts:
     _unfit: dict[int, str] = field(default_factory=dict)
     _fitting: set[int] = field(default_factory=set)
     _no_ccl_between: bool = False
-    _kinds: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._kinds = _kinds(facts for _, facts in self.ask.hosts)
 
     def plans(self) -> Iterator[tuple[Plan, Values]]:
         """Every layout with its knob values; the same one now and then twice."""
@@ -55,10 +51,9 @@ class Layouts:
         for nodes in self._node_counts():
             for ranks in self._ranks(cores, nodes):
                 for plan, values in self._of_ranks(cores, ranks, nodes):
-                    spread = self._on_nodes(plan, values, nodes)
-                    if spread is not None:
-                        taken.add(ranks)
-                        yield spread, {**values, "nodes": nodes, "ranks": ranks}
+                    taken.add(ranks)
+                    self._fitting.add(nodes)
+                    yield replace(plan, nodes=nodes), {**values, "nodes": nodes, "ranks": ranks}
         self._say_why(cores, taken)
 
     def _node_counts(self) -> Sequence[int]:
@@ -72,41 +67,6 @@ class Layouts:
         count = "one host" if there == 1 else f"{there} hosts"
         self._leave_out(f"nodes={wanted}", f"{count} can be used (--hosts names more)")
         return ()
-
-    def _on_nodes(self, plan: Plan, values: Values, nodes: int) -> Plan | None:
-        """A layout of the first node on so many: each has CPUs by its own topology.
-
-        None where one of them has too few cores.
-        """
-        if nodes == 1:
-            return plan
-        # A thousand hosts are of few kinds: each kind is laid out once.
-        laid = {self._kinds[0]: plan}
-        for (name, facts), kind in zip(self.ask.hosts[1:nodes], self._kinds[1:nodes], strict=True):
-            if kind not in laid:
-                there = self._there(plan, values, facts)
-                if isinstance(there, str):
-                    self._unfit.setdefault(
-                        nodes, f"{plan.describe()} does not fit on {name}: {there}"
-                    )
-                    return None
-                laid[kind] = there
-        self._fitting.add(nodes)
-        return plan.on_nodes([laid[kind].cpus for kind in self._kinds[:nodes]])
-
-    def _there(self, plan: Plan, values: Values, facts: HostFacts) -> Plan | str:
-        """The layout on another host; why there is none, where it has too few cores."""
-        try:
-            there = make_plan(
-                usable_cores(facts),
-                plan.processes_per_node,
-                threads=plan.threads_per_process,
-                smt=bool(values["smt"]),
-                backend=plan.backend,
-            )
-        except ValueError as why:
-            return str(why)
-        return there if _within_quota(there, facts) else "it exceeds the CPU quota"
 
     def _ranks(self, cores: tuple[Core, ...], nodes: int) -> Iterator[int]:
         fixed = self.ask.fixed.get("ranks")
@@ -275,17 +235,6 @@ def _within_quota(plan: Plan, facts: HostFacts) -> bool:
     quota = facts.limits.cpu_quota
     busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
     return quota is None or len(busy) <= max(1, math.floor(quota))
-
-
-def _kinds(machines: Iterable[HostFacts]) -> tuple[int, ...]:
-    """A number for each machine: the same where cores, allowed CPUs and quota are the same."""
-    known: dict[object, int] = {}
-    found = []
-    for facts in machines:
-        of = facts.topology
-        kind = (of.cores, of.allowed, of.hybrid, facts.limits.cpu_quota)
-        found.append(known.setdefault(kind, len(known)))
-    return tuple(found)
 
 
 def _ranks_each(ranks: int) -> str:

@@ -136,6 +136,7 @@ def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
     """Every plan with its knob values, and what was left out."""
+    _refuse_unlike(ask.hosts)
     choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.offers is not None}
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
     found: dict[Plan, Mapping[str, KnobValue]] = {}
@@ -145,6 +146,23 @@ def _plans(
     ranks = (LeftOut(what="ranks", why=OWNED["ranks"]),) if "ranks" in ask.own else ()
     libraries = (out for choice in choices.values() for out in choice.left_out)
     return found, (*ranks, *layouts.left_out, *libraries)
+
+
+def _refuse_unlike(hosts: Sequence[tuple[str, HostFacts]]) -> None:
+    """Raise UsageError where hosts differ in their CPUs: one plan binds the ranks of all alike."""
+    for name, there in hosts[1:]:
+        if _cpus_of(there) != _cpus_of(hosts[0][1]):
+            raise UsageError(
+                f"{name} has other CPUs than {hosts[0][0]} (cores, allowed CPUs or quota), and a "
+                "plan binds the ranks of all hosts alike",
+                hint="name hosts that are alike; of Slurm take whole nodes: salloc --exclusive",
+            )
+
+
+def _cpus_of(facts: HostFacts) -> object:
+    cores = facts.topology.allowed_cores
+    places = [(core.cpus, core.socket, core.numa_node, core.l3) for core in cores]
+    return places, facts.topology.allowed, facts.limits.cpu_quota
 
 
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:

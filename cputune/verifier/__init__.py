@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from cputune.emitters import FORMATS
-from cputune.emitters.job import placed_on
 from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.host import Host, LiveHost, read_document
 from cputune.host.locks import measuring_lock
 from cputune.options import keywords
-from cputune.remote.named import Node
 from cputune.result import Result
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import (
@@ -181,14 +179,12 @@ def read(path: Path) -> Artefact | None:
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
     """What an artefact is held against: a result that is given, else what it says of itself.
 
-    ``asked`` is how it is tried. Raises UsageError where the result's plan has no CPUs for the
-    hosts of the launch.
+    ``asked`` is how it is tried.
     """
     said = promise_in(artefact.text)
     if result is not None and said.plan is not None:
         best, workload, nodes = result.best, result.workload, said.plan.nodes
-        named = tuple(Node(name=name) for name in said.hosts)
-        plan = replace(placed_on(best.plan, nodes, named, result.hosts), as_found=False)
+        plan = replace(best.plan, nodes=nodes, as_found=False)
         fixed = None if workload.batch_per_rank is not None else workload.global_batch_size
         recipe = workload.recipe
         said = replace(

@@ -115,14 +115,6 @@ def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:
     assert "--no_cuda" in Path("launch/torchrun.sh").read_text()
 
 
-def test_versions_that_do_not_train_are_refused_with_the_cure(emit: Run) -> None:
-    answer = emit("-f", "torchrun", "--accelerate-version", "0.20.0", "--", "run_qa.py")
-    assert answer.code == 2
-    assert "accelerate" in answer.err
-    assert "hint: " in answer.err
-    assert not Path("launch").exists()
-
-
 def test_the_batch_that_is_typed_is_read(emit: Run, recorded_sockets: str) -> None:
     job = ("--root", recorded_sockets, "--nodes", "4", "--hosts", "a,b,c,d", "--")
     typed = ("run_qa.py", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps")

@@ -13,28 +13,19 @@ from emit_machines import TODAY, machine, script_workload, tuned
 from cputune.cores import usable_cores
 from cputune.emitters import FORMATS, MPI_DIALECTS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Link, Network
+from cputune.facts import HostFacts
 from cputune.layout import make_plan
 from cputune.result import Result
 from cputune.workload import Workload
 
-HERE = Network(
-    interfaces=("eth0", "lo"),
-    hostname_addresses=("127.0.1.1",),
-    links=(
-        Link(name="eth0", up=True, addresses=("10.0.0.1/24",)),
-        Link(name="lo", up=True, addresses=("127.0.0.1/8",)),
-    ),
-    default_link="eth0",
-    host_name="node1",
-)
+ETH0 = Cluster(interface="eth0")
 HOSTS = parse_hosts("node1,node2")
 OF_NODES = ("mpirun", "accelerate", "torchrun")
 """Formats that name their hosts."""
 
 
-def facts(network: Network = HERE) -> HostFacts:
-    return replace(machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=8), network=network)
+def facts() -> HostFacts:
+    return machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=8)
 
 
 def result(workload: Workload | None = None) -> Result:
@@ -62,42 +53,11 @@ def said(file: EmittedFile) -> str:
 
 class TestInterface:
     @pytest.mark.parametrize("format", OF_NODES)
-    def test_a_name_that_leads_to_loopback_makes_it_name_the_interface(self, format: str) -> None:
-        file = main(format, mpi="mpich")
+    def test_the_user_names_it(self, format: str) -> None:
+        file = main(format, mpi="mpich", cluster=ETH0)
         assert re.search(r"GLOO_SOCKET_IFNAME[ =]eth0", file.text)
         assert re.search(r"FI_TCP_IFACE[ =]eth0", file.text)
-        assert any("127.0.1.1" in note and "eth0" in note for note in file.notes)
-
-    @pytest.mark.parametrize(
-        ("asked", "named", "note"),
-        [
-            # the own name leads to the network
-            ({"facts": facts(replace(HERE, hostname_addresses=("10.0.0.1",)))}, False, ()),
-            # this machine is none of the hosts; it is one, by its address
-            ({"hosts": parse_hosts("far1,far2")}, False, ()),
-            ({"hosts": parse_hosts("10.0.0.1,10.0.0.2")}, True, ()),
-            # none can be chosen
-            ({"facts": facts(replace(HERE, links=None))}, False, ("127.0.1.1", "--interface")),
-        ],
-    )
-    def test_what_is_known_of_the_hosts_decides(
-        self, asked: dict[str, Any], named: bool, note: tuple[str, ...]
-    ) -> None:
-        file = main(**asked)
-        assert ("GLOO_SOCKET_IFNAME=eth0" in file.text) is ("IFNAME" in file.text) is named
-        assert any(all(part in said for part in note) for said in file.notes)
-
-    def test_the_user_s_word_beats_all(self) -> None:
-        ib0 = Link(name="ib0", up=True, addresses=("10.1.0.1/24",))
-        both = facts(replace(HERE, links=(*(HERE.links or ()), ib0)))
-        file = main(cluster=Cluster(interface="ib0"), facts=both)
-        assert "GLOO_SOCKET_IFNAME=ib0" in file.text
-        assert "eth0" not in file.text
-
-    def test_a_name_that_a_host_does_not_have_is_refused_with_those_it_has(self) -> None:
-        with pytest.raises(UsageError, match="node1 has no interface that is called 'eth7'") as own:
-            main(cluster=Cluster(interface="eth7"))
-        assert own.value.hint == "it has eth0"
+        assert "IFNAME" not in main(format, mpi="mpich").text
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_loopback_between_nodes_is_refused_in_every_format(self, format: str) -> None:
@@ -114,12 +74,12 @@ class TestInterface:
         ],
     )
     def test_the_launcher_is_told_too(self, mpi: str, words: list[str]) -> None:
-        lines = [line.strip() for line in main("mpirun", mpi=mpi).text.splitlines()]
+        lines = [line.strip() for line in main("mpirun", mpi=mpi, cluster=ETH0).text.splitlines()]
         assert set(words) <= set(lines)
 
     @pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
     def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
-        text = main("accelerate", mpi=mpi).text
+        text = main("accelerate", mpi=mpi, cluster=ETH0).text
         names = {
             "intelmpi": "I_MPI_HYDRA_IFACE",
             "mpich": "HYDRA_IFACE",
@@ -131,8 +91,9 @@ class TestInterface:
 
     @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
     def test_pods_are_told_only_what_the_user_names(self, format: str) -> None:
-        assert "IFNAME" not in main(format).text
-        assert "GLOO_SOCKET_IFNAME" in main(format, cluster=Cluster(interface="eth0")).text
+        over = replace(result(), hosts=("node1", "node2"), interface="ib0")
+        assert "IFNAME" not in main(format, result=over).text
+        assert "GLOO_SOCKET_IFNAME" in main(format, cluster=ETH0).text
 
 
 class TestScale:
@@ -193,8 +154,7 @@ class TestNobodysBatch:
 class TestTunedOverHosts:
     def over(self, **changed: Any) -> Result:
         one = result()
-        plan = one.best.plan.on_first_nodes(2)
-        best = replace(one.best, plan=plan)
+        best = replace(one.best, plan=replace(one.best.plan, nodes=2))
         return replace(one, best=best, hosts=("node1", "node2"), interface="ib0", **changed)
 
     def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:

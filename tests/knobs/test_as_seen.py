@@ -41,8 +41,7 @@ def test_what_is_bound_today_is_known_by_its_cpus() -> None:
     assert as_seen(two, [{"affinity": "0"}, {"affinity": "1"}]).cpus == ((0,), (1,))
 
 
-def test_what_is_bound_on_several_nodes_is_known_node_by_node() -> None:
+def test_what_is_bound_on_several_nodes_is_known_where_they_are_alike() -> None:
     two = replace(AS_FOUND, nodes=2)
-    plan = as_seen(two, [{"affinity": "0-1"}, {"affinity": "4-5"}])
-    assert plan.node_cpus == (((0, 1),), ((4, 5),))
-    assert as_seen(two, [{"affinity": "0-1"}, {"affinity": "0-1"}]) == two
+    assert as_seen(two, [{"affinity": "3"}, {"affinity": "3"}]).cpus == ((3,),)
+    assert as_seen(two, [{"affinity": "0-1"}, {"affinity": "4-5"}]) == two

@@ -1,9 +1,11 @@
-"""``cputune verify`` on two hosts: every rank of both is heard, and held against its own host."""
+"""``cputune verify`` on two hosts: every rank of both is heard, and held against the plan."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from nodes.cluster import Cluster, two_hosts
 from nodes.launches import tiny, write
 from nodes.namespaces import Odd, until
 from nodes.slurm_nodes import slurm
+
+from cputune.workload import Workload
 
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
 
@@ -98,3 +102,24 @@ def test_a_batch_job_of_two_nodes_where_that_is_asked_for(tmp_path: Path) -> Non
         assert "--submit" in checks["launch"]["remedy"]
         assert_seen_on_both(verify(hosts, script, "--submit"), numbered=False)
         assert hosts.run("alpha", ["squeue", "--noheader"]).stdout == ""
+
+
+@pytest.mark.parametrize("format", ["mpirun", "torchrun"])
+def test_nothing_outlives_a_verify_that_is_killed(format: str, tmp_path: Path) -> None:
+    place = tmp_path / "sleeps.py"
+    place.write_text("import time; time.sleep(600)")
+    job = Workload.script([str(place)])
+    job = job.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
+    odd = Odd(environment={"PATH": f"{launchers.install('mpich') / 'bin'}:{os.environ['PATH']}"})
+    with two_hosts(alpha=odd, beta=odd) as hosts:
+        launch = write(tmp_path, format, job)
+        argv = [sys.executable, "-m", "cputune", "verify", "--share-machine", str(launch)]
+        started: subprocess.Popen[str] = hosts.start("alpha", argv)
+
+        def training() -> bool:
+            return all(any("sleeps.py" in one for one in hosts.left(name)) for name in hosts.names)
+
+        until(training, 60)
+        hosts.itself(started).send_signal(signal.SIGKILL)
+        started.communicate()
+        until(lambda: [hosts.left(name) for name in hosts.names] == [[], []], 60)

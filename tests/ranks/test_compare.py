@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,19 +126,12 @@ def test_a_dtype_that_no_layer_showed_is_not_held_against_a_plan() -> None:
     assert differences(TWO, [state(TWO, 0, dtype=None), state(TWO, 1)]) == ()
 
 
-def test_each_rank_is_held_against_the_cpus_of_its_own_node() -> None:
-    plan = TWO.on_nodes([((0,), (1,)), ((4,), (5,))])
-    seen = [state(plan.of_node(node), rank) for node in range(2) for rank in range(2)]
+def test_the_ranks_of_every_node_are_held_against_the_same_cpus() -> None:
+    plan = replace(TWO, nodes=2)
+    seen = [state(plan, rank) for _ in range(2) for rank in range(2)]
     assert differences(plan, seen) == ()
-    wrong = [*seen[:3], {**seen[3], "affinity": [1]}]
-    assert differences(plan, wrong) == ("affinity of rank 3: 1, the plan says 5",)
-
-
-def test_workers_of_oneccl_are_those_of_the_ranks_own_node() -> None:
-    plan = CCL.on_nodes([CCL.cpus] * 2, [CCL.ccl_cpus, ((6,), (7,))])
-    seen = [state(plan.of_node(node), rank) for node in range(2) for rank in range(2)]
-    assert differences(plan, seen) == ()
-    assert len(differences(plan, [state(plan, rank % 2) for rank in range(4)])) == 3
+    wrong = [*seen[:3], {**seen[3], "affinity": [5]}]
+    assert differences(plan, wrong) == ("affinity of rank 3: 5, the plan says 1",)
 
 
 class TestRunsAlike:
@@ -173,12 +167,6 @@ def test_what_a_plan_says_and_no_rank_can_show_is_said_once() -> None:
 
 def test_a_value_that_is_seen_needs_no_reason() -> None:
     assert unseen(TWO, [state(TWO, rank, dtype_unknown="no layer ran") for rank in range(2)]) == ()
-
-
-def test_ranks_that_are_too_many_are_held_against_the_last_node() -> None:
-    plan = TWO.on_nodes([((0,), (1,)), ((4,), (5,))])
-    ranks = [state(plan.of_node(min(rank // 2, 1)), rank % 2) for rank in range(6)]
-    assert differences(plan, ranks) == differences(plan, ranks[:4])
 
 
 def said(**fields: Any) -> RankState:

@@ -9,10 +9,10 @@ import pytest
 from machines import machine
 
 import cputune
+from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs.record import Ask
 from cputune.memory import needed_bytes
-from cputune.plan import Plan
 from cputune.tuner.layouts import Layouts
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
@@ -198,22 +198,6 @@ class TestSeveralHosts:
         reasons = left_out(laid(*[SMALL] * 16, ranks=1, nodes=16))
         assert reasons["nodes=16"] == f"one rank on each: {BATCH}"
 
-    def test_a_layout_has_to_fit_on_each(self) -> None:
-        tiny = machine(cores_per_socket=2)
-        assert told(laid(SMALL, tiny, ranks=2, threads=4)) == ["2×4"]
-        assert left_out(laid(SMALL, tiny, ranks=2, threads=4))["nodes=2"] == (
-            "2 × 4 threads, fp32, gloo does not fit on node1: 4 threads do not fit on the 1 CPU "
-            "of a rank"
-        )
-        # One that fits says nothing of those that do not.
-        assert "nodes=2" not in left_out(laid(SMALL, tiny, ranks=1))
-
-    def test_nor_may_it_exceed_the_quota_of_another(self) -> None:
-        smt = {"cores_per_socket": 4, "threads_per_core": 2}
-        paid = machine(**smt, cpu_quota=6.0)
-        reasons = left_out(laid(machine(**smt), paid, nodes=2, ranks=1, threads=8, smt=True))
-        assert reasons["nodes=2"].endswith("does not fit on node1: it exceeds the CPU quota")
-
     def test_oneccl_stays_on_one_host(self) -> None:
         between = "between nodes: trials over several hosts add up gradients over gloo"
         assert told(laid(SMALL, SMALL, ranks=1, threads="all", backends=CCL)) == [
@@ -224,25 +208,13 @@ class TestSeveralHosts:
         assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1, nodes=1, backends=CCL))
         assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1))
 
-    def test_cpus_by_the_quota_of_each(self) -> None:
-        shape = {"sockets": 2, "cores_per_socket": 4}
-        first, second = machine(**shape, cpu_quota=4), machine(**shape, cpu_quota=5)
-        ((plan, _),) = laid(first, second, nodes=2, ranks=1, threads=4).plans()
-        assert [plan.of_node(node).cpus for node in range(2)] == [((0, 1, 2, 3),), ((0, 1, 4, 5),)]
-
     @staticmethod
     def space(*machines: HostFacts) -> SearchSpace:
         hosts = [(f"node{number}", facts) for number, facts in enumerate(machines)]
         return cputune.search_space(machines[0], JOB, hosts=hosts)
 
-    def test_each_kind_is_laid_out_by_its_own_cores_and_once(self) -> None:
-        def is_largest(plan: Plan) -> bool:
-            return plan.threads_per_process == 4 and plan.precision == "bf16"
-
-        plans = self.space(SMALL, LARGE, SMALL, LARGE).plans()
-        (plan,) = [p for p in plans if (p.nodes, p.processes_per_node) == (4, 2) and is_largest(p)]
-        first, second, third, fourth = plan.node_cpus
-        assert first == ((0, 1, 2, 3), (4, 5, 6, 7))
-        assert second == ((0, 1, 2, 3), (6, 7, 8, 9))
-        assert third is first
-        assert fourth is second
+    def test_hosts_with_other_cpus_are_refused_by_name(self) -> None:
+        assert any(plan.nodes == 2 for plan in self.space(SMALL, SMALL).plans())
+        with pytest.raises(UsageError, match="node1 has other CPUs than node0") as caught:
+            self.space(SMALL, LARGE)
+        assert "--exclusive" in (caught.value.hint or "")

@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import zlib
+from dataclasses import replace
 
 import pytest
 from test_verify_checks import PLAN, launched, rank
@@ -19,7 +20,7 @@ from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Artefact, Expected
 from cputune.verifier.scripts import over_hosts
 
-TWO = PLAN.on_nodes([((0,), (1,)), ((4,), (5,))])
+TWO = replace(PLAN, nodes=2)
 NOWHERE = "nowhere.invalid"
 
 
@@ -27,7 +28,7 @@ def of_host(number, host, cpu):
     return rank(number, host=host, affinity=[cpu], world_size=4)
 
 
-def both(names=("alpha", "alpha", "beta", "beta"), cpus=(0, 1, 4, 5)):
+def both(names=("alpha", "alpha", "beta", "beta"), cpus=(0, 1, 0, 1)):
     return launched(*(of_host(n, names[n], cpus[n]) for n in range(4)))
 
 
@@ -36,11 +37,11 @@ def told(seen):
     return {check.name: check for check in checks}
 
 
-def test_every_rank_is_held_against_its_own_host():
+def test_the_ranks_of_every_host_are_held_against_the_plan():
     found = told(both())
     assert {check.state for check in found.values()} == {"passed"}
     assert found["hosts"].summary == "ranks: 2 on alpha, 2 on beta"
-    assert told(both(cpus=(0, 1, 0, 1)))["affinity"].state == "failed"
+    assert told(both(cpus=(0, 1, 4, 5)))["affinity"].state == "failed"
 
 
 @pytest.mark.parametrize(

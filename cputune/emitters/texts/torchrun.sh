@@ -18,5 +18,4 @@ launch=(
   --master-addr {{address}} --master-port "$port"
 )
 {{rank}}
-{{look}}
 exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"

@@ -12,7 +12,7 @@
 # Data: synthetic tokens.
 # Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
 # may use them, else it keeps the cores that srun bound, and says so.
-# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"node_cpus":[],"node_ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384}
+# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384}
 #SBATCH --job-name=bert-base-squad
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=2

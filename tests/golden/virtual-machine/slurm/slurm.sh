@@ -13,7 +13,7 @@
 # Data: synthetic tokens.
 # Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
 # may use them, else it keeps the cores that srun bound, and says so.
-# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"node_cpus":[],"node_ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"2"},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8,"sequence_length":128}
+# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"2"},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8,"sequence_length":128}
 #SBATCH --job-name=bert-mini
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
