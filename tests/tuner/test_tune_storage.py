@@ -164,13 +164,6 @@ def test_a_study_is_made_whole_or_not_at_all(
     assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_no_study_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.db").write_text("not a database, for certain, whatever it is called")
-    with pytest.raises(CannotError, match="cannot be opened"):
-        StudyStorage(tmp_path / "s.db", resume=True)
-    assert (tmp_path / "s.db").read_text().startswith("not a database")
-
-
 def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

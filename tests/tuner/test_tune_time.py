@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,16 +185,6 @@ def test_a_later_trial_without_a_step_is_not_on_record_and_is_tried_when_resumed
     assert len(first.trials) == 1
     again = cputune.tune(SMALL.workload, runner=FakeRunner(truthful()), resume=True, **options)
     assert [trial.state for trial in again.trials] == [COMPLETED, COMPLETED]
-
-
-def test_a_study_that_is_resumed_has_all_of_its_new_time(tmp_path: Path) -> None:
-    def slow(plan: Plan, before: int) -> Iterable[Step]:
-        return steady(3.0)
-
-    options = {"facts": SMALL.facts, "study": tmp_path / "s.db", "max_time_seconds": 60.0}
-    first = cputune.tune(SMALL.workload, runner=FakeRunner(slow), **options)
-    again = cputune.tune(SMALL.workload, runner=FakeRunner(slow), resume=True, **options)
-    assert len(again.trials) > len(first.trials)
 
 
 def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

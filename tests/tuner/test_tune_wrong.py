@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from machines import Model, machine, simulated
-from tuner.fakes import SMALL, FakeKeepingRunner, FakeLivingRunner
+from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
 
 import cputune
 from cputune.plan import Plan
@@ -19,36 +19,18 @@ from cputune.steps import Crashed, OutOfMemory, Step
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 
 
-class Falling(FakeLivingRunner):
-    """Plays trials as they are; those that fall do so in the confirmation alone."""
+class Falling(FakeRunner):
+    """Its trials are as they are; today's launch, or each other plan, dies when it lives again."""
 
-    def __init__(self, falls: bool | None) -> None:
-        """``falls``: whether today's launch does; None is every other plan."""
-        self.falls = falls
-        super().__init__(lambda number: iter(()))
+    todays = False
 
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        seconds = TODAY if plan.as_found else SMALL.seconds(plan)
-        while True:
-            yield Step(seconds=seconds, samples=8)
-
-    def living(self, plan: Plan) -> Dying:  # type: ignore[override]
-        return Dying(self.steps(plan), dies=plan.as_found is bool(self.falls))
+    def living(self, plan: Plan) -> FakeLife:
+        return FakeLife(died() if plan.as_found is self.todays else self.steps(plan))
 
 
-class Dying:
-    """A living plan that may die in its first turn."""
-
-    def __init__(self, steps: Iterator[Step], *, dies: bool) -> None:
-        self._steps, self._dies = steps, dies
-
-    def turn(self, steps: int) -> list[Step]:
-        if self._dies:
-            raise Crashed("rank 0 died: exit code 1")
-        return [next(self._steps) for _ in range(steps)]
-
-    def close(self) -> None:
-        pass
+def died() -> Iterator[Step]:
+    raise Crashed("rank 0 died: exit code 1")
+    yield
 
 
 def tuned(runner: Falling) -> Result:
@@ -56,14 +38,16 @@ def tuned(runner: Falling) -> Result:
 
 
 def test_what_fell_in_its_confirmation_is_not_recommended() -> None:
-    result = tuned(Falling(None))
+    result = tuned(Falling(truthful()))
     assert result.best.plan.as_found
     assert not result.speedup.significant
     assert any("failed when it was run afresh" in note for note in result.notes)
 
 
 def test_todays_launch_that_dies_is_not_laid_on_the_neighbours() -> None:
-    result = tuned(Falling(True))
+    runner = Falling(truthful())
+    runner.todays = True
+    result = tuned(runner)
     assert not result.disturbed
     assert not any("other processes" in note.lower() for note in result.notes)
     (note,) = [note for note in result.notes if "The launch of today failed" in note]
