@@ -18,7 +18,6 @@ UBUNTU_24 = LinuxDistribution(id="ubuntu", like=("debian",), version="24.04")
 DEBIAN_13 = LinuxDistribution(id="debian", version="13")
 MINT = LinuxDistribution(id="linuxmint", like=("ubuntu", "debian"), version="22")
 ROCKY = LinuxDistribution(id="rocky", like=("rhel", "centos", "fedora"), version="9.6")
-LEAP = LinuxDistribution(id="opensuse-leap", like=("suse", "opensuse"), version="15.6")
 HAIKU = LinuxDistribution(id="haiku")
 
 
@@ -35,10 +34,8 @@ def missing(distribution: LinuxDistribution | None, **changes: Any) -> Finding:
     ("distribution", "command"),
     [
         (UBUNTU_24, "sudo apt-get install -y libtcmalloc-minimal4"),
-        (DEBIAN_13, "sudo apt-get install -y libtcmalloc-minimal4"),
         (MINT, "sudo apt-get install -y libtcmalloc-minimal4"),
         (ROCKY, "sudo dnf install -y gperftools-libs"),
-        (LEAP, "sudo zypper --non-interactive install libtcmalloc4"),
         (HAIKU, None),
         (None, None),
     ],

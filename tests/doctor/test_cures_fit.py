@@ -116,13 +116,6 @@ def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stac
     assert not codes & {"ranks-oversubscribed", "threads-one", "ranks-alone"}
 
 
-@pytest.mark.parametrize(("machine", "threads"), [("two sockets", "28"), ("eight sockets", "18")])
-def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
-    facts = bare(machine, "today")
-    assert cures(facts)["OMP_NUM_THREADS"] == threads
-    assert advised(facts).ranks * advised(facts).threads <= facts.topology.physical_cores
-
-
 @pytest.mark.parametrize("packages", [TODAY, IPEX_ERA, {}], ids=["today", "IPEX era", "none"])
 @pytest.mark.parametrize("shape", RECORDED, ids=str)
 def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, str]) -> None:

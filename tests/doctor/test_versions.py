@@ -104,11 +104,6 @@ def findings(packages, **more):
     return {finding.code: finding for check in versions.CHECKS for finding in check(facts)}
 
 
-def test_a_recording_without_packages_says_nothing_of_torch():
-    facts = replace(machine({}), recorded=True)
-    assert not any(check(facts) for check in versions.CHECKS)
-
-
 def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
     facts = machine({"torch": "2.13.0"})
     built = replace(facts, packages=(replace(facts.packages[0], build="cuda 13.0"),))
@@ -206,15 +201,7 @@ class TestJudgeStack:
 
     @pytest.mark.parametrize(
         "spec",
-        [
-            "",
-            "torch",
-            "torch=",
-            "torch=abc",
-            "tensorflow=2.0",
-            "torch=2.6,torch=2.7",
-            "python=3.11",
-        ],
+        ["", "torch", "torch=", "torch=abc", "tensorflow=2", "torch=2,torch=2.7", "python=3.11"],
     )
     def test_what_cannot_be_read_is_a_usage_error_with_a_hint(self, spec):
         with pytest.raises(UsageError) as caught:

@@ -13,12 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from cputune.carrier.interface import (
-    Chosen,
-    choose_interface,
-    is_loopback,
-    link_with,
-)
+from cputune.carrier.interface import Chosen, choose_interface, is_loopback, link_with
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.documents import record_of
 from cputune.remote.ask import ask_each, script_text
