@@ -20,12 +20,8 @@ from typing import Any
 from nodes.cluster import Cluster, two_hosts
 from nodes.namespaces import Odd
 
-NETWORKS: tuple[tuple[str, float] | None, ...] = (None, ("500mbit", 0.0))
-"""Rate (in the words of tc) and delay in seconds; None is as it is.
-
-Where the kernel has no netem the delay is made by a program (``tests/nodes/delay.py``). It takes of
-the CPUs that the ranks have, who are then delayed and not measured: so there is none here.
-"""
+RATES = (None, "500mbit")
+"""Of the network, in the words of tc; None is as it is."""
 
 TUNE = ("--budget", "3", "--knobs", "nodes", "--fix", "precision=fp32", "--share-machine")
 
@@ -46,16 +42,15 @@ def tuned(hosts: Cluster) -> Any:
 def main() -> None:
     """A row for each network."""
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    for network in NETWORKS:
+    for rate in RATES:
         with two_hosts(alpha=Odd(cpus=(first,)), beta=Odd(cpus=(second,))) as hosts:
-            for host in hosts.names if network else ():
-                hosts.shape(host, *network)
+            for host in hosts.names if rate else ():
+                hosts.shape(host, rate)
             result = tuned(hosts)
-        named = f"{network[0]}, {1000 * network[1]:.0f} ms" if network else "as it is"
         best, gain = result["best"]["plan"]["nodes"], result["speedup"]
         print(
-            f"{named:>14}  best: {best} node{'s' if best > 1 else ''}, {gain['ratio']:.2f} times "
-            f"today's one ({gain['low']:.2f}-{gain['high']:.2f})",
+            f"{rate or 'as it is':>14}  best: {best} node{'s' if best > 1 else ''}, "
+            f"{gain['ratio']:.2f} times today's one ({gain['low']:.2f}-{gain['high']:.2f})",
             flush=True,
         )
 

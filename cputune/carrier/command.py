@@ -63,7 +63,8 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     if plan.as_found:
         batch = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=batch)
-    in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
+    by_arguments = workload.recipe is not None or workload.framework == "trainer"
+    in_torch = plan_in_torch(plan, by_arguments=by_arguments)
     torch_alone = Force(torch=in_torch) if in_torch else None
     if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
@@ -95,11 +96,6 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
             else workload.accumulation,
         )
     return Carried(variables=variables, flags=flags, force=force, world_size=plan.world_size)
-
-
-def trains_by_arguments(workload: Workload) -> bool:
-    """Whether TrainingArguments say how this workload trains, as far as is known."""
-    return workload.recipe is not None or workload.framework == "trainer"
 
 
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
@@ -148,9 +144,10 @@ def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[
             yield from backend_flags(versions, str(value))
         elif not takes(versions, name):
             continue
-        elif isinstance(value, bool):
-            yield from _switch(workload, f"--{name}", on=value)
-        else:
+        elif value is True and workload.recipe is not None:
+            yield f"--{name}"
+        # TRL has bf16 on by default, and its parser wants the word. A recipe has all of it off.
+        elif value is not False or workload.recipe is None:
             yield from (f"--{name}", str(value))
         if name == "bf16" and workload.argument("--fp16") is not None:
             yield from ("--fp16", "False")  # both is a ValueError; it means nothing on a CPU
@@ -183,14 +180,3 @@ def _accumulation(workload: Workload, plan: Plan) -> tuple[int, int]:
     if samples is None or workload.batch_per_rank is not None:
         return wanted, wanted
     return wanted, math.gcd(accumulation_of(plan) or wanted, samples)
-
-
-def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:
-    """``flag True`` or ``flag False``, whatever the script has by default.
-
-    TRL has bf16 on by default, and its parser wants the word. A recipe has all of it off,
-    and takes a bare flag.
-    """
-    if workload.recipe is not None:
-        return (flag,) if on else ()
-    return (flag, str(on))

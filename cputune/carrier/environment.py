@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
+from typing import NamedTuple
 
 from cputune.plan import Plan
 from cputune.stack import Versions, ipex_off
@@ -80,44 +80,36 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared:
+class Cleared(NamedTuple):
     """Variables that are removed together. A name that ends in ``*`` stands for a prefix."""
 
-    names: tuple[str, ...]
     why: str
+    names: tuple[str, ...]
 
 
 CLEARED = (
     Cleared(
-        names=(
-            "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
-            "MASTER_ADDR", "MASTER_PORT",
-        ),
-        why="the numbers of another launch; torch believes them before those of MPI",
+        "the numbers of another launch; torch believes them before those of MPI",
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+         "MASTER_ADDR", "MASTER_PORT"),
     ),
     Cleared(
-        names=(
-            "PMI_*", "PMIX_*", "OMPI_COMM_*", "MPI_LOCAL*", "HYDI_*", "MV2_COMM_*",
-            "SLURM_PROCID", "SLURM_LOCALID",
-        ),
-        why="the numbers that an MPI or Slurm gave to this very process",
+        "the numbers that an MPI or Slurm gave to this very process",
+        ("PMI_*", "PMIX_*", "OMPI_COMM_*", "MPI_LOCAL*", "HYDI_*", "MV2_COMM_*", "SLURM_PROCID",
+         "SLURM_LOCALID"),
     ),
     Cleared(
-        names=("ACCELERATE_*", "PET_*", "TORCHELASTIC_*", "FORK_LAUNCHED"),
-        why="options of accelerate and torchrun",
+        "options of accelerate and torchrun",
+        ("ACCELERATE_*", "PET_*", "TORCHELASTIC_*", "FORK_LAUNCHED"),
     ),
     Cleared(
-        names=(
-            "OMP_*", "GOMP_*", "KMP_*", "MKL_NUM_THREADS", "MKL_DYNAMIC",
-            "MKL_DOMAIN_NUM_THREADS", "OPENBLAS_*",
-        ),
-        why="threads and their places",
+        "threads and their places",
+        ("OMP_*", "GOMP_*", "KMP_*", "MKL_NUM_THREADS", "MKL_DYNAMIC", "MKL_DOMAIN_NUM_THREADS",
+         "OPENBLAS_*"),
     ),
-    Cleared(names=("CCL_*", "I_MPI_PIN*"), why="workers of oneCCL, pinning of Intel MPI"),
+    Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
     Cleared(
-        names=("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*"),
-        why="another malloc or OpenMP",
+        "another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")
     ),
 )  # fmt: skip
 """In the order in which emitted scripts show them."""

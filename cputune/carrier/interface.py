@@ -49,12 +49,7 @@ OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
 }
 """By dialect of ``mpirun``: the variables that the launcher itself reads."""
 
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "intelmpi": ("-iface",),
-    "mpich": ("-iface",),
-    "openmpi4": ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include"),
-    "openmpi5": ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include"),
-}
+_OF_OPENMPI = ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include")
 
 
 def checked(name: str, *, nodes: int = 2) -> str:
@@ -84,7 +79,8 @@ def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
 
 def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
     """The same as options of an ``mpirun``, each with its value: ``-iface eth0``."""
-    return tuple(f"{option} {name}" for option in _ARGUMENTS[dialect])
+    options = _OF_OPENMPI if dialect.startswith("openmpi") else ("-iface",)
+    return tuple(f"{option} {name}" for option in options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +113,26 @@ def choose_interface(
     """
     unknown = [name for name, network in hosts if network.links is None]
     if not hosts or unknown:
-        return Chosen(
-            name=None, why=f"the interfaces of {', '.join(unknown) or 'no host'} are not known"
-        )
-    usable = [
-        {link.name: link for link in network.links or () if is_usable(link)} for _, network in hosts
-    ]
-    common = [name for name in usable[0] if all(name in links for links in usable)]
+        of = ", ".join(unknown) or "no host"
+        return Chosen(name=None, why=f"the interfaces of {of} are not known")
+    usable = {
+        host: {link.name: link for link in network.links or () if is_usable(link)}
+        for host, network in hosts
+    }
+    common = set.intersection(*map(set, usable.values()))
     if not common:
         said = "; ".join(
-            f"{', '.join(links) or 'none'} on {name}"
-            for (name, _), links in zip(hosts, usable, strict=True)
+            f"{', '.join(links) or 'none'} on {host}" for host, links in usable.items()
         )
         return Chosen(name=None, why=f"no interface has the same name on all hosts: {said}")
+    on = {
+        name: [links[name] for links in usable.values()]
+        for name in usable[hosts[0][0]]
+        if name in common
+    }
 
     def worth(name: str) -> tuple[int, int, int, int]:
-        links = [found[name] for found in usable]
+        links = on[name]
         return (
             shared_network(links) is not None,
             sum(name == link_of_name(host, network, resolved or {}) for host, network in hosts),
@@ -140,8 +140,7 @@ def choose_interface(
             min(link.mbits_per_second or 0 for link in links),
         )
 
-    best, *others = sorted(common, key=worth, reverse=True)
-    on = {name: [found[name] for found in usable] for name in common}
+    best, *others = sorted(on, key=worth, reverse=True)
     return Chosen(
         name=best,
         why=_why(worth(best), shared_network(on[best]), len(hosts)),
@@ -180,14 +179,10 @@ def link_with(network: Network, address: str) -> str | None:
     """The interface that holds an address; ``lo`` for all of 127.0.0.0/8."""
     if is_loopback(address):
         return "lo"
-    return next(
-        (
-            link.name
-            for link in network.links or ()
-            if any(held.partition("/")[0] == address for held in link.addresses)
-        ),
-        None,
-    )
+    for link in network.links or ():
+        if address in _plain(link):
+            return link.name
+    return None
 
 
 def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
@@ -199,8 +194,11 @@ def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> st
 
 def plain_address(link: Link) -> str:
     """The first address of an interface, without its network; IPv4 before IPv6."""
-    addresses = [address.partition("/")[0] for address in link.addresses]
-    return min(addresses, key=lambda address: ":" in address)
+    return min(_plain(link), key=lambda address: ":" in address)
+
+
+def _plain(link: Link) -> list[str]:
+    return [address.partition("/")[0] for address in link.addresses]
 
 
 def shared_network(links: Sequence[Link]) -> str | None:

@@ -27,10 +27,10 @@ import random
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cputune.carrier.environment import rank_numbers
 from cputune.emitters import render
@@ -103,48 +103,18 @@ class Launch:
     folder: Path = Path()
 
 
-class Engine:
-    """Starts a launch, watches it, ends it, and says why it ended.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One command for each host, which holds the launch there (``remote/sent/hold.py``).
 
     ``format`` is the format that is emitted for it, and started.
     """
 
     reach: Reach
-    format: str
-
-    def start(self, launch: Launch) -> list[RankCommand]:
-        """The commands of this machine by which a launch begins. Raises Infeasible, HostLost."""
-        raise NotImplementedError
-
-    def watch(self, launch: Launch) -> None:
-        """Raise HostLost where a host is gone before its ranks run: no connection shows it then."""
-
-    def end(self, launch: Launch) -> None:
-        """Remove what the engine has put on other hosts, once the commands have ended."""
-
-    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """What the engine knows of why the commands ended; None where it knows nothing more."""
-        return None
-
-
-def engine_of(reach: Reach, plan: Plan) -> Engine:
-    """The engine for this way to hosts; what runs as found, or on one host, is held there."""
-    if isinstance(reach, Srun) and not plan.as_found:
-        return FromHere(reach, "slurm")
-    if isinstance(reach, Mpirun):
-        return FromHere(reach) if plan.nodes > 1 else Held(reach, "mpirun")
-    return Held(reach)
-
-
-@dataclass(frozen=True, slots=True)
-class Held(Engine):
-    """One command for each host, which holds the launch there (``remote/sent/hold.py``)."""
-
-    reach: Reach
     format: str = "torchrun"
 
     def start(self, launch: Launch) -> list[RankCommand]:
-        """As every verb: see ``Engine``."""
+        """The commands of this machine by which a launch begins."""
         ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
         told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
         meeting = str(random.randrange(*PORTS))
@@ -168,6 +138,9 @@ class Held(Engine):
             )
         return commands
 
+    def end(self, launch: Launch) -> None:
+        """Nothing stays on a host once the command that leads there has ended."""
+
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """Why it ended: the way to a host that dies (status above 128) means a lost host."""
         for one in exits:
@@ -181,7 +154,7 @@ class Held(Engine):
 
 
 @dataclass(frozen=True, slots=True)
-class FromHere(Engine):
+class FromHere:
     """A script that is started on this machine alone, and reaches the other hosts by itself.
 
     Either by the script's own srun, a step of the Slurm allocation that we are in; or by its
@@ -192,7 +165,7 @@ class FromHere(Engine):
     format: str = "mpirun"
 
     def start(self, launch: Launch) -> list[RankCommand]:
-        """As every verb: see ``Engine``."""
+        """The commands of this machine by which a launch begins. Raises HostLost."""
         folder, environment = launch.folder, launch.environment
         asked = question(launch, all_files(launch))
         self._ask_others(launch, script_text("place.py"), asked)
@@ -209,10 +182,6 @@ class FromHere(Engine):
             told["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
         script = str(folder / LAUNCH / launch.files[0].name)
         return [{"argv": ["bash", script], "env": {**environment, **told}}]
-
-    def watch(self, launch: Launch) -> None:
-        """A host that is gone is looked for, since it shows late."""
-        self._ask_others(launch, "print('{}')", {})
 
     def end(self, launch: Launch) -> None:
         """Remove the files from every other host; a host that is lost keeps them."""
@@ -237,6 +206,19 @@ class FromHere(Engine):
         for answer in ask_each(others, self.reach, script, lambda _: asked, PLACE_SECONDS):
             if answer.unreachable is not None:
                 raise HostLost(answer.node.name, answer.unreachable.reason)
+
+
+Engine = Held | FromHere
+"""Starts a launch, ends it, and says why it ended."""
+
+
+def engine_of(reach: Reach, plan: Plan) -> Engine:
+    """The engine for this way to hosts; what runs as found, or on one host, is held there."""
+    if isinstance(reach, Srun) and not plan.as_found:
+        return FromHere(reach, "slurm")
+    if isinstance(reach, Mpirun):
+        return FromHere(reach) if plan.nodes > 1 else Held(reach, "mpirun")
+    return Held(reach)
 
 
 LOST = re.compile(
@@ -348,33 +330,24 @@ def render_for(
 
 def own_address(hosts: Sequence[str]) -> str:
     """The address of this machine from which the first other host is reached."""
-    for host in hosts:
-        if is_here(host):
-            continue
-        for probe, place in _datagrams(host, 9):
-            with contextlib.suppress(OSError):
-                probe.connect(place)  # connecting a datagram socket sends nothing
-                return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    others = (host for host in hosts if not is_here(host))
+    # Connecting a datagram socket sends nothing.
+    return next(filter(None, (_own_end(host, 9, "connect") for host in others)), "127.0.0.1")
 
 
 def is_here(host: str) -> bool:
     """Whether a host is this machine: by its name, or because an address of it can be bound."""
-    if host == socket.gethostname():
-        return True
-    for probe, place in _datagrams(host, 0):
-        with contextlib.suppress(OSError):
-            probe.bind(place)
-            return True
-    return False
+    return host == socket.gethostname() or _own_end(host, 0, "bind") is not None
 
 
-def _datagrams(host: str, port: int) -> Iterator[tuple[socket.socket, Any]]:
-    """A socket for each address of a host, with the address; none where its name is not known."""
+def _own_end(host: str, port: int, how: Literal["bind", "connect"]) -> str | None:
+    """Our address of a datagram socket that is bound or connected to a host; None: it cannot be."""
     with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-            with socket.socket(family, kind) as probe:
-                yield probe, place
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                getattr(probe, how)(place)
+                return str(probe.getsockname()[0])
+    return None
 
 
 def reporting_files() -> dict[str, str]:

@@ -33,35 +33,31 @@ def failure(
         steps: how many steps there were before.
         script: its file name.
     """
-    died = [e for e in exits if e["status"] < 0 or e["status"] > 128]
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
-    first = next(iter(died), None) or next(
-        (e for e in exits if e["status"] != 0), exits[0] if exits else None
-    )
-    tail = _tail(str(first["tail"])) if first else None
+    first = max(exits, key=lambda one: (_signal(one) > 0, one["status"] != 0), default=None)
+    number = 0 if first is None else _signal(first)
+    tail = None if first is None else "\n".join(first["tail"].strip().splitlines()[-40:]) or None
     after = f" after {steps} steps" if steps else " before its first step"
-    for error in () if died else errors:
+    for error in () if number else errors:
         if (raised := _raised(error, after, script, tail)) is not None:
             return raised
     if first is None and errors:  # torch takes long to end
         return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
-    status = int(first["status"])
-    if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if number == signal.SIGKILL:
         if memory_kills == 0:
             return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
         return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
     if tail and _NO_MEMORY.search(tail):
         return OutOfMemory(f"a rank could not have memory{after}", details=tail)
-    if status < 0 or status - 128 in _SIGNALS:
-        number = status - 128 if status > 0 else -status
+    if first["status"] < 0 or number in _SIGNALS:
         why = _SIGNALS.get(number, "")
         return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
     words = last_words(tail or "")
     if (raised := _raised(words, after, script, tail)) is not None:
         return raised
-    ended = f"{script} ended{after} with exit status {status}"
+    ended = f"{script} ended{after} with exit status {first['status']}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
 
 
@@ -119,9 +115,6 @@ def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialEr
     return Crashed(f"{script} {ended}", details=tail)
 
 
-USE_CPU = "give it --use_cpu"
-"""How the Trainer is told to train on CPUs, where it refuses bf16 without a GPU."""
-
 _CAUSES = (
     (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
     (r"(\S*): cannot allocate memory in static TLS block",
@@ -136,8 +129,8 @@ _CAUSES = (
      "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
      False),
     (r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
-     f"asks for a GPU's precision: {USE_CPU} (use_cpu=True in code) and this launch trains on the "
-     "CPUs too", True),  # a plan could set it, but today's launch fails
+     "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch trains "
+     "on the CPUs too", True),  # a plan could set it, but today's launch fails
     (r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
      r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
      r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
@@ -170,8 +163,10 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
     )
 
 
-def _tail(text: str, lines: int = 40) -> str | None:
-    return "\n".join(text.strip().splitlines()[-lines:]) or None
+def _signal(ended: Exit) -> int:
+    """The signal of which a process died, also where a shell reports it as 128 + number; else 0."""
+    status = ended["status"]
+    return -status if status < 0 else max(0, status - 128)
 
 
 def signal_name(number: int) -> str:

@@ -23,8 +23,8 @@ from cputune.host.children import below, end
 from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import engines
+from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
-from cputune.ranks.work_folder import WorkFolder
 from cputune.workload import Workload
 
 GRACE_SECONDS = 10.0

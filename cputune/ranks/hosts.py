@@ -28,14 +28,14 @@ from cputune.plan import Plan
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Reach, Ssh, find_reach
-from cputune.steps import HostLost, Infeasible
+from cputune.steps import Infeasible
 from cputune.training_command import script_file
 from cputune.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHosts:
-    """The hosts of a study, and how they are reached; ``lost`` are those that are gone.
+    """The hosts of a study, and how they are reached.
 
     ``interface`` is the network interface that ranks talk on; None for one host.
     """
@@ -43,7 +43,6 @@ class RankHosts:
     hosts: list[Probed]
     interface: str | None = None
     reach: Reach = field(default_factory=Ssh)
-    lost: dict[str, HostLost] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,15 +66,9 @@ class RankHosts:
         return (*self.names, *links)
 
     def of(self, plan: Plan) -> tuple[Probed, ...]:
-        """The hosts that a plan runs on.
-
-        Raises HostLost where one is gone, Infeasible where there are too few.
-        """
+        """The hosts that a plan runs on. Raises Infeasible where there are too few."""
         if plan.nodes > len(self.hosts):
             raise Infeasible(f"the plan is for {plan.nodes} nodes, and there are {len(self.hosts)}")
-        for host in self.hosts[: plan.nodes]:
-            if host.name in self.lost:
-                raise self.lost[host.name]
         return tuple(self.hosts[: plan.nodes])
 
 

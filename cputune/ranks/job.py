@@ -1,16 +1,24 @@
-"""One launch from start to end: starts it, reads what its ranks say, ends it."""
+"""One launch from start to end: starts it, reads what its ranks say, ends it.
+
+``observe`` runs a launch as it is and listens to its ranks. They are made to report by environment
+variables alone (``cputune.inside``): a directory that comes first on PYTHONPATH, and a socket. The
+artefact is not edited.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from cputune.equivalence import Training, training_of
 from cputune.hidden import without_secrets
+from cputune.host import Command
+from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import (
     Ended,
     Profiled,
@@ -21,10 +29,10 @@ from cputune.inside.messages import (
     Trained,
 )
 from cputune.ranks.compare import global_batch
-from cputune.ranks.engines import Engine, Launch
+from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
@@ -56,9 +64,6 @@ SLOWER_THAN_BEFORE = 20.0
 """The patience with a later step, over the slowest one before it. One busy process beside it can
 make a step 9 times as long."""
 
-LOOK_SECONDS = 20.0
-"""How often a launch looks, before its first step, whether the hosts of its ranks are there."""
-
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
 """Ranks that run on may take several steps without asking: as many as fill these seconds, and at
@@ -74,7 +79,6 @@ class Rank:
         trained: what it trained in its first steps.
         trouble: the exception that its script raised, or why it could not run as asked.
         profile: where its time went, where that was asked for.
-        pid: its process, where it is connected now.
     """
 
     number: int
@@ -83,9 +87,9 @@ class Rank:
     trained: list[Trained] = field(default_factory=list)
     trouble: str | None = None
     profile: Profiled | None = None
-    pid: int | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class Job:
     """The processes of one launch, on one machine or on several.
 
@@ -93,6 +97,13 @@ class Job:
     ends them there is not seen from here, and they stand still by waiting for their turn.
 
     Attributes:
+        supervisor: starts the ranks; the job ends it.
+        post: where the ranks speak; the job closes it.
+        world: how many ranks there are.
+        grace_seconds: between SIGINT, SIGTERM and SIGKILL.
+        hosts: the other hosts on which the ranks run, in order; none: this machine.
+        on_note: told what a rank says for people.
+        clean: removes secrets from what a script has written.
         ranks: what each rank has told, by its number.
         exits: of the processes that were started here, in the order of their ends.
         errors: exceptions that scripts raised, the first first.
@@ -101,47 +112,34 @@ class Job:
         waits: the share of each step of each rank that it waited for its data.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        post: Post,
-        *,
-        ranks: int,
-        grace_seconds: float,
-        hosts: Sequence[str] = (),
-        on_note: Callable[[str], None] = lambda text: None,
-        clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ),
-    ) -> None:
-        """``hosts`` are the other hosts on which the ranks run, in order; none: this machine.
+    supervisor: Supervisor
+    post: Post
+    world: int
+    grace_seconds: float
+    hosts: tuple[str, ...] = ()
+    on_note: Callable[[str], None] = lambda text: None
+    clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    exits: list[Exit] = field(default_factory=list)
+    errors: list[Raised] = field(default_factory=list)
+    ends: list[Ended] = field(default_factory=list)
+    refused: Infeasible | None = None
+    waits: list[float] = field(default_factory=list)
+    _engine: tuple[Engine, Launch] | None = None
+    _started: int = 0
+    _ended: bool = False
+    _slowest: float = 0.0
+    _quickest: float = math.inf
+    _allowed: int = 1
+    _wanted: int = 1
+    _runs_on: bool = False
+    _held: list[Step] = field(default_factory=list)
+    _to_profile: int = 0
 
-        What is written passes through ``clean``. The job ends the supervisor, and closes the post.
-        """
-        self._supervisor = supervisor
-        self._hosts = tuple(hosts)
-        self._post = post
-        post.add(supervisor.socket, supervisor.lines)
-        self._world = ranks
-        self._grace_seconds = grace_seconds
-        self._on_note = on_note
-        self._clean = clean
-        self._engine: tuple[Engine, Launch] | None = None
-        self._gather = Gather(ranks)
-        self._started = 0
-        self._ended = False
-        self._slowest = 0.0
-        self._quickest = math.inf
+    def __post_init__(self) -> None:
+        self.post.add(self.supervisor.socket, self.supervisor.lines)
+        self._gather = Gather(self.world)
         self._memory_kills = kernel_kills()
-        self._look_at = 0.0
-        self._allowed = self._wanted = 1
-        self._runs_on = False
-        self._held: list[Step] = []
-        self._to_profile = 0
-        self.ranks: dict[int, Rank] = {}
-        self.exits: list[Exit] = []
-        self.errors: list[Raised] = []
-        self.ends: list[Ended] = []
-        self.refused: Infeasible | None = None
-        self.waits: list[float] = []
 
     def launch(self, engine: Engine, launch: Launch) -> None:
         """Start the plan by its engine, which later says why it has ended."""
@@ -153,7 +151,7 @@ class Job:
     ) -> None:
         """Start the ranks, or the launchers that start them (``mark``: see ``Request``)."""
         self._started = len(commands)
-        self._supervisor.start(commands, mark=mark)
+        self.supervisor.start(commands, mark=mark)
 
     def turn(self, steps: int, *, profiled: int = 0) -> None:
         """Let a job take so many steps, which are about to be read, and then wait.
@@ -162,7 +160,7 @@ class Job:
         the first one of the turn, each rank reports where the time goes.
         """
         self._wanted, self._to_profile = steps, profiled
-        self._supervisor.continue_ranks()
+        self.supervisor.continue_ranks()
 
     def run_on(self) -> None:
         """Let a job take one step after the other, until ``comes_to_rest`` is called."""
@@ -188,15 +186,15 @@ class Job:
 
     def stand_still(self) -> None:
         """Stop every process of the launch until its next turn (``Supervisor.stop_ranks``)."""
-        if not self._hosts:
-            self._supervisor.stop_ranks()
+        if not self.hosts:
+            self.supervisor.stop_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
         """Wait for ``seconds`` at most until somebody speaks; the job's steps now complete.
 
         Raises Crashed where a supervisor has died, or a rank talks nonsense, and HostLost.
         """
-        return self._take(self._post.wait(max(0.0, seconds)))
+        return self._take(self.post.wait(max(0.0, seconds)))
 
     def hear_out(self, seconds: float) -> list[Step]:
         """Listen for ``seconds`` at most until every process has ended, then read what is left."""
@@ -204,7 +202,7 @@ class Job:
         steps: list[Step] = []
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             steps += self.hear(left)
-        while heard := self._post.wait(0.0):
+        while heard := self.post.wait(0.0):
             steps += self._take(heard)
         return steps
 
@@ -225,7 +223,6 @@ class Job:
         of the time: once there are steps, for another one that is no slower.
         """
         since, checked = time.monotonic(), False
-        self._look_at = since + LOOK_SECONDS
         while True:
             self._allow_what_is_wanted()
             for step in self.hear(self._patience(since, seconds_left())):
@@ -235,7 +232,7 @@ class Job:
                 since = time.monotonic()
             if self.refused is not None:
                 raise self.refused
-            if not checked and len(self.observed) == self._world:
+            if not checked and len(self.observed) == self.world:
                 check(self.observed)
                 checked = True
             while checked and self._held:
@@ -261,29 +258,15 @@ class Job:
         if now - since >= longest:
             reason = f"no step for {longest:.0f} s after {count} steps"
             if not count:
-                silent = [str(n) for n in range(self._world) if not self._has_state(n)]
+                told = {number for number, rank in self.ranks.items() if rank.state}
+                silent = [str(n) for n in range(self.world) if n not in told]
                 of = f" of rank {', '.join(silent)}" if silent and self.observed else ""
                 reason = f"no first step in {longest:.0f} s{of}"
             tails = self.end().values()
             raise TimedOut(reason, details=next(filter(str.strip, tails), None))
         if time_left + self._slowest <= 0:
             raise TimeUp(BEFORE_ITS_FIRST_STEP)
-        looks = self._hosts and not count
-        if looks and now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._look_for_hosts()
-        until_look = self._look_at - now if looks else math.inf
-        return min(since + longest - now, time_left + self._slowest, until_look)
-
-    def _look_for_hosts(self) -> None:
-        """Raise HostLost where a host is gone; once a rank has connected, its connection shows it.
-
-        What the ranks use there is not known: they are taken to compute all the time.
-        """
-        connected = sum(rank.pid is not None for rank in self.ranks.values())
-        if connected < self._world and self._engine is not None:
-            engine, launch = self._engine
-            engine.watch(launch)
+        return min(since + longest - now, time_left + self._slowest)
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
@@ -297,15 +280,14 @@ class Job:
         if done == 0:
             return
         if self._runs_on:
-            more = done + 1 + steps_ahead(self._quickest) - self._allowed
+            quickest = max(self._quickest, AHEAD_SECONDS / MOST_AHEAD)
+            ahead = math.ceil(AHEAD_SECONDS / quickest) if quickest <= LONG_STEP_SECONDS else 0
+            more = done + 1 + ahead - self._allowed
         else:
             more = self._wanted if done >= self._allowed else 0
         if more > 0:
-            self._post.tell_ranks({"steps": more, "profile": self._to_profile})
+            self.post.tell_ranks({"steps": more, "profile": self._to_profile})
             self._allowed, self._to_profile = self._allowed + more, 0
-
-    def _has_state(self, number: int) -> bool:
-        return number in self.ranks and self.ranks[number].state is not None
 
     @property
     def observed(self) -> tuple[RankState, ...]:
@@ -317,7 +299,7 @@ class Job:
         """What all ranks train together, by what they reported of their first steps."""
         ranks, states = [self.ranks[number] for number in sorted(self.ranks)], self.observed
         trained = [rank.trained for rank in ranks if rank.trained]
-        if len(trained) < self._world or len(states) < self._world:
+        if len(trained) < self.world or len(states) < self.world:
             return None
         rounded = any(state.get("products_rounded") for state in states)
         return training_of(
@@ -333,8 +315,8 @@ class Job:
         if self._ended:
             return {}
         self._ended = True
-        tails = self._supervisor.end(self._grace_seconds)
-        self._post.close()
+        tails = self.supervisor.end(self.grace_seconds)
+        self.post.close()
         if self._engine is not None:
             self._engine[0].end(self._engine[1])
         return {number: self.cleaned(tail) for number, tail in tails.items()}
@@ -355,28 +337,26 @@ class Job:
                 except (KeyError, TypeError, ValueError) as error:
                     raise Crashed(f"rank {source} says what cannot be understood") from error
                 steps += [] if step is None else [step]
-        for number in self._post.lost if self._hosts else ():
-            each = max(1, self._world // len(self._hosts))
-            name = self._hosts[min(number // each, len(self._hosts) - 1)]
+        for number in self.post.lost if self.hosts else ():
+            each = max(1, self.world // len(self.hosts))
+            name = self.hosts[min(number // each, len(self.hosts) - 1)]
             raise HostLost(name, "the connection was cut")
         return steps
 
     def cleaned(self, text: str) -> str:
         """What a script wrote, without secrets; it is cut last, or half of one would stay."""
-        return self._clean(text)[-TAIL_BYTES // 2 :]
+        return self.clean(text)[-TAIL_BYTES // 2 :]
 
     def _hear_rank(self, rank: Rank, message: RankMessage | None) -> Step | None:
         if message is None:
-            rank.pid = None
-        elif message["event"] == "step":
+            return None
+        if message["event"] == "step":
             step = of_rank(message)
             self.waits.append(float(message.get("waited") or 0.0) / max(step.seconds, 1e-9))
             rank.steps.append(step)
             if told := message.get("trained"):
                 rank.trained.append(told)
             return self._gather.add(rank.number, int(message["number"]), step)
-        elif message["event"] == "hello":
-            rank.pid = message["pid"]
         elif message["event"] == "state":
             message["local_rank"] = rank.number
             rank.state = message
@@ -387,7 +367,7 @@ class Job:
             hopeless = bool(message.get("hopeless"))
             self.refused = self.refused or Infeasible(rank.trouble, hopeless=hopeless)
         elif message["event"] == "note":
-            self._on_note(str(message["text"]))
+            self.on_note(str(message["text"]))
         elif message["event"] == "error":
             text = self.cleaned(str(message.get("text", "")))[:MOST_WORDS]
             self.errors.append({**message, "text": text})
@@ -406,7 +386,7 @@ class Job:
         if self.ends and not failed:
             seen = sorted({name for end in self.ends for name in end["seen"]})
             return early_end(seen, script, self._gather.count)
-        before, now = self._memory_kills, None if self._hosts else kernel_kills()
+        before, now = self._memory_kills, None if self.hosts else kernel_kills()
         return failure(
             self.exits,
             self.errors,
@@ -423,13 +403,6 @@ def kernel_kills() -> int | None:
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
     except (OSError, ValueError, StopIteration):
         return None
-
-
-def steps_ahead(step_seconds: float) -> int:
-    """How many further steps a job that runs on may take beside its present one."""
-    if not step_seconds <= LONG_STEP_SECONDS:
-        return 0
-    return math.ceil(AHEAD_SECONDS / max(step_seconds, AHEAD_SECONDS / MOST_AHEAD))
 
 
 class Gather:
@@ -484,3 +457,108 @@ def _whole(steps: Iterable[Step]) -> Step:
         delayed_seconds=max(step.delayed_seconds for step in ranks),
         size=max(step.size for step in ranks),
     )
+
+
+GRACE_SECONDS = 3.0
+"""Between SIGINT, SIGTERM and SIGKILL, where a launch is observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How a launch went.
+
+    Attributes:
+        ranks: what each rank has told, in order; those that have told nothing are left out.
+        steps: the steps of the whole job.
+        training: what its first steps train; None where not every rank has told it.
+        returncode: the first that was not 0, else 0; None where the launch had to be
+            ended, after the last step that was asked for (``enough``) or at its time limit.
+            A command that fails ends the others, which would wait for its ranks.
+        output: the tail of what it wrote.
+    """
+
+    ranks: tuple[Rank, ...]
+    steps: tuple[Step, ...] = ()
+    training: Training | None = None
+    returncode: int | None
+    enough: bool
+    timed_out: bool
+    seconds: float
+    output: str
+
+
+Begin = Sequence[Command] | Callable[[Mapping[str, str]], Sequence[RankCommand]]
+"""The commands of a launch; or a function that makes them, given the variables by which ranks
+report."""
+
+
+def observe(
+    commands: Begin,
+    *,
+    ranks: int,
+    steps: int,
+    timeout_seconds: float,
+    logs: Sequence[Path] = (),
+    show: Iterable[str] = (),
+    host: str | None = None,
+) -> Launched:
+    """Start the commands together and listen until every rank has made its steps.
+
+    ``ranks`` is how many are waited for. A launch that starts fewer is listened to until it ends by
+    itself, or the time is up. ``logs`` are further files with its output. ``show`` names variables
+    that the ranks report beside the usual ones. ``host`` is an address of this machine at which
+    ranks of other hosts reach it. What the script would have written goes to a temporary folder.
+    Raises TrialError where the launch cannot be watched.
+    """
+    with WorkFolder() as work:
+        scratch = work.path / "scratch"
+        scratch.mkdir()
+        supervisor = Supervisor(os.environ, (), work)
+        post = Post(work.path, host=host)
+        started = time.monotonic()
+        deadline = started + timeout_seconds
+        job = Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=GRACE_SECONDS)
+        try:
+            told = {
+                SOCKET_VARIABLE: post.address,
+                SCRATCH_VARIABLE: str(scratch),
+                SHOW_VARIABLE: ",".join(show),
+            }
+            job.start(
+                commands(told) if callable(commands) else [_command(one, told) for one in commands],
+                # slurmd starts the ranks of a batch script, not whoever has submitted it.
+                mark=(SOCKET_VARIABLE, post.address),
+            )
+            whole: list[Step] = []
+            enough = False
+            while not (job.is_over or enough or time.monotonic() >= deadline):
+                whole += job.hear(deadline - time.monotonic())
+                enough = sum(len(rank.steps) >= steps for rank in job.ranks.values()) >= ranks
+                if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            over = job.is_over
+            if over:
+                whole += job.hear_out(0.0)
+            seconds = time.monotonic() - started
+            tails = [exit_["tail"] for exit_ in job.exits]
+        finally:
+            tails_of_ended = job.end()
+        tails += () if over else tails_of_ended.values()
+        tails += [tail_of(log, job.cleaned) for log in logs]
+        failed = next((exit_["status"] for exit_ in job.exits if exit_["status"]), None)
+        heard = sorted(job.ranks.values(), key=lambda rank: rank.number)
+        return Launched(
+            ranks=tuple(rank for rank in heard if rank.state or rank.steps or rank.trouble),
+            steps=tuple(whole),
+            training=job.training(),
+            returncode=0 if over and failed is None else failed,
+            enough=enough,
+            timed_out=not (over or enough or failed),
+            seconds=seconds,
+            output="\n".join(filter(str.strip, dict.fromkeys(tails))),
+        )
+
+
+def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:
+    environment = on_python_path({**(asked.environment or os.environ), **told})
+    return {"argv": list(asked.argv), "env": environment, "cwd": asked.cwd}

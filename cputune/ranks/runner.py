@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cputune.carrier import environment
 from cputune.carrier.command import Carried, carried, trial_command
@@ -35,10 +35,9 @@ from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import Supervisors, modules_of
+from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
-from cputune.ranks.work_folder import WorkFolder
-from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
+from cputune.steps import Infeasible, Step, TimeUp, TrialError
 from cputune.training_command import require_trainable, script_text
 from cputune.workload import Workload
 
@@ -47,9 +46,6 @@ PROFILED_STEPS = 4
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
 once."""
-
-
-Own = TypeVar("Own", bound="ProcessRunner")
 
 
 class ProcessRunner:
@@ -83,7 +79,10 @@ class ProcessRunner:
         self.fresh = fresh
         self.on_note = on_note or (lambda text: None)
         self.versions = {p.name: p.version for p in facts.packages if p.version}
-        self.source = _script_text(workload)
+        self.source = ""
+        if workload.recipe is None:
+            require_trainable(workload.argv)
+            self.source = script_text(workload.argv)
         self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self._shown: list[tuple[Plan, Job]] = []
@@ -163,7 +162,7 @@ class ProcessRunner:
         self.supervisors.close()
         self.work.close()
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self) -> ProcessRunner:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -200,13 +199,6 @@ class ProcessRunner:
             if self._offline:
                 self.on_note("the model hub does not answer: only local caches are used")
         return self._offline
-
-
-def _script_text(workload: Workload) -> str:
-    if workload.recipe is not None:
-        return ""
-    require_trainable(workload.argv)
-    return script_text(workload.argv)
 
 
 LONGEST_REST_SECONDS = 10.0
@@ -302,8 +294,6 @@ class LivingPlan:
                     self._compare_training(self._job)
                 yield step
         except TrialError as error:  # a failing script may print its arguments, secrets among them
-            if isinstance(error, HostLost) and runner.hosts is not None:
-                runner.hosts.lost[error.name] = error
             error.cleaned(lambda text: runner.workload.hide(text, os.environ))
             raise
         finally:
@@ -342,9 +332,9 @@ class LivingPlan:
         home = None if hosts is None else engines.own_address(hosts.addresses)
         post = Post(self._folder, host=home)
         self._job = Job(
-            supervisor,
-            post,
-            ranks=plan.world_size,
+            supervisor=supervisor,
+            post=post,
+            world=plan.world_size,
             grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
             hosts=() if hosts is None else hosts.names[: plan.nodes],
             on_note=runner.on_note,
@@ -377,10 +367,10 @@ class LivingPlan:
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        own = (f"{engines.HERE}/scratch", self._question())
+        asked = engines.trial_variables(post, f"{engines.HERE}/scratch", self._question())
         launch = Launch(
             plan=plan,
-            variables={**told, **engines.trial_variables(post, *own)},
+            variables={**told, **asked},
             environment=os.environ,
             folder=runner.work.path / "launch",
         )

@@ -1,18 +1,22 @@
 """Starts the process that starts the ranks of a launch, and ends it with all of them.
 
-What runs in that process is ``cputune.ranks.supervisor_main``.
+What runs in that process is ``cputune.ranks.supervisor_main``. Whichever of the two ends last
+removes the folder of temporary files (``WorkFolder``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,15 +25,16 @@ from typing import Any
 
 import psutil
 
+from cputune.errors import CannotError
 from cputune.hidden import without_secrets
 from cputune.host.children import below, end, tell
+from cputune.host.files import FOR_NOW
 from cputune.host.interpreter import training_python
 from cputune.inside import root_directory
 from cputune.log import log
 from cputune.plan import Plan
 from cputune.ranks.listen import Line
 from cputune.ranks.supervisor_main import RankCommand, Request
-from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
 from cputune.workload import Workload
 
@@ -47,6 +52,79 @@ SAID_LETTERS = 4096
 MOST = 6
 """The most supervisors that are kept to be forked, those used last; one that has imported torch
 takes about 300 MB."""
+
+
+OF_THIS_HOST = f"cputune-{socket.gethostname()}-"
+"""A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
+the run dies. A run on another host that sees the folder on a shared disk does not remove it."""
+
+_MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
+"""What tempfile.mkdtemp makes of the prefix."""
+
+_MOST_TRIES = 100
+
+
+class WorkFolder:
+    """A folder that only this user can read, in TMPDIR; what killed runs left there is removed.
+
+    ``path`` is that of the folder.
+    """
+
+    def __init__(self) -> None:
+        where = Path(tempfile.gettempdir())
+        remove_orphans(where)
+        self._locks: list[int] = []
+        for _ in range(_MOST_TRIES):
+            self.path = Path(tempfile.mkdtemp(prefix=OF_THIS_HOST, dir=where))
+            # Until it is locked another run may remove it as left behind; it is still empty.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                self._locks += _lock(self.path)
+                if self.path.exists():
+                    FOR_NOW.add(self.path)
+                    return
+        raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
+
+    def close(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        FOR_NOW.discard(self.path)
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def __enter__(self) -> WorkFolder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def remove_orphans(place: Path) -> None:
+    """Remove what runs of this user have left in ``place`` that were killed."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(place)):
+            with contextlib.suppress(OSError):
+                own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if own and _MADE.fullmatch(entry.name):
+                    for lock in _lock(Path(entry.path)):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                        os.close(lock)
+
+
+def _lock(folder: Path) -> list[int]:
+    """The descriptor of a folder that is now locked; none where nothing can be locked.
+
+    A link, which anybody may plant in /tmp, is not followed. Raises BlockingIOError where somebody
+    else holds the lock.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return []  # a network file system that cannot lock
+    return [descriptor]
 
 
 class Supervisor:
@@ -107,8 +185,7 @@ class Supervisor:
                 raise TimeUp(during if modules else BEFORE_ITS_FIRST_STEP) from None
             raise
         self._process = self._process or psutil.Process(ready["pid"])
-        self.threads = tuple(ready["threads"])
-        self.fork = bool(modules) and not self.threads
+        self.fork = bool(modules) and not ready["threads"]
 
     def start(
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
@@ -248,7 +325,7 @@ def names_of(modules: Sequence[str]) -> str:
 
 
 class Supervisors:
-    """Those of a study, of which the supervisor of each launch is a fork.
+    """Those of a study that have imported the training stack; that of each launch is a fork of one.
 
     There is one for each environment of libraries, and not more than MOST are kept, those used
     last, beside those that have a launch which still lives.
@@ -269,9 +346,11 @@ class Supervisors:
 
         Who asks for it ends it. Raises as ``Supervisor`` does.
         """
+        new = partial(Supervisor, environment, modules, self._work, most_seconds=most_seconds)
+        if not modules:
+            return new()
         key = frozenset({*environment.items(), ("modules", *modules)})
         origin = self._kept.pop(key, None)
-        new = partial(Supervisor, environment, modules, self._work, most_seconds=most_seconds)
         if origin is not None and not origin.alive:
             origin.end()
             origin = None
@@ -279,14 +358,8 @@ class Supervisors:
             idle = [other for other, one in self._kept.items() if not one.launches]
             for other in idle[: max(0, len(self._kept) + 1 - MOST)]:
                 self._kept.pop(other).end()
-            if modules:
-                self._on_note(f"importing {names_of(modules)}")
+            self._on_note(f"importing {names_of(modules)}")
             origin = new()
-            if modules and origin.threads:
-                self._on_note(
-                    "ranks are started as new processes: importing the training stack starts "
-                    "threads (" + ", ".join(origin.threads) + ")"
-                )
         self._kept[key] = origin  # the most recently used
         return new(origin=origin)
 

@@ -244,14 +244,13 @@ class Children:
         self._selector.register(read_end, selectors.EVENT_READ, child)
 
     def _forget(self) -> None:
-        """In a fork: let go of everything that is this process's own."""
+        """In a fork: no longer listen for this process, or to the tuner, which waits for the end
+        of the line.
+        """
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._control.close()
-        pipes = [child.pipe for child in self._children.values() if child.pipe is not None]
-        for descriptor in (self._wake, self._wake_write, *pipes):
-            os.close(descriptor)
 
     def _wait_while(self, is_true: Callable[[], bool], seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -16,8 +16,7 @@ from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.ranks.compare import Comparison, compare
-from cputune.ranks.job import Rank
-from cputune.ranks.launched import Launched
+from cputune.ranks.job import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
 from cputune.text import figure

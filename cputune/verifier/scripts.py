@@ -20,9 +20,9 @@ from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.inside import SCRATCH_VARIABLE
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
-from cputune.ranks.launched import Begin, Launched, observe
+from cputune.ranks.job import Begin, Launched, observe
+from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
-from cputune.ranks.work_folder import WorkFolder
 from cputune.remote.ask import ask_each
 from cputune.remote.named import Node
 from cputune.remote.reach import Ssh

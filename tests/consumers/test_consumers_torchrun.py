@@ -10,7 +10,7 @@ from local_pods import pods_of
 
 from cputune.host import Command
 from cputune.plan import Plan
-from cputune.ranks.launched import observe
+from cputune.ranks.job import observe
 from cputune.verifier import expectation, find, verify
 from cputune.verifier.checks import outcomes
 

@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -26,8 +25,6 @@ import psutil
 from nodes.keys import write_keys
 from nodes.namespaces import ENDED_WITH_US, Host, Odd, call, until
 from nodes.numbers import BASE, address, free_number, leg, own_address
-
-DELAY = str(Path(__file__).with_name("delay.py"))
 
 
 class Cluster:
@@ -42,7 +39,6 @@ class Cluster:
         self.here = own_address(number)
         self.hosts: dict[str, Host] = {}
         self._odd = odd
-        self._delays: dict[str, subprocess.Popen[str]] = {}
         self._switch: subprocess.Popen[bytes] | None = None
 
     @property
@@ -116,36 +112,10 @@ class Cluster:
         """Plug the cable in again."""
         self._at_switch("ip", "link", "set", host, "up")
 
-    def shape(self, host: str, rate: str, delay_seconds: float) -> None:
-        """What a host sends leaves at ``rate`` (in the words of tc), what reaches it comes late.
-
-        With both of two hosts shaped, a message needs ``delay_seconds``, and its answer as long.
-        """
-        self.unshape(host)
+    def shape(self, host: str, rate: str) -> None:
+        """What a host sends leaves at ``rate`` (in the words of tc)."""
         bucket = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
         self._in_network(host, "tc", "qdisc", "replace", "dev", "eth0", "root", *bucket)
-        if delay_seconds:
-            argv = (sys.executable, DELAY, str(self.number), str(delay_seconds))
-            delay = subprocess.Popen(
-                [*ENDED_WITH_US, *self.hosts[host].in_network(argv)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            self._delays[host] = delay
-            assert delay.stdout is not None
-            assert delay.stdout.readline() == "ready\n", "no queue for packets in this kernel"
-            queue = ("-j", "NFQUEUE", "--queue-num", str(self.number), "--queue-bypass")
-            self._in_network(host, "iptables", "-A", "INPUT", "-i", "eth0", *queue)
-
-    def unshape(self, host: str) -> None:
-        """As quick as it was."""
-        if (delay := self._delays.pop(host, None)) is not None:
-            queue = ("-j", "NFQUEUE", "--queue-num", str(self.number), "--queue-bypass")
-            self._in_network(host, "iptables", "-D", "INPUT", "-i", "eth0", *queue)
-            with delay:
-                delay.kill()
-        with contextlib.suppress(AssertionError):
-            self._in_network(host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
     def second_network(self) -> None:
         """Another cable of each host to the switch: eth1, in a network of its own."""
@@ -198,9 +168,6 @@ class Cluster:
 
     def end(self) -> None:
         """Nothing of it stays."""
-        for delay in self._delays.values():
-            with delay:
-                delay.kill()
         for host in self.hosts.values():
             host.end()
         if self._switch is not None:

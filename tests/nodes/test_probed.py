@@ -6,8 +6,6 @@ import ast
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from nodes.fakes import FakeReach
 import cputune
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
-from cputune.remote import ask
 from cputune.remote.ask import Answer, ask_each, script_text
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, _Shelf, probe_each
@@ -106,22 +103,6 @@ def test_the_alarm_over_there_rings_after_we_have_given_up() -> None:
     script = f"import json, signal\nprint(json.dumps({{'left': {left}}}))"
     (answer,) = ask_each([NODE], FakeReach(), script, lambda node: {})
     assert answer.told == {"left": 32}
-
-
-@pytest.mark.parametrize(("nodes", "at_once"), [(0, 1), (3, 3), (65, 64)])
-def test_so_many_are_asked_side_by_side(
-    nodes: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def pool(max_workers: int) -> ThreadPoolExecutor:
-        asked.append(max_workers)
-        return ThreadPoolExecutor(1)
-
-    monkeypatch.setattr(ask, "ThreadPoolExecutor", pool)
-    with pytest.raises(CannotError) if nodes else nullcontext():
-        ask_each([NODE] * nodes, FakeReach(started=("/no/ssh",)), "", lambda node: {})
-    assert asked == [at_once]
 
 
 def test_noise_of_a_login_shell_is_passed_over() -> None:

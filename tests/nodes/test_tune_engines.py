@@ -27,14 +27,12 @@ LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
 MPIS = ("mpich", "openmpi4", "impi")
 ENGINES = ("ssh", "srun", *MPIS)
 SCRIPT = f"""
-import os, runpy, sys, time
+import os, runpy, sys
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
-if ranks > 1:
-    time.sleep(float(sys.argv[1]))
-sys.argv[1:] = [sys.argv[2] if ranks > 1 else "0.1"]
+sys.argv[1:] = [sys.argv[1] if ranks > 1 else "0.1"]
 runpy.run_path({LIGHT!r})
 """
-"""The ranks of a job call so many seconds after they began, and its steps last so long."""
+"""The steps of a job of several ranks last so many seconds."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -69,12 +67,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def tune(
-    engine: str,
-    hosts: Cluster,
-    script: Path,
-    *words: str,
-    late: float = 0.0,
-    step_seconds: float = 0.05,
+    engine: str, hosts: Cluster, script: Path, *words: str, step_seconds: float = 0.05
 ) -> subprocess.Popen[str]:
     """A tuner on the first host."""
     argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "6m"]
@@ -86,7 +79,7 @@ def tune(
     if engine == "srun":
         argv = ["salloc", "-N2", "--exclusive", "--no-kill", "--quiet", *argv]
     apart = {"TMPDIR": "/dev/shm"}  # no host sees what another one has there
-    words = (*words, "--", str(script), str(late), str(step_seconds))
+    words = (*words, "--", str(script), str(step_seconds))
     return hosts.start("alpha", [*argv, *words], cwd=script.parent, env=apart)
 
 
@@ -133,23 +126,20 @@ def files_left(hosts: Cluster, host: str) -> list[str]:
     return [one for one in left if not one.startswith("ompi.")]
 
 
-@pytest.mark.parametrize("when", ["before they call", "while they train"])
 def test_a_host_that_is_cut_off_is_named_and_ends_the_study(
-    when: str, engine: str, hosts: Cluster, script: Path
+    engine: str, hosts: Cluster, script: Path
 ) -> None:
     words = ("--budget", "3", "--knobs", "nodes,threads", "--fix", "ranks=1")
-    late = 300 if when == "before they call" else 0
-    tuner = tune(engine, hosts, script, *words, late=late, step_seconds=3)  # one is going on
-    until(lambda: (ranks if late else training)(hosts, "beta", script), 200)
+    tuner = tune(engine, hosts, script, *words, step_seconds=3)  # one is going on
+    until(lambda: training(hosts, "beta", script), 200)
     hosts.cut("beta")
     result = ended(tuner, script)
     lost = [trial for trial in result["trials"] if trial["kind"] == "host lost"]
     assert [trial["reason"].partition(":")[0] for trial in lost] == ["beta was lost"]
     assert result["trials"][-1] == lost[0]
     assert any("the study ends there" in note for note in result["notes"])
-    until(lambda: not ranks(hosts, "alpha", script), 60)
-    if not late:  # a rank that has not called yet learns of it when it does
-        until(lambda: not ranks(hosts, "beta", script), 60)
+    for name in hosts.names:
+        until(lambda name=name: not ranks(hosts, name, script), 60)
 
 
 def test_nothing_stays_of_a_tuner_that_is_killed(engine: str, hosts: Cluster, script: Path) -> None:

@@ -34,11 +34,6 @@ def raised(kind: str, text: str) -> Raised:
         (failure(1, tail="... can't allocate memory: you tried"), OutOfMemory, "have memory"),
         (failure(1, errors=(raised("MemoryError", ""),)), OutOfMemory, "MemoryError"),
         (
-            failure(1, errors=(raised("EOFError", "EOF when reading a line"),)),
-            Crashed,
-            "asks for input",
-        ),
-        (
             failure(1, errors=(raised("ValueError", "no\nway"),)),
             Crashed,
             "ValueError: no",
@@ -53,6 +48,31 @@ def raised(kind: str, text: str) -> Raised:
 def test_failures_have_types_and_words(error: Exception, kind: type, words: str) -> None:
     assert type(error) is kind
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("AssertionError", "Torch not compiled with CUDA enabled", "needs a GPU: let the Trainer"),
+        ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
+        ("SystemExit", "CUDA is required", "needs a GPU"),
+        ("EnvironmentError", "This example requires a GPU", "needs a GPU"),
+        ("EOFError", "EOF when reading a line", "asks for input"),
+        (
+            "ImportError",
+            "attempted relative import with no known parent package",
+            "start it as a module, -m package.module",
+        ),
+        ("ImportError", "DeepSpeed is not available => install it using `pip`", "uses DeepSpeed"),
+        ("RuntimeError", "shapes do not match", None),
+    ],
+)
+def test_a_cause_in_the_script_is_told_with_the_way_out(
+    kind: str, text: str, said: str | None
+) -> None:
+    error = why([], [raised(kind, text)], memory_kills=None, steps=0, script="train.py")
+    assert error.hopeless == (said is not None), "another exception may be the plan's"
+    assert (said or text) in str(error)
 
 
 ACCELERATE = """Loading weights: 100%

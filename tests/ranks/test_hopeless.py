@@ -12,41 +12,7 @@ from in_process import ran
 
 import cputune
 from cputune.errors import NoValidTrialError
-from cputune.inside.messages import Raised
-from cputune.ranks.failure import failure
-from cputune.steps import TrialError
 from cputune.workload import Workload
-
-
-def raised(kind: str, text: str) -> TrialError:
-    error: Raised = {"event": "error", "kind": kind, "text": text}
-    return failure([], [error], memory_kills=None, steps=0, script="train.py")
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "said"),
-    [
-        ("AssertionError", "Torch not compiled with CUDA enabled", "needs a GPU: let the Trainer"),
-        ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
-        ("SystemExit", "CUDA is required", "needs a GPU"),
-        ("EnvironmentError", "This example requires a GPU", "needs a GPU"),
-        ("EOFError", "EOF when reading a line", "asks for input"),
-        (
-            "ImportError",
-            "attempted relative import with no known parent package",
-            "start it as a module, -m package.module",
-        ),
-        ("ImportError", "DeepSpeed is not available => install it using `pip`", "uses DeepSpeed"),
-    ],
-)
-def test_a_cause_in_the_script_is_told_with_the_way_out(kind: str, text: str, said: str) -> None:
-    error = raised(kind, text)
-    assert error.hopeless
-    assert said in str(error)
-
-
-def test_another_exception_may_be_the_plans() -> None:
-    assert not raised("RuntimeError", "shapes do not match").hopeless
 
 
 @pytest.fixture
@@ -103,26 +69,6 @@ def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
     assert "\n  ZeroDivisionError: division by zero\nhint: today's launch" in told
     assert answer.stderr.count("\ntrial ") + answer.stderr.startswith("trial ") <= 2
     assert os.listdir(folder) == ["train.py"]
-
-
-def test_a_launch_that_asks_for_a_gpus_precision_is_offered_as_one_that_trains(
-    folder: Path,
-) -> None:
-    (folder / "train.py").write_text(
-        "import sys\n"
-        "from argparse import ArgumentParser\n"
-        "if '--use_cpu' not in sys.argv:\n"
-        '    raise ValueError("Your setup doesn\'t support bf16/gpu. You need to assign use_cpu")\n'
-        "print('it trains')\n"
-    )
-    words = [sys.executable, "-m", "cputune", "tune", "--budget", "7"]
-    told = ran([*words, "--", "python", "train.py", "--bf16"]).stderr
-    offered = "hint: cputune tune --force --budget 7 -- python train.py --bf16 --use_cpu\n"
-    assert told.endswith(offered)
-    again = told[told.index("cputune tune") :].split()[1:]
-    mended = ran([sys.executable, "-m", "cputune", *again]).stderr
-    assert "GPU" not in mended
-    assert "no step of an optimizer was seen" in mended
 
 
 @pytest.mark.torch

@@ -10,7 +10,7 @@ import pytest
 
 from cputune.host import Command
 from cputune.host.children import end, marked
-from cputune.ranks.launched import observe
+from cputune.ranks.job import observe
 
 SPEAK = """
 import os, sys, time
@@ -87,34 +87,6 @@ def test_silence_ends_at_the_time_limit(script):
     assert seen.ranks == ()
 
 
-def test_a_flood_of_output_blocks_nobody(script):
-    path = script("import sys\nfor _ in range(20000): print('x' * 500)\nprint('last words')")
-    seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=30)
-    assert seen.returncode == 0
-    assert seen.output.rstrip().endswith("last words")
-    assert len(seen.output) < 20_000
-
-
-def test_children_that_ignore_signals_in_sessions_of_their_own_are_gone(script, tmp_path):
-    pids = tmp_path / "pids"
-    path = script(
-        f"""
-        import os, signal, subprocess, sys, time
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        if len(sys.argv) < 2:
-            subprocess.Popen([sys.executable, __file__, "again"], start_new_session=True)
-        with open({str(pids)!r}, "a") as file:
-            print(os.getpid(), file=file)
-        time.sleep(60)
-        """
-    )
-    observe([command(path)], ranks=1, steps=3, timeout_seconds=1.5)
-    started = [int(pid) for pid in pids.read_text().split()]
-    assert len(started) == 2
-    assert not any(is_alive(pid) for pid in started)
-
-
 def test_a_program_that_does_not_exist_is_said(script):
     missing = Command(argv=("/no/such/launcher",))
     seen = observe([missing], ranks=1, steps=3, timeout_seconds=5)
@@ -140,7 +112,7 @@ def test_nothing_outlives_whoever_observes(number, script, tmp_path):
         f"""
         import sys
         from cputune.host import Command
-        from cputune.ranks.launched import observe
+        from cputune.ranks.job import observe
         observe(
             [Command(argv=(sys.executable, {child!r}))], ranks=1, steps=3, timeout_seconds=60
         )
@@ -179,13 +151,3 @@ def test_only_marked_processes_are_found(script):
     finally:
         child.kill()
         child.wait()
-
-
-def test_nothing_is_left_in_the_temporary_directory(script, tmp_path, monkeypatch):
-    import tempfile
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "short"))
-    (tmp_path / "short").mkdir()
-    path = script(SPEAK)
-    observe(ranks(path, 1, made=(1,)), ranks=1, steps=1, timeout_seconds=30)
-    assert list((tmp_path / "short").iterdir()) == []

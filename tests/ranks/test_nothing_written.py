@@ -40,21 +40,6 @@ for batch in loader:
     optimizer.zero_grad()
     torch.save(net.state_dict(), "model.pt")
 """
-BY_HAND = """
-import torch
-from accelerate import Accelerator
-from tiny import Data, model
-accelerator = Accelerator(cpu=True)
-net = model()
-optimizer = torch.optim.AdamW(net.parameters())
-loader = torch.utils.data.DataLoader(Data(), batch_size=4)
-net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-for number, batch in enumerate(loader, start=1):
-    accelerator.backward(net(**batch).loss / 2)
-    if number % 2 == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-"""
 OVERRIDES = """
 from tiny import Data, model
 from transformers import Trainer, TrainingArguments, default_data_collator
@@ -67,20 +52,6 @@ Mine(
     model=model(),
     args=TrainingArguments(output_dir="out", use_cpu=True, save_steps=1, num_train_epochs=1),
     train_dataset=Data(),
-    data_collator=default_data_collator,
-).train()
-"""
-STREAMS = """
-import torch
-from tiny import Data, model
-from transformers import Trainer, TrainingArguments, default_data_collator
-class Stream(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        return iter(Data()[index] for index in range(64))
-Trainer(
-    model=model(),
-    args=TrainingArguments(output_dir="out", use_cpu=True, save_steps=1, max_steps=5),
-    train_dataset=Stream(),
     data_collator=default_data_collator,
 ).train()
 """
@@ -126,9 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.copy(FAULTS / name, tmp_path)
     for name, text in (
         ("saves.py", SAVES),
-        ("by_hand.py", BY_HAND),
         ("overrides.py", OVERRIDES),
-        ("streams.py", STREAMS),
         ("tracks.py", TRACKS),
         ("from_disk.py", FROM_DISK),
         ("few.py", FEW),
@@ -174,9 +143,7 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
         ),
         pytest.param("accelerate_script.py --output_dir out --cpu", marks=pytest.mark.matrix),
         "saves.py",
-        pytest.param("by_hand.py", marks=pytest.mark.matrix),
         pytest.param("overrides.py", marks=pytest.mark.matrix),
-        pytest.param("streams.py", marks=pytest.mark.matrix),
     ],
 )
 def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +16,8 @@ from cputune.host.children import below
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import SAID_LETTERS, Supervisor, tail_of
+from cputune.ranks.supervisor import SAID_LETTERS, Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import RankCommand
-from cputune.ranks.work_folder import WorkFolder
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def begin(work: WorkFolder, tmp_path: Path) -> Iterator[Begin]:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
         supervisor, post = Supervisor(os.environ, (), work), Post(folder)
-        jobs.append(Job(supervisor, post, ranks=ranks, grace_seconds=20))
+        jobs.append(Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=20))
         return jobs[-1]
 
     yield begin
@@ -118,17 +116,6 @@ def test_a_thread_that_ends_while_they_are_counted_is_no_error(
 ) -> None:
     monkeypatch.setattr(supervisor_main.os, "listdir", lambda place: [str(os.getpid()), "0"])
     assert list(supervisor_main._other_threads()) == []
-
-
-def test_a_wake_up_that_was_heard_already_is_no_error() -> None:
-    """Ending ranks hears that they died; the same event then stands in what was selected before."""
-    code = (
-        "import socket\n"
-        "from cputune.ranks.supervisor_main import Children\n"
-        "children = Children(socket.socketpair()[0], ())\n"
-        "children._attend(children._selector.get_key(children._wake))\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_what_it_said_is_cleaned_before_it_is_cut(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cputune.ranks.work_folder import OF_THIS_HOST, WorkFolder
+from cputune.ranks.supervisor import OF_THIS_HOST, WorkFolder
 
 
 def killed_run(place: Path) -> Path:
     """The folder that a run has left that was killed."""
     code = (
         "import sys, time\n"
-        "from cputune.ranks.work_folder import WorkFolder\n"
+        "from cputune.ranks.supervisor import WorkFolder\n"
         "print(WorkFolder().path, flush=True)\n"
         "time.sleep(60)"
     )

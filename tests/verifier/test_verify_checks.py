@@ -5,8 +5,7 @@ import statistics
 import pytest
 
 from cputune.plan import Plan
-from cputune.ranks.job import Gather, Rank
-from cputune.ranks.launched import Launched
+from cputune.ranks.job import Gather, Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
 from cputune.verifier import scripts
