@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,8 +125,4 @@ def test_hosts_are_looked_at_side_by_side() -> None:
 
 def test_a_python_that_is_not_there_is_a_finding() -> None:
     seen = look_at_hosts([Node(name="a")], FakeReach(), python="/no/python")
-    assert "there is no /no/python" in _reason(seen.hosts)
-
-
-def _reason(hosts: Sequence[SeenHost]) -> str:
-    return hosts[0].reason or ""
+    assert "there is no /no/python" in str(seen.hosts[0].reason)

@@ -11,12 +11,7 @@ import pytest
 from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
-from cputune.doctor.hosts.network import (
-    OfPorts,
-    Reached,
-    ask_ports,
-    judge_ports,
-)
+from cputune.doctor.hosts.network import OfPorts, Reached, ask_ports, judge_ports
 from cputune.facts import Network
 from cputune.remote.ask import script_text
 from cputune.remote.named import Node
@@ -28,11 +23,6 @@ REACH = FakeReach()
 def asked(name: str) -> Probed:
     facts = replace(UNKNOWN, network=Network())
     return Probed(node=Node(name=name), facts=facts)
-
-
-def told_instead(answer: str, *names: str) -> FakeReach:
-    """Hosts of these names give this answer, whatever they are asked."""
-    return FakeReach(instead=dict.fromkeys(names, ("sh", "-c", f"echo {shlex.quote(answer)}")))
 
 
 def free_port() -> int:
@@ -101,7 +91,7 @@ def test_what_connects_and_carries_no_more_names_the_mtu_and_what_works_beside_i
 def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(answer: str) -> None:
     hosts = [asked("localhost"), asked("c")]
     here = {"lo": {"localhost": "127.0.0.1", "c": "127.0.0.1"}}
-    reach = told_instead(answer, "c")
+    reach = FakeReach(instead={"c": ("sh", "-c", f"echo {shlex.quote(answer)}")})
     seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
     assert set(seen.answers) == {"localhost"}
     deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
