@@ -124,6 +124,7 @@ def cli(ctx: click.Context) -> None:
 
 
 cli.params += common_options()
+cli.commands = dict.fromkeys(_SUBCOMMANDS, cli)  # names alone: click suggests the nearest one
 
 
 def main(stopping: Collection[int] = ()) -> NoReturn:
