@@ -67,7 +67,7 @@ def test_every_dependency_is_imported() -> None:
 
 
 def test_every_import_is_a_dependency() -> None:
-    indirectly = {"cputune"}
+    indirectly = {"cputune", "datasets"}  # carry.py names a type of the script's own datasets
     assert imported() - declared() - indirectly - {"tomli"} == set()
 
 
