@@ -1,4 +1,4 @@
-"""The training command of a launch, and when there is none that keeps what was measured."""
+"""The training command of a launch, and what is refused because it would not train as measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format is given (``LaunchJob``) and what it gives back (``EmittedFile``)."""
+"""What every format is given (``LaunchJob``) and what it returns (``EmittedFile``)."""
 
 from __future__ import annotations
 
@@ -97,15 +97,15 @@ class LaunchJob:
         companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
         promise: the same for `cputune verify`.
-        notes: what holds for every format.
+        notes: what is printed and stands in the header of every format.
         threads_per_core: of the machine that was measured; 2 with SMT.
         physical_cores: of that machine; None where it is not known.
         mpi: the dialect of ``mpirun``; None where it is not known.
         python: the interpreter that the plan was tuned with, where it is known.
         versions: distributions of the environment that trains, by name.
         interface: between the nodes, for every layer; None where each chooses by itself.
-        aloud: what whoever emits is told, beside the notes; the header has it already.
-        target: what is known of where it runs, with the packages that it has there.
+        aloud: lines of the header that are also printed as notes.
+        target: facts of the machine that runs the job, with the packages that it has there.
         host: see ``Emission``.
     """
 

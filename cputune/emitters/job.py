@@ -56,14 +56,14 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
 
 
 def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
-    """A plan that nobody has measured, as a trial wants it. Raises UsageError as ``make_job``."""
+    """The job of a plan that nobody measured, for a trial. Raises UsageError as ``make_job``."""
     return _job(None, plan, workload, asked, named=True)
 
 
 def _job(
     result: Result | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
 ) -> LaunchJob:
-    """Of a plan that was found for a workload; ``named``: by somebody, and nothing was measured."""
+    """The job of a plan and a workload; ``named``: a caller named the plan, unmeasured."""
     mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
     cluster = asked.cluster or Cluster()
     host: Mapping[str, object] = {} if facts is None else host_fingerprint(facts)
@@ -179,7 +179,7 @@ def with_versions(facts: HostFacts, versions: Mapping[str, str]) -> HostFacts:
 
 
 def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFacts:
-    """What is known of where the job runs: this machine, as far as known, with those packages."""
+    """Facts of the machine that runs the job: those given, else this one's, with those packages."""
     packages = (Package(name=name, version=v, location=None) for name, v in versions.items())
     known = probe(Host()) if facts is None else facts
     return replace(known, packages=tuple(packages), environment={})

@@ -157,7 +157,7 @@ def pod_cpus(job: LaunchJob) -> int:
 
 
 def metadata(job: LaunchJob, name: str) -> Manifest:
-    """Of a document."""
+    """Name, namespace and labels of a document."""
     return {
         "name": YamlScalar(name),
         "namespace": YamlScalar(namespace(job)),
@@ -166,7 +166,7 @@ def metadata(job: LaunchJob, name: str) -> Manifest:
 
 
 def labels(job: LaunchJob) -> dict[str, YamlScalar]:
-    """Whose a thing is: the labels that Kubernetes recommends."""
+    """The labels that Kubernetes recommends: application, component, and the tool that wrote it."""
     known = {"name": job_name(job), "component": "training", "managed-by": "cputune"}
     return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
 
@@ -299,7 +299,7 @@ def _on_volume(path: str) -> bool:
 
 
 def written(path: str) -> str:
-    """Where a pod writes what was to be written to this path: it dies with the pod elsewhere."""
+    """The place on the volume for an output path; elsewhere it would die with the pod."""
     if _on_volume(path):
         return path
     place = PurePosixPath(path)
@@ -328,7 +328,7 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
 
 
 def notes(job: LaunchJob) -> tuple[str, ...]:
-    """What nobody but the user knows, and what nobody can promise."""
+    """What the user has to fill in or bring, and what a cluster may not grant."""
     said = [UNPROMISED, WISHES, *_notes_of_paths(job)]
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")

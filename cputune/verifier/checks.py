@@ -1,4 +1,4 @@
-"""What the ranks saw, held against the plan and the promises. Pure functions."""
+"""Compares what ranks show with the plan and the promises of a launch. Pure functions."""
 
 from __future__ import annotations
 

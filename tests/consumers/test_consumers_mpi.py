@@ -72,16 +72,6 @@ def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkey
     assert not [name for name in os.listdir(directory) if name == "out"]
 
 
-@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
-def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environment):
-    other = "openmpi5" if "mpich" in launcher_path.partition(":")[0] else "mpich"
-    directory = write("mpirun", two_ranks(), tiny, mpi=other)
-    done = ran([str(directory / "mpirun.sh")], env={**environment, "PATH": launcher_path})
-    assert done.returncode == 3
-    assert done.stderr.startswith("error: ")
-    assert "hint: " in done.stderr
-
-
 @pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
 def test_cpus_that_are_not_here_have_one_verdict(launcher_path, format, write, tiny, monkeypatch):
     monkeypatch.setenv("PATH", launcher_path)

@@ -87,10 +87,11 @@ def test_a_rank_that_cannot_run_ends_those_of_other_hosts(through_ssh, write, wi
     workload, _ = witness
     plan = one_rank_per_node()
     directory = write("mpirun", plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
-    script = directory / "mpirun.sh"
-    own = f"  --cpus {plan.cpus[0][0]}\n"
-    assert own in script.read_text()
-    script.write_text(script.read_text().replace(own, f"{own}  --cpus 4000\n"))
+    script, rank = directory / "mpirun.sh", directory / "rank.py"
+    usual = "wanted, before = parse(cpus), "
+    assert usual in rank.read_text()
+    second = 'wanted, before = {4000} if os.environ["RANK"] == "1" else parse(cpus), '
+    rank.write_text(rank.read_text().replace(usual, second))
     outer, _ = through_ssh
     done = ran([str(script)], env=outer)
     assert done.returncode != 0

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from emit_machines import one_socket, script_workload, two_sockets_smt
+from emit_machines import one_socket, two_sockets_smt
 from in_process import ran
 
 from cputune.emitters import Cluster, EmittedFile, emit
@@ -110,9 +110,3 @@ def test_a_placeholder_is_refused_when_it_is_used(tmp_path: Path) -> None:
     assert answer.returncode == 3
     assert "error: the image is still a placeholder: <your-registry>/" in answer.stderr
     assert "hint: cputune emit --format pytorchjob --image" in answer.stderr
-
-
-def test_what_lies_beside_the_script_by_chance_stays_out_of_the_image() -> None:
-    files = emit(one_socket().result, "pytorchjob", workload=script_workload())
-    ignored = named(files, "Dockerfile.dockerignore").split("\n")
-    assert {"**/.git", "**/.env*", "**/*.db*", "**/*.pem", "**/.netrc", "**/.venv"} <= set(ignored)

@@ -59,14 +59,6 @@ def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) ->
     }
 
 
-def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
-    files = {file.name: file for file in emit(one_socket().result, "pytorchjob", nodes=2)}
-    assert "ReadWriteMany" in files["pvc.yaml"].text.partition("apiVersion")[0]
-    assert any("ReadWriteMany" in note for note in files["pytorchjob.yaml"].notes)
-    one = emit(one_socket().result, "pytorchjob", nodes=1)
-    assert not any("ReadWriteMany" in note for note in one[0].notes)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("typed", "place"),

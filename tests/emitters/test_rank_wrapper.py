@@ -257,22 +257,3 @@ def test_half_of_a_launchers_numbers_is_none() -> None:
     cpus = ("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}")
     assert seen(*cpus, **OPENMPI, PMI_RANK="0", PMI_SIZE="1")[2]["RANK"] == "5"
     assert seen(*cpus, **OPENMPI, MPI_LOCALRANKID="0")[2]["RANK"] == "5"
-
-
-class TestLook:
-    def test_says_nothing_where_all_ranks_can_have_their_cpus(self) -> None:
-        answer = start("--cpus", f"{ALLOWED[0]}/{LAST}", "--look", "--", "-c", "print('ran')")
-        assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
-
-    def test_refuses_where_one_of_them_cannot(self) -> None:
-        answer = start("--cpus", f"{LAST}/4000", "--bind", "offered", "--look")
-        assert answer.returncode == 3
-        assert "rank 1 cannot have CPUs 4000" in answer.stderr
-
-    def test_tells_that_the_ranks_leave_what_the_launch_was_bound_to(self) -> None:
-        if len(ALLOWED) < 2:
-            pytest.skip("needs two CPUs")
-        bound = ("taskset", "-c", str(ALLOWED[0]))
-        answer = start("--cpus", LAST, "--look", prefix=bound)
-        assert answer.returncode == 0
-        assert f"bound to CPUs {ALLOWED[0]} (taskset" in answer.stderr
