@@ -103,22 +103,6 @@ MASKS = ONE.with_setting("dropout", "bytes")
 TINY = Workload.from_recipe("bert-mini")
 
 
-@pytest.mark.parametrize(
-    ("framework", "parses", "by_flags"),
-    [
-        (None, None, False),
-        (None, False, False),
-        ("accelerate", None, False),
-        ("trainer", True, True),
-    ],
-)
-def test_flags_are_for_a_script_that_was_seen_to_take_them(
-    framework: str | None, parses: bool | None, by_flags: bool
-) -> None:
-    job = replace(SCRIPT, framework=framework, parses_arguments=parses)  # type: ignore[arg-type]
-    assert bool(carried(job, ONE, {}).flags) is by_flags
-
-
 def test_a_recipe_as_found_keeps_its_batch() -> None:
     batch = str(TINY.global_batch_size)
     assert carried(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)

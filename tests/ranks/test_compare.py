@@ -165,10 +165,6 @@ def test_what_a_plan_says_and_no_rank_can_show_is_said_once() -> None:
     )
 
 
-def test_a_value_that_is_seen_needs_no_reason() -> None:
-    assert unseen(TWO, [state(TWO, rank, dtype_unknown="no layer ran") for rank in range(2)]) == ()
-
-
 def said(**fields: Any) -> RankState:
     return fields  # type: ignore[return-value]
 
