@@ -168,16 +168,6 @@ class TestWhatTheModelSays:
         )
         assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
 
-    def test_the_source_of_a_t5_is_cut_and_its_target_is_not(self) -> None:
-        config = transformers.T5Config(
-            vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
-            decoder_start_token_id=0,
-        )  # fmt: skip
-        model = model_of("T5ForConditionalGeneration", config)
-        batch = batch_of(3, 9, labels=torch.randint(5, 50, (2, 12)))
-        assert cut(batch, lengths(batch))["labels"].shape == (2, 12)
-        assert why_not(model, batch) is None
-
     def test_answers_that_are_sought_over_all_positions_are_not_the_same(self) -> None:
         where = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
         why = why_not(bert("BertForQuestionAnswering"), batch_of(3, 9, **where))
@@ -205,23 +195,6 @@ class TestWhatTheModelSays:
         why = why_not(Flat(), batch_of(3, 9))
         assert why is not None
         assert why.startswith("the model fails without it (RuntimeError: ")
-
-    def test_pairs_as_two_encodings_are_the_same(self) -> None:
-        class Pairs(torch.nn.Module):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-                self.of = bert("BertModel")
-
-            def forward(self, **given: Any) -> Any:
-                one, other = (
-                    self.of(given[f"{which}input_ids"], given[f"{which}attention_mask"])[1]
-                    for which in ("", "pair_")
-                )
-                return {"loss": (one - other).square().mean()}
-
-        batch = batch_of(3, 9, **pair(32, 5))
-        assert lengths(batch) == {LENGTH: 16, 32: 8}
-        assert why_not(Pairs().train(), batch) is None
 
     def test_without_a_loss_the_outputs_stand_for_it(self) -> None:
         batch = batch_of(3, 9)

@@ -287,10 +287,6 @@ def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int
     assert len(Carried(**force).carrier.hooks()) == hooks
 
 
-def test_fp16_is_a_word_of_accelerate_too() -> None:
-    assert Force(arguments={"bf16": False, "fp16": True}).precision == "fp16"
-
-
 def test_a_plan_that_says_nothing_is_empty() -> None:
     assert Force().to_json() == "{}"
 

@@ -39,23 +39,14 @@ class AdamW:
 
 @pytest.mark.parametrize(
     ("options", "fused", "foreach"),
-    [
-        ({}, False, False),
-        ({"fused": None, "foreach": None}, False, False),
-        ({"fused": True}, True, False),
-        ({"fused": False, "foreach": True}, False, True),
-    ],
+    [({}, False, False), ({"fused": True}, True, False), ({"foreach": True}, False, True)],
 )
-def test_by_its_class_and_its_parameter_groups(
+def test_an_optimizer_is_known_by_its_class_and_its_parameter_groups(
     options: dict[str, Any], fused: bool, foreach: bool
 ) -> None:
     expected = {"class": "AdamW", "fused": fused, "foreach": foreach}
-    assert state.optimizer(AdamW(**options)) == expected
     wrapped = SimpleNamespace(optimizer=AdamW(**options))
     assert state.optimizer(wrapped) == expected, "accelerate wraps it"
-
-
-def test_one_without_parameter_groups_has_a_class_all_the_same() -> None:
     assert state.optimizer(object()) == {"class": "object", "fused": False, "foreach": False}
 
 
@@ -80,29 +71,19 @@ def process(tmp_path, monkeypatch):
 MAIN, POOL, AUTOGRAD = ("python", {1, 2}), ("python", {1, 2}), ("pt_autograd_0", {0})
 
 
-def test_a_worker_is_bound_to_one_cpu_and_has_no_name(process):
-    assert ccl_workers({}, process(MAIN, POOL, ("python", {3}), ("python", {0}), AUTOGRAD)) == (
-        [0, 3],
-        "",
-    )
-
-
-def test_oneccl_that_has_switched_its_workers_off_has_none(process):
-    assert ccl_workers({}, process(MAIN, POOL, AUTOGRAD)) == ([], "")
-
-
-def test_on_one_cpu_a_worker_of_that_cpu_is_not_known(process):
-    found, why = ccl_workers({}, process(("python", {1}), ("python", {1})))
-    assert found is None
-    assert "one CPU" in why
-
-
-def test_a_worker_elsewhere_is_known_though_the_rank_has_one_cpu(process):
-    assert ccl_workers({}, process(("python", {1}), ("python", {0}))) == ([0], "")
-
-
-def test_threads_that_openmp_binds_are_not_taken_for_workers(process):
-    bound = process(MAIN, ("python", {1}), ("python", {2}))
-    found, why = ccl_workers({"OMP_PROC_BIND": "close"}, bound)
-    assert found is None
-    assert "OMP_PROC_BIND" in why
+@pytest.mark.parametrize(
+    ("threads", "variables", "found", "why"),
+    [
+        ((MAIN, POOL, ("python", {3}), ("python", {0}), AUTOGRAD), {}, [0, 3], ""),
+        ((MAIN, POOL, AUTOGRAD), {}, [], ""),  # it has switched its workers off
+        ((("python", {1}), ("python", {1})), {}, None, "one CPU"),
+        ((("python", {1}), ("python", {0})), {}, [0], ""),  # a worker elsewhere is known
+        ((MAIN, ("python", {1})), {"OMP_PROC_BIND": "close"}, None, "OMP_PROC_BIND"),
+    ],
+)
+def test_a_worker_of_oneccl_is_bound_to_one_cpu_and_has_no_name(
+    process, threads, variables, found, why
+):
+    seen, reason = ccl_workers(variables, process(*threads))
+    assert seen == found
+    assert why in reason if why else reason == ""

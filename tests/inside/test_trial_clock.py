@@ -36,28 +36,21 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     monkeypatch.undo()
 
 
-def test_a_busy_neighbour_is_a_delay(proc: FakeProc) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "delayed"),
+    [
+        ({"delay_seconds": 0.48, "own_seconds": 0.5, "busy_seconds": 1.0}, 0.48),  # a neighbour
+        ({"delay_seconds": 0.3, "own_seconds": 1.0, "busy_seconds": 1.0}, clock.TICK_SECONDS),
+        ({"delay_seconds": 0.0004, "busy_seconds": 0.01}, 0.0),  # what telling a step costs
+        ({"steal_seconds": 0.25}, 0.25),  # by a hypervisor
+    ],
+)
+def test_what_others_take_is_a_delay_and_own_threads_are_none(
+    proc: FakeProc, seconds: dict[str, float], delayed: float
+) -> None:
     delay = clock.Delay()
-    proc.delay_seconds, proc.own_seconds, proc.busy_seconds = 0.48, 0.5, 1.0
-    assert delay.lap() == pytest.approx(0.48)
-
-
-def test_waiting_for_one_s_own_threads_is_none(proc: FakeProc) -> None:
-    delay = clock.Delay()
-    proc.delay_seconds, proc.own_seconds, proc.busy_seconds = 0.3, 1.0, 1.0
-    assert delay.lap() <= clock.TICK_SECONDS
-
-
-def test_what_reading_a_step_costs_is_none(proc: FakeProc) -> None:
-    delay = clock.Delay()
-    proc.delay_seconds, proc.busy_seconds = 0.0004, 0.01
-    assert delay.lap() == 0.0
-
-
-def test_stolen_time_is_a_delay(proc: FakeProc) -> None:
-    delay = clock.Delay()
-    proc.steal_seconds = 0.25
-    assert delay.lap() == pytest.approx(0.25)
+    vars(proc).update(seconds)
+    assert delay.lap() == pytest.approx(delayed)
 
 
 def test_laps_do_not_add_up(proc: FakeProc) -> None:

@@ -1,12 +1,10 @@
 """The batch of a rank: the global batch stays, whatever the number of ranks."""
 
 import json
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import ran
 
 from cputune.inside.carry import Force
 
@@ -43,26 +41,10 @@ def test_it_survives_the_way_into_a_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"), [({"bf16": True}, "bf16"), ({"bf16": False}, "no"), ({}, "no")]
+    ("arguments", "word"),
+    [({"bf16": True}, "bf16"), ({"bf16": False, "fp16": True}, "fp16"), ({}, "no")],
 )
 def test_an_accelerator_is_told_the_precision_of_the_arguments(
     arguments: dict[str, bool], word: str
 ) -> None:
     assert Force(world_size=1, arguments=arguments).precision == word
-
-
-TWO_WATCHERS = """
-import sys
-from cputune.inside.carry import set_hooks
-loaded = []
-set_hooks([("colorsys", "", lambda module: loaded.append("first"))])
-set_hooks([("colorsys", "", lambda module: loaded.append("second"))])
-set_hooks([("sys", "", lambda module: loaded.append("now"))])
-import colorsys
-print(loaded)
-"""
-
-
-def test_a_launch_that_carries_and_is_observed_has_two_watchers() -> None:
-    done = ran([sys.executable, "-c", TWO_WATCHERS])
-    assert done.stdout.strip() == "['now', 'first', 'second']", done.stderr

@@ -28,21 +28,46 @@ def test_the_places_it_tells_are_there() -> None:
     assert (root_directory() / "cputune" / "inside").is_dir()
 
 
-def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
-    for socket in ("", str(tmp_path / "nobody")):
-        out = ran(
-            [sys.executable, "-c", "import sys; print('cputune.inside.hooks' in sys.modules)"],
-            env={"PYTHONPATH": f"{site_directory()}:{tmp_path}", "CPUTUNE_TRIAL_SOCKET": socket},
+    look = "import sys; print('cputune.inside.hooks' in sys.modules)"
+    alone = "import sitecustomize"  # what `site` does, where the machine has none
+    for words, path, socket, said in (
+        (["-c", look], [tmp_path], "", "theirs\nFalse\n"),
+        (["-c", look], [tmp_path], "nobody", "theirs\nTrue\n"),
+        (["-S", "-c", alone], [], "nobody", ""),
+    ):
+        ended = ran(
+            [sys.executable, *words],
+            env={
+                "PYTHONPATH": ":".join(map(str, [site_directory(), *path])),
+                "CPUTUNE_TRIAL_SOCKET": socket and str(tmp_path / socket),
+            },
             check=True,
-        ).stdout.split()
-        assert out == ["theirs", str(bool(socket))]
+        )
+        assert (ended.stdout, ended.stderr) == (said, "")
 
 
-def test_where_the_machine_has_no_sitecustomize_nothing_is_said(tmp_path: Path) -> None:
-    ended = ran(
-        [sys.executable, "-S", "-c", "import sitecustomize"],  # what `site` does, without its own
-        env={"PYTHONPATH": str(site_directory()), "CPUTUNE_TRIAL_SOCKET": str(tmp_path / "no")},
-        check=True,
-    )
-    assert (ended.stdout, ended.stderr) == ("", "")
+LOOK_THEN_IMPORT = """
+import importlib.util, sys
+sys.path.insert(0, sys.argv[1])
+from cputune.inside.carry import set_hooks
+from cputune.inside.hooks import install
+meter = install()
+module, seen = "intel_extension_for_pytorch", []
+set_hooks([(module, "", lambda loaded: seen.append("second"))])
+assert importlib.util.find_spec(module) is not None
+import intel_extension_for_pytorch
+intel_extension_for_pytorch.optimize()
+set_hooks([(module, "", lambda loaded: seen.append("at once"))])
+print(meter.facts["ipex"], *seen)
+"""
+
+
+def test_a_look_whether_a_module_is_there_costs_no_hook_nor_does_a_second_watcher(
+    tmp_path: Path,
+) -> None:
+    module = tmp_path / "intel_extension_for_pytorch.py"
+    module.write_text("def optimize():\n    pass\n")
+    done = ran([sys.executable, "-c", LOOK_THEN_IMPORT, str(tmp_path)])
+    assert done.stdout.split() == ["True", "second", "at", "once"], done.stderr

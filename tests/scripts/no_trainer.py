@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import math
-import os
 from pathlib import Path
 
 import torch
@@ -22,22 +20,14 @@ def parse_args():
     parser.add_argument("--model_name_or_path", required=True)
     parser.add_argument("--train_file", required=True)
     parser.add_argument("--per_device_train_batch_size", type=int, default=8)
-    parser.add_argument("--per_device_eval_batch_size", type=int, default=8)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--num_train_epochs", type=int, default=1)
-    parser.add_argument("--max_train_steps", type=int, default=None)
-    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
-    parser.add_argument("--output_dir", default=None)
+    parser.add_argument("--max_train_steps", type=int, required=True)
+    parser.add_argument("--output_dir", default="trained")
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
-    accelerator = Accelerator(gradient_accumulation_steps=args.gradient_accumulation_steps)
-    if accelerator.is_main_process and args.output_dir is not None:
-        os.makedirs(args.output_dir, exist_ok=True)
-    accelerator.wait_for_everyone()
-
+    accelerator = Accelerator()
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     model = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path)
     rows = [json.loads(line) for line in Path(args.train_file).read_text().splitlines()]
@@ -45,25 +35,17 @@ def main():
         {**tokenizer(row["sentence1"], row["sentence2"]), "labels": row["label"]} for row in rows
     ]
     collate = DataCollatorWithPadding(tokenizer)
-    train_loader = DataLoader(
-        data[:192],
-        shuffle=True,
-        collate_fn=collate,
-        batch_size=args.per_device_train_batch_size,
-    )
-    eval_loader = DataLoader(
-        data[192:], collate_fn=collate, batch_size=args.per_device_eval_batch_size
-    )
+    batch_size = args.per_device_train_batch_size
+    train_loader = DataLoader(data[:192], shuffle=True, collate_fn=collate, batch_size=batch_size)
+    eval_loader = DataLoader(data[192:], collate_fn=collate, batch_size=8)
 
     decayed = [p for n, p in model.named_parameters() if "bias" not in n]
     others = [p for n, p in model.named_parameters() if "bias" in n]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
-        lr=args.learning_rate,
+        lr=5e-5,
     )
-    steps = args.max_train_steps or args.num_train_epochs * math.ceil(
-        len(train_loader) / args.gradient_accumulation_steps
-    )
+    steps = args.max_train_steps
     scheduler = get_scheduler(
         "linear", optimizer=optimizer, num_warmup_steps=0, num_training_steps=steps
     )
@@ -75,13 +57,11 @@ def main():
     while done < steps:
         model.train()
         for batch in train_loader:
-            with accelerator.accumulate(model):
-                accelerator.backward(model(**batch).loss)
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
-            if accelerator.sync_gradients:
-                done += 1
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            done += 1
             if done >= steps:
                 break
         model.eval()
@@ -92,11 +72,9 @@ def main():
             guess, label = accelerator.gather_for_metrics((guess, batch["labels"]))
             right, seen = right + int((guess == label).sum()), seen + len(label)
     accelerator.wait_for_everyone()
-    if accelerator.is_main_process and args.output_dir is not None:
+    if accelerator.is_main_process:
         accelerator.unwrap_model(model).save_pretrained(args.output_dir)
-        (Path(args.output_dir) / "all_results.json").write_text(
-            json.dumps({"accuracy": right / seen, "steps": done})
-        )
+        print(f"{done} steps, accuracy {right / seen:.2f}")
     accelerator.end_training()
 
 
