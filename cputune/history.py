@@ -64,11 +64,8 @@ def keep(result: Result, *, now: str) -> str | None:
 def kept_ids() -> tuple[str, ...]:
     """The ids of what is kept, the newest first; other files of the folder are not ours."""
     folder = history_folder()
-    ids = (
-        []
-        if folder is None
-        else [name.removesuffix(_RESULT) for name in own_files(folder, _RESULT)]
-    )
+    names = () if folder is None else own_files(folder, _RESULT)
+    ids = (name.removesuffix(_RESULT) for name in names)
     return tuple(sorted(filter(_ID.fullmatch, ids), reverse=True))
 
 
