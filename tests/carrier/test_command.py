@@ -161,7 +161,10 @@ def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
     with ProcessRunner(Workload.from_recipe(str(recipe)), cputune.probe(), fresh=True) as runner:
         with closing(runner.steps(ONE)) as steps:  # type: ignore[type-var]
             next(steps)
-        assert [rank["learning_rate"] for rank in runner.observed()] == [RATE]
+        ((_, job),) = runner._shown
+        trained = job.training()
+    assert trained is not None
+    assert {*trained.rates[0]} == {RATE}
     assert list(tmp_path.iterdir()) == [recipe]
     monkeypatch.undo()
 
