@@ -138,6 +138,9 @@ class Held:
             )
         return commands
 
+    def watch(self, launch: Launch) -> None:
+        """Nothing: the way to a host that is gone ends by itself."""
+
     def end(self, launch: Launch) -> None:
         """Nothing stays on a host once the command that leads there has ended."""
 
@@ -182,6 +185,10 @@ class FromHere:
             told["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
         script = str(folder / LAUNCH / launch.files[0].name)
         return [{"argv": ["bash", script], "env": {**environment, **told}}]
+
+    def watch(self, launch: Launch) -> None:
+        """Raise HostLost where a host is gone: before its ranks have called nothing shows it."""
+        self._ask_others(launch, "print('{}')", {})
 
     def end(self, launch: Launch) -> None:
         """Remove the files from every other host; a host that is lost keeps them."""

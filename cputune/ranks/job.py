@@ -64,6 +64,9 @@ SLOWER_THAN_BEFORE = 20.0
 """The patience with a later step, over the slowest one before it. One busy process beside it can
 make a step 9 times as long."""
 
+LOOK_SECONDS = 20.0
+"""How often a launch over hosts looks, before its first step, whether they are there."""
+
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
 """Ranks that run on may take several steps without asking: as many as fill these seconds, and at
@@ -139,6 +142,7 @@ class Job:
     def __post_init__(self) -> None:
         self.post.add(self.supervisor.socket, self.supervisor.lines)
         self._gather = Gather(self.world)
+        self._look_at = 0.0
         self._memory_kills = kernel_kills()
 
     def launch(self, engine: Engine, launch: Launch) -> None:
@@ -223,6 +227,7 @@ class Job:
         of the time: once there are steps, for another one that is no slower.
         """
         since, checked = time.monotonic(), False
+        self._look_at = since + LOOK_SECONDS
         while True:
             self._allow_what_is_wanted()
             for step in self.hear(self._patience(since, seconds_left())):
@@ -266,7 +271,13 @@ class Job:
             raise TimedOut(reason, details=next(filter(str.strip, tails), None))
         if time_left + self._slowest <= 0:
             raise TimeUp(BEFORE_ITS_FIRST_STEP)
-        return min(since + longest - now, time_left + self._slowest)
+        if self._engine is None or count:
+            return min(since + longest - now, time_left + self._slowest)
+        if now >= self._look_at:  # before the first step; later the line of a rank is cut
+            self._look_at = now + LOOK_SECONDS
+            engine, launch = self._engine
+            engine.watch(launch)
+        return min(since + longest - now, time_left + self._slowest, LOOK_SECONDS)
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
