@@ -7,8 +7,8 @@
 Nothing of them is kept here. Examples are in no wheel and no sdist, so they are read from
 ``--sources DIR`` with a checkout of each repository, DIR/transformers/examples and so on; one that
 is not there is cloned from GitHub (``git clone --depth 1``), and where that cannot be, its rows are
-left out with the reason. What a package brings (``trl.scripts.sft``, ``accelerate.test_utils.scripts``)
-needs nothing.
+left out with the reason. What a package brings (``trl.scripts.sft``,
+``accelerate.test_utils.scripts``) needs nothing.
 
 Models and data are made by ``tests/scripts/local.py`` and here, so small that a step takes
 milliseconds. What a script fetches by a fixed name (bert-base-cased, glue, a metric) lies under
