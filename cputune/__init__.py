@@ -25,9 +25,18 @@ if TYPE_CHECKING:  # isort: off
     from cputune.doctor.hosts import HostsDiagnosis, SeenHost, diagnose_hosts
     from cputune.emitters import EmittedFile, Node, emit
     from cputune.errors import (
-        CannotError, CputuneError, HostError, Interrupted, MissingPackageError,
-        NotMeasurableError, NoValidTrialError, RecipeError, ResultError, Unreachable, UsageError,
-    )  # fmt: skip
+        CannotError,
+        CputuneError,
+        HostError,
+        Interrupted,
+        MissingPackageError,
+        NotMeasurableError,
+        NoValidTrialError,
+        RecipeError,
+        ResultError,
+        Unreachable,
+        UsageError,
+    )
     from cputune.facts import HostFacts
     from cputune.history import Kept, kept_results
     from cputune.host import RecordedHost
@@ -40,23 +49,76 @@ if TYPE_CHECKING:  # isort: off
     from cputune.steps import Runner, Step, TrialError
     from cputune.tuner import SearchSpace, search_space, tune
     from cputune.tuner.events import (
-        ConfirmStarted, Event, OnEvent, Said, StepTaken, StudyEnded, StudyStarted, TrialEnded,
+        ConfirmStarted,
+        Event,
+        OnEvent,
+        Said,
+        StepTaken,
+        StudyEnded,
+        StudyStarted,
+        TrialEnded,
         TrialStarted,
-    )  # fmt: skip
+    )
     from cputune.verifier import Verification, verify
     from cputune.workload import Workload
 
 __all__ = [
-    "CannotError", "Cluster", "Compared", "ConfirmRun", "ConfirmStarted", "CputuneError",
-    "Diagnosis", "EmitOptions", "EmittedFile", "Event", "Finding", "HostError", "HostFacts",
-    "HostsDiagnosis", "Interrupted", "Kept", "MissingPackageError", "NoValidTrialError", "Node",
-    "NotMeasurableError", "OnEvent", "Plan", "RecipeError", "RecordedHost", "Result",
-    "ResultError", "Runner", "Said", "SearchSpace", "SecretKey", "SeenHost", "Severity", "Step",
-    "StepTaken", "StudyEnded", "StudyStarted", "Trial", "TrialEnded",
-    "TrialError", "TrialStarted", "TuneOptions", "Unreachable", "UsageError", "Verification",
-    "Workload", "compare", "diagnose", "diagnose_hosts", "emit", "kept_results", "probe",
-    "search_space", "show", "tune", "verify",
-]  # fmt: skip
+    "CannotError",
+    "Cluster",
+    "Compared",
+    "ConfirmRun",
+    "ConfirmStarted",
+    "CputuneError",
+    "Diagnosis",
+    "EmitOptions",
+    "EmittedFile",
+    "Event",
+    "Finding",
+    "HostError",
+    "HostFacts",
+    "HostsDiagnosis",
+    "Interrupted",
+    "Kept",
+    "MissingPackageError",
+    "NoValidTrialError",
+    "Node",
+    "NotMeasurableError",
+    "OnEvent",
+    "Plan",
+    "RecipeError",
+    "RecordedHost",
+    "Result",
+    "ResultError",
+    "Runner",
+    "Said",
+    "SearchSpace",
+    "SecretKey",
+    "SeenHost",
+    "Severity",
+    "Step",
+    "StepTaken",
+    "StudyEnded",
+    "StudyStarted",
+    "Trial",
+    "TrialEnded",
+    "TrialError",
+    "TrialStarted",
+    "TuneOptions",
+    "Unreachable",
+    "UsageError",
+    "Verification",
+    "Workload",
+    "compare",
+    "diagnose",
+    "diagnose_hosts",
+    "emit",
+    "kept_results",
+    "probe",
+    "search_space",
+    "show",
+    "tune",
+    "verify",
+]
 
 _PUBLIC = {
     # where a name is defined: the names
@@ -64,8 +126,16 @@ _PUBLIC = {
     "cputune.doctor.hosts": ("HostsDiagnosis", "SeenHost", "diagnose_hosts"),
     "cputune.emitters": ("EmittedFile", "Node", "emit"),
     "cputune.errors": (
-        "CannotError", "CputuneError", "HostError", "Interrupted", "MissingPackageError",
-        "NoValidTrialError", "NotMeasurableError", "RecipeError", "ResultError", "Unreachable",
+        "CannotError",
+        "CputuneError",
+        "HostError",
+        "Interrupted",
+        "MissingPackageError",
+        "NoValidTrialError",
+        "NotMeasurableError",
+        "RecipeError",
+        "ResultError",
+        "Unreachable",
         "UsageError",
     ),
     "cputune.facts": ("HostFacts",),
@@ -80,12 +150,19 @@ _PUBLIC = {
     "cputune.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
-        "ConfirmStarted", "Event", "OnEvent", "Said", "StepTaken", "StudyEnded",
-        "StudyStarted", "TrialEnded", "TrialStarted",
+        "ConfirmStarted",
+        "Event",
+        "OnEvent",
+        "Said",
+        "StepTaken",
+        "StudyEnded",
+        "StudyStarted",
+        "TrialEnded",
+        "TrialStarted",
     ),
     "cputune.verifier": ("Verification", "verify"),
     "cputune.workload": ("Workload",),
-}  # fmt: skip
+}
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker would believe that every name exists

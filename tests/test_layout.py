@@ -204,10 +204,15 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("cores", "counts"),
         [
-            (0, ()), (1, (1,)), (3, (3, 2, 1)), (4, (4, 3, 2, 1)), (5, (5, 4, 2, 1)),
-            (10, (10, 8, 5, 2)), (11, (11, 8, 5, 2)),
+            (0, ()),
+            (1, (1,)),
+            (3, (3, 2, 1)),
+            (4, (4, 3, 2, 1)),
+            (5, (5, 4, 2, 1)),
+            (10, (10, 8, 5, 2)),
+            (11, (11, 8, 5, 2)),
         ],
-    )  # fmt: skip
+    )
     def test_of_threads_go_down_to_one_on_few_cores(
         self, cores: int, counts: tuple[int, ...]
     ) -> None:
@@ -235,15 +240,33 @@ class TestAdvice:
             ({"cores_per_socket": 8}, {}, 1, 8, 0, "one rank"),
             ({"sockets": 2}, {}, 2, 8, 0, "a rank for each of 2 sockets"),
             # Two cores of a socket make a rank, one does not: then nodes count, of two cores too.
-            ({"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2}, {}, 2, 2, 0,
-             "a rank for each of 2 sockets"),
+            (
+                {"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2},
+                {},
+                2,
+                2,
+                0,
+                "a rank for each of 2 sockets",
+            ),
             ({"sockets": 8, "cores_per_socket": 1}, {}, 1, 8, 0, "one rank"),
             # What the batch allows, which all machines share.
             ({"sockets": 2}, {"batch": 2}, 2, 8, 0, "a rank for each of 2 sockets"),
-            ({"sockets": 2}, {"batch": 2, "nodes": 2}, 1, 16, 0,
-             "a global batch of 2 is divided by 1 on each of 2 machines"),
-            ({"sockets": 4}, {"batch": 6}, 2, 16, 0,
-             "a global batch of 6 is divided by 2 on each of 1 machines"),
+            (
+                {"sockets": 2},
+                {"batch": 2, "nodes": 2},
+                1,
+                16,
+                0,
+                "a global batch of 2 is divided by 1 on each of 2 machines",
+            ),
+            (
+                {"sockets": 4},
+                {"batch": 6},
+                2,
+                16,
+                0,
+                "a global batch of 6 is divided by 2 on each of 1 machines",
+            ),
             # Ranks that are settled, more than there are cores among them.
             ({"cores_per_socket": 2}, {"ranks": 2}, 2, 1, 0, "2 ranks, as they are started"),
             ({"cores_per_socket": 2}, {"ranks": 3}, 3, 1, 0, "3 ranks, as they are started"),
@@ -253,7 +276,7 @@ class TestAdvice:
             ({"cores_per_socket": 1}, {"ccl_workers": 1}, 1, 1, 0, "one rank"),
             ({"cores_per_socket": 2, "allowed": ()}, {}, 1, 1, 0, "one rank"),
         ],
-    )  # fmt: skip
+    )
     def test_of_ranks_threads_and_workers(
         self,
         shape: dict[str, Any],

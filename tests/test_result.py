@@ -30,8 +30,15 @@ def test_a_document_reads_back_equal(result: Result) -> None:
 def test_the_document_says_what_the_contract_says(result: Result) -> None:
     document = result.to_json()
     assert set(document) >= {
-        "host", "versions", "workload", "baseline", "best", "speedup", "trials", "notes"
-    }  # fmt: skip
+        "host",
+        "versions",
+        "workload",
+        "baseline",
+        "best",
+        "speedup",
+        "trials",
+        "notes",
+    }
     assert set(document["speedup"]) >= {"ratio", "low", "high"}
     assert set(document["best"]["samples_per_second"]) == {"median", "low", "high"}
     assert {trial["state"] for trial in document["trials"]} <= {"completed", "pruned", "failed"}

@@ -10,9 +10,14 @@ from cputune.plan import Plan
 from cputune.stack import Versions, ipex_off
 
 LOADED_ONCE = (
-    "LD_PRELOAD", "MALLOC_CONF", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_",
-    "GLIBC_TUNABLES", "KMP_BLOCKTIME",
-)  # fmt: skip
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES",
+    "KMP_BLOCKTIME",
+)
 """Variables of a plan that are read when a library is loaded: a forked rank has them from
 the process that it is forked of, and cannot change them."""
 
@@ -90,13 +95,29 @@ class Cleared(NamedTuple):
 CLEARED = (
     Cleared(
         "the numbers of another launch; torch believes them before those of MPI",
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
-         "MASTER_ADDR", "MASTER_PORT"),
+        (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "NODE_RANK",
+            "GROUP_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        ),
     ),
     Cleared(
         "the numbers that an MPI or Slurm gave to this very process",
-        ("PMI_*", "PMIX_*", "OMPI_COMM_*", "MPI_LOCAL*", "HYDI_*", "MV2_COMM_*", "SLURM_PROCID",
-         "SLURM_LOCALID"),
+        (
+            "PMI_*",
+            "PMIX_*",
+            "OMPI_COMM_*",
+            "MPI_LOCAL*",
+            "HYDI_*",
+            "MV2_COMM_*",
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+        ),
     ),
     Cleared(
         "options of accelerate and torchrun",
@@ -104,14 +125,19 @@ CLEARED = (
     ),
     Cleared(
         "threads and their places",
-        ("OMP_*", "GOMP_*", "KMP_*", "MKL_NUM_THREADS", "MKL_DYNAMIC", "MKL_DOMAIN_NUM_THREADS",
-         "OPENBLAS_*"),
+        (
+            "OMP_*",
+            "GOMP_*",
+            "KMP_*",
+            "MKL_NUM_THREADS",
+            "MKL_DYNAMIC",
+            "MKL_DOMAIN_NUM_THREADS",
+            "OPENBLAS_*",
+        ),
     ),
     Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
-    Cleared(
-        "another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")
-    ),
-)  # fmt: skip
+    Cleared("another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")),
+)
 """In the order in which emitted scripts show them."""
 
 

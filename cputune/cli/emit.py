@@ -68,7 +68,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format mpirun
     cputune emit --format all -o launch --nodes 2 --hosts node1,node2
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
-    """  # fmt: skip
+    """
     script = script_of(ctx)
     output = options["output"]
     if output is None and options["format"] in PRINTED_FORMATS:

@@ -47,23 +47,34 @@ other hosts."""
 
 host_options = all_of(
     click.option(
-        "--hosts", metavar="A,B", help="Other machines; slurm: those of the Slurm allocation.",
+        "--hosts",
+        metavar="A,B",
+        help="Other machines; slurm: those of the Slurm allocation.",
     ),
     click.option(
-        "--hostfile", metavar="FILE", help="A file of the hosts, as any MPI or Slurm writes it.",
+        "--hostfile",
+        metavar="FILE",
+        help="A file of the hosts, as any MPI or Slurm writes it.",
     ),
     click.option(
-        "--ssh", metavar="WORDS", help='Another ssh to the hosts: "ssh -F FILE".',
+        "--ssh",
+        metavar="WORDS",
+        help='Another ssh to the hosts: "ssh -F FILE".',
     ),
     click.option(
-        "--through", type=click.Choice(get_args(Manner)),
+        "--through",
+        type=click.Choice(get_args(Manner)),
         help="How hosts are reached; by default ssh, or srun in a Slurm allocation.",
     ),
     click.option(
-        "--host-timeout", type=click.FloatRange(min=1, max=86400), default=30.0, show_default=True,
-        metavar="SECONDS", help="The most that one host may take.",
+        "--host-timeout",
+        type=click.FloatRange(min=1, max=86400),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="The most that one host may take.",
     ),
-)  # fmt: skip
+)
 """The options that name hosts, and how they are reached: what ``chosen_hosts`` takes."""
 
 batch_options = all_of(

@@ -95,14 +95,20 @@ def common_options() -> list[click.Parameter]:
 
     return [
         click.Option(
-            ["-v", "--verbose"], count=True, expose_value=False, callback=act,
+            ["-v", "--verbose"],
+            count=True,
+            expose_value=False,
+            callback=act,
             help="Say more (doctor: why each finding matters); -vv: tracebacks of errors.",
         ),
         click.Option(
-            ["-q", "--quiet"], is_flag=True, expose_value=False, callback=act,
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=act,
             help="Errors alone on stderr: no progress, no notes.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 class ConfiguredCommand(click.Command):

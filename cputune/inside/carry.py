@@ -427,9 +427,13 @@ class Carrier:
         original(accelerator, **{**dict(given), "mixed_precision": wanted, "cpu": True})
 
     def _prepare_loader(
-        self, original: Original, accelerator: Accelerator, loader: DataLoader,
-        *args: object, **kwargs: object,
-    ) -> object:  # fmt: skip
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        loader: DataLoader,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         if self._has_trainer:
             return original(accelerator, loader, *args, **kwargs)
         if len(self._prepared) == self.force.loader:
@@ -451,9 +455,13 @@ class Carrier:
         return original(accelerator, *args, **kwargs)
 
     def _prepare_optimizer(
-        self, original: Original, accelerator: Accelerator, optimizer: Optimizer,
-        *args: object, **kwargs: object,
-    ) -> object:  # fmt: skip
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        optimizer: Optimizer,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         if not self._has_trainer:
             self._set_adamw(optimizer)
         return original(accelerator, optimizer, *args, **kwargs)
@@ -733,9 +741,14 @@ class Cutter:
         return {"padding": "cut" if self.cuts else "may be cut"}
 
     def _training_step(
-        self, original: Original, trainer: Trainer, model: Module, inputs: object,
-        *args: object, **kwargs: object,
-    ) -> object:  # fmt: skip
+        self,
+        original: Original,
+        trainer: Trainer,
+        model: Module,
+        inputs: object,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         self._has_trainer = True
         kind = type(trainer)
         self.ask(

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 LOOKED_AT = 4
 """Steps that are told: a schedule that runs twice as fast differs at the second."""
 
-DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d",
-             "dropout3d")  # fmt: skip
+DROPOUTS = (
+    "dropout",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+)
 
 
 class FirstSteps:
@@ -132,18 +138,29 @@ class FirstSteps:
     # Dropout is off until the first step is over; not in what torch.compile compiles.
 
     def _dropout(
-        self, original: Original, input: object,
-        p: float = 0.5, training: bool = True, inplace: bool = False,
-    ) -> object:  # fmt: skip
+        self,
+        original: Original,
+        input: object,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> object:
         if not self._compiling():
             self._drops = self._drops or (training and p > 0)
             training = training and not self._rests
         return original(input, p, training, inplace)
 
     def _attend(
-        self, original: Original, query: object, key: object, value: object,
-        attn_mask: object = None, dropout_p: float = 0.0, *args: object, **kwargs: object,
-    ) -> object:  # fmt: skip
+        self,
+        original: Original,
+        query: object,
+        key: object,
+        value: object,
+        attn_mask: object = None,
+        dropout_p: float = 0.0,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         if not self._compiling():
             self._drops = self._drops or dropout_p > 0
             dropout_p = 0.0 if self._rests else dropout_p

@@ -36,9 +36,14 @@ ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
 
 _OFF = (
-    "do_eval", "do_predict", "eval_on_start", "load_best_model_at_end", "logging_first_step",
-    "push_to_hub", "auto_find_batch_size",
-)  # fmt: skip
+    "do_eval",
+    "do_predict",
+    "eval_on_start",
+    "load_best_model_at_end",
+    "logging_first_step",
+    "push_to_hub",
+    "auto_find_batch_size",
+)
 _STRATEGIES = ("eval_strategy", "evaluation_strategy", "save_strategy", "logging_strategy")
 QUIET: Mapping[str, object] = {
     **dict.fromkeys(_OFF, False),
@@ -52,14 +57,24 @@ QUIET: Mapping[str, object] = {
 
 _SILENT = {
     ("transformers.trainer", "Trainer"): (
-        "save_model", "_save_checkpoint", "save_state", "save_metrics", "push_to_hub",
-        "create_model_card", "init_hf_repo", "init_git_repo",
+        "save_model",
+        "_save_checkpoint",
+        "save_state",
+        "save_metrics",
+        "push_to_hub",
+        "create_model_card",
+        "init_hf_repo",
+        "init_git_repo",
     ),
     ("transformers.modeling_utils", "PreTrainedModel"): ("save_pretrained",),
     ("accelerate.accelerator", "Accelerator"): (
-        "save", "save_state", "save_model", "init_trackers", "log",
+        "save",
+        "save_state",
+        "save_model",
+        "init_trackers",
+        "log",
     ),
-}  # fmt: skip
+}
 """Methods that do nothing in a trial."""
 
 
@@ -142,9 +157,13 @@ class Loops:
         original(*args, **kwargs)
 
     def _train(
-        self, original: Original, trainer: Trainer, resume: object = None, *args: object,
+        self,
+        original: Original,
+        trainer: Trainer,
+        resume: object = None,
+        *args: object,
         **kwargs: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         kwargs.pop("resume_from_checkpoint", None)
         for callback in list(trainer.callback_handler.callbacks):
             if type(callback).__name__ == "EarlyStoppingCallback":
@@ -187,9 +206,13 @@ class Loops:
         self.meter.first.facts["steps"] = steps or ENDLESS
 
     def _create_scheduler(
-        self, original: Original, trainer: Trainer, num_training_steps: int, *args: object,
+        self,
+        original: Original,
+        trainer: Trainer,
+        num_training_steps: int,
+        *args: object,
         **kwargs: object,
-    ) -> object:  # fmt: skip
+    ) -> object:
         return original(trainer, _asked_steps(trainer) or num_training_steps, *args, **kwargs)
 
     # A loop of the script's own
@@ -341,9 +364,13 @@ class Loops:
         original(accelerator, *args, **kwargs)
 
     def _prepare_data_loader(
-        self, original: Original, accelerator: Accelerator, loader: object, *args: object,
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        loader: object,
+        *args: object,
         **kwargs: object,
-    ) -> object:  # fmt: skip
+    ) -> object:
         prepared = original(accelerator, loader, *args, **kwargs)
         if "Trainer" not in self.meter.seen:
             self.prepared.append((prepared, loader))

@@ -18,9 +18,17 @@ ENOUGH_SECONDS = 30.0
 """Of steps that are profiled: where they are long, fewer will do."""
 
 PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, NORMS, LOSS, REST = (
-    "matrix products", "dropout masks", "attention", "optimizer", "copies", "all-reduce",
-    "waiting for data", "layer norms", "loss", "the rest",
-)  # fmt: skip
+    "matrix products",
+    "dropout masks",
+    "attention",
+    "optimizer",
+    "copies",
+    "all-reduce",
+    "waiting for data",
+    "layer norms",
+    "loss",
+    "the rest",
+)
 
 _CALLERS = (
     ("enumerate(DataLoader)", DATA),
@@ -45,11 +53,21 @@ _OWN: dict[str, tuple[str, ...]] = {
     ATTENTION: ("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"),
     "norms of gradients": ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"),
     "sums and factors": (
-        "aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::div", "aten::div_",
-        "aten::sub", "aten::sum", "aten::mean", "aten::pow", "aten::rsqrt", "aten::neg",
+        "aten::add",
+        "aten::add_",
+        "aten::mul",
+        "aten::mul_",
+        "aten::div",
+        "aten::div_",
+        "aten::sub",
+        "aten::sum",
+        "aten::mean",
+        "aten::pow",
+        "aten::rsqrt",
+        "aten::neg",
     ),
     COPIES: ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous", "aten::cat"),
-}  # fmt: skip
+}
 _KIND = {name: kind for kind, names in _OWN.items() for name in names}
 _COLLECTIVES = ("gloo:", "c10d::", "nccl:")
 

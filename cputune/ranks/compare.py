@@ -185,10 +185,20 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "environment",
     "mapped",
 } | {
-    "rank", "local_rank", "preload", "framework", "parses_arguments", "batch", "samples",
-    "padding_share", "columns_left", "products_rounded", "python",
-    "pid", "peak_bytes",
-}  # fmt: skip
+    "rank",
+    "local_rank",
+    "preload",
+    "framework",
+    "parses_arguments",
+    "batch",
+    "samples",
+    "padding_share",
+    "columns_left",
+    "products_rounded",
+    "python",
+    "pid",
+    "peak_bytes",
+}
 """The keys of a rank's state that a result keeps: those that show a knob, without long lists of
 paths and variables, and those that say who the rank is and what it trains."""
 

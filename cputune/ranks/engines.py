@@ -60,9 +60,24 @@ from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
 
 OWN_VARIABLES = (
-    "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR",
-    "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK", "DISPLAY", "PWD", "OLDPWD", "_",
-)  # fmt: skip
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "HOSTNAME",
+    "TMPDIR",
+    "TEMP",
+    "TMP",
+    "XDG_RUNTIME_DIR",
+    "SSH_CONNECTION",
+    "SSH_CLIENT",
+    "SSH_TTY",
+    "SSH_AUTH_SOCK",
+    "DISPLAY",
+    "PWD",
+    "OLDPWD",
+    "_",
+)
 """Variables that hold for one machine alone and are not sent to other hosts."""
 
 PORTS = (20000, 32000)

@@ -117,29 +117,52 @@ def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialEr
 
 _CAUSES = (
     (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
-    (r"(\S*): cannot allocate memory in static TLS block",
-     "loaded a library too late, when no room was left for its thread variables: "
-     "export LD_PRELOAD={0}", False),
-    (r"(?i)address already in use|EADDRINUSE",
-     "found its port taken: another job has the port, end it or choose another MASTER_PORT", False),
-    (r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared",
-     "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
-     "--dataloader_num_workers 0)", False),
-    (r"Thread creation failed|pthread_create failed|can't start new thread",
-     "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
-     False),
-    (r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
-     "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch trains "
-     "on the CPUs too", True),  # a plan could set it, but today's launch fails
-    (r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
-     r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
-     r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
-     "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'", True),
-    (r"relative import with no known parent package",
-     "is part of a package: start it as a module, -m package.module", True),
-    (r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed",
-     "uses DeepSpeed, which divides a model over accelerators: leave it out", True),
-)  # fmt: skip
+    (
+        r"(\S*): cannot allocate memory in static TLS block",
+        "loaded a library too late, when no room was left for its thread variables: "
+        "export LD_PRELOAD={0}",
+        False,
+    ),
+    (
+        r"(?i)address already in use|EADDRINUSE",
+        "found its port taken: another job has the port, end it or choose another MASTER_PORT",
+        False,
+    ),
+    (
+        r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared",
+        "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
+        "--dataloader_num_workers 0)",
+        False,
+    ),
+    (
+        r"Thread creation failed|pthread_create failed|can't start new thread",
+        "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
+        False,
+    ),
+    (
+        r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
+        "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch "
+        "trains on the CPUs too",
+        True,
+    ),  # a plan could set it, but today's launch fails
+    (
+        r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
+        r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
+        r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
+        "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'",
+        True,
+    ),
+    (
+        r"relative import with no known parent package",
+        "is part of a package: start it as a module, -m package.module",
+        True,
+    ),
+    (
+        r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed",
+        "uses DeepSpeed, which divides a model over accelerators: leave it out",
+        True,
+    ),
+)
 """Causes that lie in the script, how to remove them, and whether every plan meets them."""
 
 

@@ -32,9 +32,14 @@ GRACE_SECONDS = 10.0
 SIGTERM."""
 
 PASSED_ON = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
     signal.SIGXCPU,
-)  # fmt: skip
+)
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
 
 

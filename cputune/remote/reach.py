@@ -42,35 +42,67 @@ Said = Iterable[tuple[str, str, str]]
 
 _SSH_SAYS: Said = (
     # pattern in what it writes, why, what to do; {} is the host
-    (r"Could not resolve hostname|Name or service not known|unknown host",
-     "its name is not known here", "name {} in /etc/hosts or in DNS"),
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than before",
-     "find out why; if it is right: ssh-keygen -R {}"),
-    (r"Host key verification failed|No \w+ host key is known",
-     "its host key is not known here", "ssh {} once by hand, and compare the key that it shows"),
-    (r"Permission denied|Too many authentication failures",
-     "it refuses our key", "ssh-copy-id {}; nothing here asks for a password"),
-    (r"Connection refused", "no sshd listens there", "start sshd on {}, or name its port in "
-     "~/.ssh/config"),
-    (r"No route to host|Network is unreachable", "no network leads there",
-     "is {} up, and in the same network?"),
-    (r"[Cc]onnection timed out|Operation timed out|banner exchange",
-     "it gave no answer", "is {} up, and does a firewall stand between?"),
-    (r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)|^exit 255$",
-     "the connection was cut", "is {} up? `journalctl -u ssh` there may say why it closed it"),
-    (r"Bad configuration option|Bad owner or permissions|Can't open user config",
-     "ssh cannot read its settings", "ssh {} by hand shows what is wrong"),
-)  # fmt: skip
+    (
+        r"Could not resolve hostname|Name or service not known|unknown host",
+        "its name is not known here",
+        "name {} in /etc/hosts or in DNS",
+    ),
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another one than before",
+        "find out why; if it is right: ssh-keygen -R {}",
+    ),
+    (
+        r"Host key verification failed|No \w+ host key is known",
+        "its host key is not known here",
+        "ssh {} once by hand, and compare the key that it shows",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "it refuses our key",
+        "ssh-copy-id {}; nothing here asks for a password",
+    ),
+    (
+        r"Connection refused",
+        "no sshd listens there",
+        "start sshd on {}, or name its port in ~/.ssh/config",
+    ),
+    (
+        r"No route to host|Network is unreachable",
+        "no network leads there",
+        "is {} up, and in the same network?",
+    ),
+    (
+        r"[Cc]onnection timed out|Operation timed out|banner exchange",
+        "it gave no answer",
+        "is {} up, and does a firewall stand between?",
+    ),
+    (
+        r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)|^exit 255$",
+        "the connection was cut",
+        "is {} up? `journalctl -u ssh` there may say why it closed it",
+    ),
+    (
+        r"Bad configuration option|Bad owner or permissions|Can't open user config",
+        "ssh cannot read its settings",
+        "ssh {} by hand shows what is wrong",
+    ),
+)
 
 _SRUN_SAYS: Said = (
-    (r"Invalid node name|not in this job|Requested node configuration is not available",
-     "it is not in our allocation", "name hosts of the job: scontrol show hostnames"),
-    (r"Unable to contact slurm controller|Connection refused", "slurmctld gives no answer",
-     "scontrol ping"),
+    (
+        r"Invalid node name|not in this job|Requested node configuration is not available",
+        "it is not in our allocation",
+        "name hosts of the job: scontrol show hostnames",
+    ),
+    (
+        r"Unable to contact slurm controller|Connection refused",
+        "slurmctld gives no answer",
+        "scontrol ping",
+    ),
     (r"Invalid job id|Job/step already completing", "our allocation has ended", "salloc a new one"),
     (r"Node failure|NODE_FAIL|down", "Slurm says that the node is down", "sinfo -R tells why"),
-)  # fmt: skip
+)
 
 
 class Reach:
@@ -126,10 +158,17 @@ class Ssh(Reach):
 
 
 INHERITED = (
-    "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_HINT",
-    "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_THREADS_PER_CORE", "SLURM_CPU_BIND",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_HINT",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_CORE",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",
-)  # fmt: skip
+)
 """Variables of salloc or an outer step that srun would obey again, and so cut a node to one CPU."""
 
 
@@ -165,8 +204,16 @@ class Mpirun(Reach):
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         if self.dialect.startswith("openmpi"):
-            return (self.program, "--host", f"{node.name}:1", "-n", "1", "--bind-to", "none",
-                    *program)  # fmt: skip
+            return (
+                self.program,
+                "--host",
+                f"{node.name}:1",
+                "-n",
+                "1",
+                "--bind-to",
+                "none",
+                *program,
+            )
         unbound = ("-bind-to", "none") if self.dialect == "mpich" else ()
         return (self.program, "-hosts", node.name, "-n", "1", *unbound, *program)
 

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from cputune.result import Throughput
 
 STYLES = {
-    "error": "bold red", "warning": "bold yellow", "advice": "bold cyan", "note": "yellow",
-}  # fmt: skip
+    "error": "bold red",
+    "warning": "bold yellow",
+    "advice": "bold cyan",
+    "note": "yellow",
+}
 """The style of a label: of severities, and of other labels that begin a line."""
 
 

@@ -15,9 +15,14 @@ from faults.watched import HERE, TUNE, Watched, on_record, told, traceback_in
 LIGHT = (str(HERE / "light.py"),)
 TORCH = (str(HERE / "accelerate_script.py"),)
 SIGNALS = (
-    signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT,
-    signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU,
-)  # fmt: skip
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGXCPU,
+)
 AGAIN_SECONDS = 1.0
 """A second Ctrl-C comes at a random moment within it: to save takes about as long."""
 

@@ -11,29 +11,59 @@ KNOWN: dict[str, dict[str, Any]] = {
     # AMD EPYC 7763, NPS4: CCDs of 8 cores and 32 MiB, two to a node
     # (AMD "HPC Tuning Guide for EPYC 7003", 56827).
     "milan-nps4": {
-        "sockets": 2, "cores": 64, "smt": 2, "nodes": 8, "l3": 8, "l3_mib": 32, "like": "zen3",
+        "sockets": 2,
+        "cores": 64,
+        "smt": 2,
+        "nodes": 8,
+        "l3": 8,
+        "l3_mib": 32,
+        "like": "zen3",
     },
     # AMD EPYC 9654, NPS4: twelve CCDs of 8 cores and 32 MiB, three to a node
     # (AMD "HPC Tuning Guide for EPYC 9004", 58002).
     "genoa-nps4": {
-        "sockets": 1, "cores": 96, "smt": 2, "nodes": 4, "l3": 8, "l3_mib": 32, "like": "zen4",
+        "sockets": 1,
+        "cores": 96,
+        "smt": 2,
+        "nodes": 4,
+        "l3": 8,
+        "l3_mib": 32,
+        "like": "zen4",
     },
     "genoa-nps1": {
-        "sockets": 2, "cores": 96, "smt": 1, "nodes": 2, "l3": 8, "l3_mib": 32, "like": "zen4",
+        "sockets": 2,
+        "cores": 96,
+        "smt": 1,
+        "nodes": 2,
+        "l3": 8,
+        "l3_mib": 32,
+        "like": "zen4",
     },
     # Intel Xeon CPU Max 9480, flat mode, quadrant: 56 cores, DDR5, and 64 GiB of HBM without
     # CPUs to a socket (Lenovo LP1810; Intel 354227, "Xeon CPU Max Series Configuration Guide").
     "xeon-max-flat": {
-        "sockets": 2, "cores": 56, "smt": 2, "nodes": 2, "memory_only_nodes": 2,
-        "like": "xeon-max", "l3_mib": 112,
+        "sockets": 2,
+        "cores": 56,
+        "smt": 2,
+        "nodes": 2,
+        "memory_only_nodes": 2,
+        "like": "xeon-max",
+        "l3_mib": 112,
     },
     # Intel Xeon Platinum 8480+, SNC4: 14 cores to a node, and one L3 for the whole socket.
     "sapphire-rapids-snc4": {
-        "sockets": 2, "cores": 56, "smt": 2, "nodes": 8,
+        "sockets": 2,
+        "cores": 56,
+        "smt": 2,
+        "nodes": 8,
     },
     # Two sockets with a CXL memory expander each
     # (https://stevescargall.com/blog/2022/12/how-to-map-a-cxl-endpoint-to-a-cpu-socket-in-linux/).
     "cxl": {
-        "sockets": 2, "cores": 52, "smt": 2, "nodes": 2, "memory_only_nodes": 2,
+        "sockets": 2,
+        "cores": 52,
+        "smt": 2,
+        "nodes": 2,
+        "memory_only_nodes": 2,
     },
-}  # fmt: skip
+}

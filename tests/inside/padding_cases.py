@@ -178,9 +178,11 @@ class TestWhatTheModelSays:
         model = model_of("FNetForSequenceClassification", transformers.FNetConfig(**SIZES))
         batch = batch_of(3, 9, **CLASS)
         why = difference(
-            model, batch, cut(batch, lengths(batch)),
+            model,
+            batch,
+            cut(batch, lengths(batch)),
             lambda m, b: m(input_ids=b["input_ids"], labels=b["labels"]),
-        )  # fmt: skip
+        )
         assert why is not None
 
     def test_a_model_of_one_length_says_so(self) -> None:
@@ -274,8 +276,9 @@ def test_a_step_says_how_much_its_batches_hold_as_they_are_trained_on() -> None:
     meter.step(mean_loss=False)
     meter.step(mean_loss=False)
     assert [message["size"] for message in told if message["event"] == "step"] == [
-        2 * 2 * 16 + 2 * 2 * LENGTH + 10, 0
-    ]  # fmt: skip
+        2 * 2 * 16 + 2 * 2 * LENGTH + 10,
+        0,
+    ]
 
 
 class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -327,9 +330,14 @@ class TestWhereItIsPut:
                 return super().compute_loss(model, inputs, *args, **kw)
 
         arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=2, num_train_epochs=1,
-            use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no",
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=2,
+            num_train_epochs=1,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            save_strategy="no",
+        )
         Looking(model=bert(), args=arguments, train_dataset=Padded()).train()
         assert patched.allowed, patched.why
         assert seen == [LENGTH, 8, 8, 8, 8], "asked with and without, then three steps"
@@ -394,9 +402,11 @@ class TestSamplesOfLikeLength:
         monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: own)
         put(trainer, "_get_train_sampler", order.sampler)
         arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=4, use_cpu=True,
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=4,
+            use_cpu=True,
             report_to="none",
-        )  # fmt: skip
+        )
         batches = list(
             trainer(model=bert(), args=arguments, train_dataset=Ragged()).get_train_dataloader()
         )

@@ -57,8 +57,10 @@ def test_what_was_planted_is_found() -> None:
     with two_hosts(beta=odd) as hosts:
         found = evidence(doctor(hosts))
         assert set(found) == {
-            "hosts-cores", "hosts-training-stack", "hosts-libraries",
-        }  # fmt: skip
+            "hosts-cores",
+            "hosts-training-stack",
+            "hosts-libraries",
+        }
         assert "0 on beta" in found["hosts-cores"]
         assert "2.6.0 on beta" in found["hosts-training-stack"]
         assert "4.46.0 on beta" in found["hosts-libraries"]

@@ -50,7 +50,18 @@ def test_an_allocation_needs_no_names() -> None:
         done = hosts.run("alpha", ["salloc", "--quiet", "-N2", *asked])
         assert reached(done.stdout) == {"alpha": True, "beta": True}
         outside = hosts.run(
-            "alpha", ["salloc", "--quiet", "-N1", "-w", "alpha", *asked, "--through", "srun",
-                      "--hosts", "alpha,beta"]
-        )  # fmt: skip
+            "alpha",
+            [
+                "salloc",
+                "--quiet",
+                "-N1",
+                "-w",
+                "alpha",
+                *asked,
+                "--through",
+                "srun",
+                "--hosts",
+                "alpha,beta",
+            ],
+        )
         assert reached(outside.stdout) == {"alpha": True, "beta": "it is not in our allocation"}

@@ -89,8 +89,12 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         (Ssh(), 255, "ssh: connect to host n2 port 22: No route to host", "no network leads"),
         (Ssh(), 255, "ssh: connect to host n2 port 22: Connection timed out", "it gave no answer"),
         (Ssh(), 255, "kex_exchange_identification: Connection closed by remote host", "was cut"),
-        (Ssh(), 255, "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key "
-         "verification failed.", "another one than before"),
+        (
+            Ssh(),
+            255,
+            "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed.",
+            "another one than before",
+        ),
         (Ssh(), 255, "", "the connection was cut"),
         (Ssh(), 127, "", "there is no python3"),
         (Ssh(), 1, "bash: python3: command not found", "there is no python3"),
@@ -103,7 +107,7 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         (Srun(), 1, "srun: error: Invalid node name specified", "not in our allocation"),
         (Mpirun(dialect="mpich"), 255, "n2: Permission denied (publickey).", "refuses our key"),
     ],
-)  # fmt: skip
+)
 def test_a_complaint_is_explained(reach: Reach, code: int, said: str, reason: str) -> None:
     explained, _ = reach.explain(NODE, code, said)
     assert reason in explained

@@ -246,9 +246,13 @@ def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Pat
     engine = engines.FromHere(Mpirun(dialect="mpich"))
     files += engines.render_for(engine, TWO, job, facts, nodes, "eth0")
     launch = engines.Launch(
-        plan=TWO, nodes=nodes, files=tuple(files), variables={}, environment={},
+        plan=TWO,
+        nodes=nodes,
+        files=tuple(files),
+        variables={},
+        environment={},
         folder=tmp_path,
-    )  # fmt: skip
+    )
     asked = {"folder": "x", "files": engines.all_files(launch), "programs": []}
     assert len(sent_lines(script_text("place.py"), asked)) < 62_000
 

@@ -31,15 +31,19 @@ def test_this_pythons_launchers_are_found_first() -> None:
     [
         ("torchrun --nproc-per-node 2", 1, "float32"),
         pytest.param(
-            "python -m torch.distributed.run --standalone --nproc-per-node 1", None, "float32",
+            "python -m torch.distributed.run --standalone --nproc-per-node 1",
+            None,
+            "float32",
             marks=pytest.mark.matrix,
         ),
         pytest.param(
-            "accelerate launch --cpu --mixed_precision bf16 --num_cpu_threads_per_process 1", 1,
-            "bfloat16", marks=pytest.mark.matrix,
+            "accelerate launch --cpu --mixed_precision bf16 --num_cpu_threads_per_process 1",
+            1,
+            "bfloat16",
+            marks=pytest.mark.matrix,
         ),
     ],
-)  # fmt: skip
+)
 def test_the_launch_runs_as_typed(
     launcher: str,
     threads: int | None,

@@ -72,28 +72,40 @@ EIGHT = {"cores_per_socket": 8}
         (EIGHT, {"ranks": 2, "threads": 3}, "2×3"),
         (EIGHT, {"ranks": 8}, "8×1"),
         # As many workers as leave at least as many cores; half of them then have a thread or more.
-        (EIGHT, {"ranks": 2, "backends": CCL},
-         "2×4 2×3 2×2 2×1 2×3 ccl1 2×2 ccl1 2×2 ccl2 2×1 ccl2"),
+        (
+            EIGHT,
+            {"ranks": 2, "backends": CCL},
+            "2×4 2×3 2×2 2×1 2×3 ccl1 2×2 ccl1 2×2 ccl2 2×1 ccl2",
+        ),
         (EIGHT, {"ranks": 1, "backends": CCL}, "1×8 1×6 1×4 1×2"),
         (EIGHT, {"ranks": 4, "backends": CCL, "backend": "ccl"}, "4×1 ccl1"),
         (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 3}, "2×1 ccl3"),
-        ({"cores_per_socket": 16}, {"ranks": 2, "backends": CCL, "threads": 4},
-         "2×4 2×4 ccl1 2×4 ccl2 2×4 ccl4"),
+        (
+            {"cores_per_socket": 16},
+            {"ranks": 2, "backends": CCL, "threads": 4},
+            "2×4 2×4 ccl1 2×4 ccl2 2×4 ccl4",
+        ),
         ({"cores_per_socket": 2}, {"ranks": 2, "backends": CCL, "ccl_workers": 1}, "2×1 ccl1"),
         # A worker for each core runs beside the threads.
         (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 4}, "2×4 ccl4 2×3 ccl4 2×2 ccl4"),
         ({"cores_per_socket": 2}, {"backends": CCL, "backend": "ccl"}, "2×1 ccl1"),
         ({"cores_per_socket": 2}, {"backends": CCL}, "1×2 1×1 2×1"),
         # A quota of 3.9 pays for three cores, all on one socket.
-        ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9}, {},
-         "1×3 1×2 1×1"),
+        (
+            {"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9},
+            {},
+            "1×3 1×2 1×1",
+        ),
         ({"cores_per_socket": 2, "cpu_quota": 0.5}, {}, "1×1"),
         ({"cores_per_socket": 1, "threads_per_core": 2, "cpu_quota": 0.5}, {}, "1×1"),
         ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 2}, {"ranks": 1}, "1×2 1×1"),
-        ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 4}, {"ranks": 1},
-         "1×2 1×1 1×4s"),
+        (
+            {"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 4},
+            {"ranks": 1},
+            "1×2 1×1 1×4s",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_layouts_of_a_machine(
     shape: dict[str, Any], fixed: dict[str, Any], layouts: str
 ) -> None:
@@ -117,28 +129,49 @@ TOO_FEW_FOR_CCL = {
     ("shape", "fixed", "reasons"),
     [
         (EIGHT, {"ranks": 2, "threads": 3}, NO_SIBLINGS),
-        ({"sockets": 4, "cores_per_socket": 2, "cpu_quota": 1}, {}, {
-            "cores": "a CPU quota of 1 allows 1 of 8 cores", **NO_SIBLINGS,
-            "ranks=2,3,4": "each rank needs a core, and one core can be used"}),
+        (
+            {"sockets": 4, "cores_per_socket": 2, "cpu_quota": 1},
+            {},
+            {
+                "cores": "a CPU quota of 1 allows 1 of 8 cores",
+                **NO_SIBLINGS,
+                "ranks=2,3,4": "each rank needs a core, and one core can be used",
+            },
+        ),
         (FOUR_OF_SMT, {}, {"ranks=3": "ranks of one size would leave too many of 4 cores idle"}),
         (EIGHT, {"ranks": 3}, {"ranks=3": BATCH, **NO_SIBLINGS}),
-        (EIGHT, {"ranks": 9}, {
-            "ranks=9": "each rank needs a core, and 8 cores can be used", **NO_SIBLINGS}),
-        ({"cores_per_socket": 1}, {"ranks": 2}, {
-            "ranks=2": "each rank needs a core, and one core can be used", **NO_SIBLINGS}),
-        ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 1}, {
-            **NO_SIBLINGS, **TOO_FEW_FOR_CCL}),
+        (
+            EIGHT,
+            {"ranks": 9},
+            {"ranks=9": "each rank needs a core, and 8 cores can be used", **NO_SIBLINGS},
+        ),
+        (
+            {"cores_per_socket": 1},
+            {"ranks": 2},
+            {"ranks=2": "each rank needs a core, and one core can be used", **NO_SIBLINGS},
+        ),
+        (
+            {"cores_per_socket": 3},
+            {"backends": CCL, "ranks": 1},
+            {**NO_SIBLINGS, **TOO_FEW_FOR_CCL},
+        ),
         ({"cores_per_socket": 4}, {"backends": CCL, "ranks": 1}, NO_SIBLINGS),
         ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 2, "backend": "ccl"}, NO_SIBLINGS),
-        ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9},
-         {"ranks": 1}, {
-            "cores": "a CPU quota of 3.9 allows 3 of 16 cores",
-            "smt": "threads on SMT siblings would exceed the CPU quota of 3.9",
-        }),
-        (EIGHT, {"nodes": 2, "ranks": 1}, {
-            "nodes=2": "one host can be used (--hosts names more)", **NO_SIBLINGS}),
+        (
+            {"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9},
+            {"ranks": 1},
+            {
+                "cores": "a CPU quota of 3.9 allows 3 of 16 cores",
+                "smt": "threads on SMT siblings would exceed the CPU quota of 3.9",
+            },
+        ),
+        (
+            EIGHT,
+            {"nodes": 2, "ranks": 1},
+            {"nodes=2": "one host can be used (--hosts names more)", **NO_SIBLINGS},
+        ),
     ],
-)  # fmt: skip
+)
 def test_why_there_are_no_others(
     shape: dict[str, Any], fixed: dict[str, Any], reasons: dict[str, str]
 ) -> None:

@@ -287,9 +287,14 @@ def told(masks: float, products: float, **more: Any) -> dict[str, Any]:
         "the rest": 1 - products - masks,
     }
     return {
-        "steps": 4, "seconds": 2.0, "shares": shares, "gflops": 150.0, "limit_gflops": 400.0,
-        "dtype": "bfloat16", **more,
-    }  # fmt: skip
+        "steps": 4,
+        "seconds": 2.0,
+        "shares": shares,
+        "gflops": 150.0,
+        "limit_gflops": 400.0,
+        "dtype": "bfloat16",
+        **more,
+    }
 
 
 def profile() -> Profile:

@@ -62,9 +62,17 @@ def test_type_checkers_refuse_what_is_wrong_and_nothing_else(
 
 
 FUNCTIONS = (
-    "compare", "diagnose", "diagnose_hosts", "emit", "kept_results", "probe", "search_space",
-    "show", "tune", "verify",
-)  # fmt: skip
+    "compare",
+    "diagnose",
+    "diagnose_hosts",
+    "emit",
+    "kept_results",
+    "probe",
+    "search_space",
+    "show",
+    "tune",
+    "verify",
+)
 ALIASES = ("Event", "OnEvent")
 
 

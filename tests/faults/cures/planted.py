@@ -313,10 +313,26 @@ FAULTS: tuple[Fault, ...] = (
     package("requirement-unmet", "huggingface_hub 0.20.0", older("huggingface_hub", "0.20.0")),
     package("transformers-accelerate", "accelerate 0.20.0", older("accelerate", "0.20.0")),
     package("package-version-unknown", "accelerate without a version", told_as("accelerate", None)),
-    package("oneccl-torch-mismatch", "oneccl_bind_pt 2.8.0",
-            lambda made: made.add("oneccl_bind_pt", "2.8.0"), ends=False),
-    Fault(code="file-unreadable", name="default_config.yaml is no YAML", plant=configured("a: [1"),
-          variables={"HF_HOME": "@/job/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
-    Fault(code="file-unreadable", name="default_config.yaml is a list", plant=configured("- 1\n"),
-          variables={"HF_HOME": "@/job/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
-)  # fmt: skip
+    package(
+        "oneccl-torch-mismatch",
+        "oneccl_bind_pt 2.8.0",
+        lambda made: made.add("oneccl_bind_pt", "2.8.0"),
+        ends=False,
+    ),
+    Fault(
+        code="file-unreadable",
+        name="default_config.yaml is no YAML",
+        plant=configured("a: [1"),
+        variables={"HF_HOME": "@/job/hf"},
+        ends=True,
+        launch="accelerate launch --cpu train.py",
+    ),
+    Fault(
+        code="file-unreadable",
+        name="default_config.yaml is a list",
+        plant=configured("- 1\n"),
+        variables={"HF_HOME": "@/job/hf"},
+        ends=True,
+        launch="accelerate launch --cpu train.py",
+    ),
+)
