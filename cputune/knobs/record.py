@@ -248,7 +248,7 @@ class Knob:
             transformers; a row of ``cputune/stack/stack.toml`` says how a version spells it.
         argument_value: what that is set to: None where it is left unset, whatever the script has.
             Without it the value in ``settings``, and the script's own where there is none.
-        set_in_torch: whether it is set in torch itself (``cputune.inside.in_torch``).
+        set_in_torch: whether it is set in torch itself (``cputune.inside.carry``).
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it; None for a knob that ranks show.
         as_seen: the plan with the value that a rank shows, for a launch that is run as found.
@@ -275,6 +275,8 @@ class Knob:
     def __post_init__(self) -> None:
         if bool(self.shown) == bool(self.unseen):
             raise ValueError(f"{self.name}: ranks show a knob, or it says why none does")
+        if self.put is not None and self.offers is None:
+            raise ValueError(f"{self.name}: it is put into plans, and offers no values for it")
 
     @property
     def today(self) -> KnobValue:
@@ -298,7 +300,7 @@ class Knob:
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:
             return int(text)
-        known = [in_words(one) for one in self.values if type(one) is not int]
+        known = [in_words(v) for v in self.values if self.least is None or type(v) is not int]
         if self.least is not None:
             known.insert(0, f"a whole number from {self.least} on")
         example = in_words(self.values[-1]) if self.least is None else "2"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from machines import machine
 
+import cputune.inside
+import cputune.knobs
 from cputune.carrier.environment import is_cleared
 from cputune.documents import record_of
 from cputune.errors import UsageError
@@ -110,6 +115,38 @@ def test_a_knob_that_no_rank_shows_says_why() -> None:
     smt = knob_named("smt")
     with pytest.raises(ValueError, match="smt: ranks show a knob, or it says why"):
         replace(smt, unseen=None)
+
+
+def test_a_knob_that_is_put_into_plans_offers_its_values() -> None:
+    with pytest.raises(ValueError, match="offers no values"):
+        replace(knob_named("malloc"), offers=None)
+
+
+def test_a_knob_that_no_plan_is_put_is_laid_out() -> None:
+    laid_out = {"nodes", "ranks", "threads", "smt", "backend", "ccl_workers"}
+    assert {knob.name for knob in KNOBS if knob.put is None} == laid_out
+
+
+def test_every_knob_has_its_row() -> None:
+    files = (one.name for one in pkgutil.iter_modules(cputune.knobs.__path__, "cputune.knobs."))
+    modules = (importlib.import_module(name) for name in files)
+    defined = {v.name for m in modules for v in vars(m).values() if isinstance(v, Knob)}
+    assert defined == set(NAMES)
+
+
+def test_what_shows_a_knob_is_written_by_a_rank() -> None:
+    """Where nothing writes a key, every trial of the knob is infeasible."""
+    inside = Path(cputune.inside.__file__).parent
+    texts = [path.read_text() for path in inside.glob("*.py") if path.name != "messages.py"]
+    keys = {shown.key for knob in KNOBS for shown in knob.shown}
+    assert [key for key in sorted(keys) if not any(f'"{key}"' in text for text in texts)] == []
+
+
+def test_values_of_a_knob_may_be_numbers() -> None:
+    knob = replace(knob_named("malloc"), name="buckets", values=(25, 100))
+    assert knob.parse("100") == 100
+    with pytest.raises(UsageError, match="buckets is 25 or 100, not '50'"):
+        knob.parse("50")
 
 
 def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:

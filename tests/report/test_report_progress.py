@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL, VARIED, FakeRunner, truthful
 
 import cputune
 from cputune.report.tuning import Standing, live_lines
@@ -21,7 +21,11 @@ def events() -> list[Event]:
     """Those of a study of seven trials."""
     told: list[Event] = []
     cputune.tune(
-        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()), on_event=told.append
+        SMALL.workload,
+        facts=SMALL.facts,
+        runner=FakeRunner(truthful()),
+        on_event=told.append,
+        knobs=VARIED,
     )
     return told
 

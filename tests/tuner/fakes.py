@@ -38,7 +38,12 @@ Script = Callable[[Plan, int], Iterable[Step]]
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
 """Two cores, bf16: a handful of plans."""
 
-PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
+VARIED = ("ranks", "threads", "precision")
+"""A new knob makes no more plans of it."""
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
+
+PLANS = list(SPACE.plans())
 
 BY_NAME = {m.name: m for m in MACHINES}
 

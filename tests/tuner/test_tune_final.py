@@ -15,6 +15,7 @@ from report.result_cases import tuned
 from tuner.fakes import (
     PLANS,
     SMALL,
+    SPACE,
     FakeKeepingRunner,
     FakeLife,
     FakeRunner,
@@ -41,7 +42,6 @@ from cputune.tuner.confirmation import (
 from cputune.tuner.events import ConfirmStarted, Said
 from cputune.tuner.measuring import Findings
 
-SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 TODAY = baseline_plan(SMALL.facts)
 GIB = 1 << 30
 

@@ -21,7 +21,8 @@ SMALL = simulated(
     machine(cores_per_socket=2, libraries=("tcmalloc",)),
     Model(work=2.0, bandwidth=2.0),
 )
-SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+VARIED = ("ranks", "threads", "precision", "allocator")
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
 TODAY = baseline_plan(SMALL.facts)
 PLANS = list(SPACE.plans())
 
