@@ -15,7 +15,7 @@ from in_process import ran
 import cputune
 from cputune.doctor import diagnose
 from cputune.facts import HostFacts
-from cputune.memory import PROCESS_BYTES, needed_bytes, room_bytes
+from cputune.memory import PROCESS_BYTES, SPARE, needed_bytes, room_bytes, spare_bytes
 from cputune.workload import Recipe, Workload, load_recipe, recipe_names
 
 GIB = 1 << 30
@@ -73,6 +73,11 @@ def test_of_a_script_and_of_a_recipe_that_tells_no_parameters_the_processes_are_
     mine = replace(LARGE, recipe=replace(recipe_of(LARGE), parameters=None))
     for job in (Workload.script(["train.py"]), mine):
         assert needed_bytes(job, 3) == 3 * PROCESS_BYTES
+
+
+def test_a_study_counts_on_a_share_of_what_was_free() -> None:
+    limits = replace(CLEAN.limits, memory_bytes=4 * GIB)
+    assert spare_bytes(replace(CLEAN, limits=limits)) == SPARE * 4 * GIB
 
 
 def test_the_room_is_the_smaller_of_limit_and_machine() -> None:

@@ -16,7 +16,7 @@ from tuner.test_tune_sidebyside import confirmed
 from cputune.steps import Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import Contender, Gain, gain_of, level_rounds
-from cputune.tuner.reading import levelled
+from cputune.tuner.reading import doubt_of_mean, levelled
 
 DICE = random.Random(3)
 SIZES = [8 * round(8 * min(16, max(2, 5 * math.exp(DICE.gauss(0, 0.5))))) for _ in range(999)]
@@ -137,6 +137,19 @@ def test_other_samples_are_as_unsure_as_their_lengths_make_them() -> None:
     truth = fmean(SIZES) / (fmean(SIZES) / 2)
     assert unsure.low < math.log(truth) < unsure.high
     assert unsure.mean == pytest.approx(math.log(fmean(SIZES[:40]) / fmean(short)), abs=0.01)
+
+
+def test_batches_of_one_length_add_no_doubt_in_whatever_order() -> None:
+    sizes = [PADDED] * 40
+    same = contender(None, sizes), contender(None, sizes)
+    other = contender(None, sizes), contender("length", sizes)
+    for pair in (same, other):
+        level_rounds(pair)
+    assert gain_of(*other, 0.03) == gain_of(*same, 0.03) is not None
+
+
+def test_without_steps_lengths_leave_no_doubt() -> None:
+    assert doubt_of_mean([], SIZES[:40]) == 0.0
 
 
 def test_a_round_that_does_not_count_stays_so() -> None:

@@ -58,6 +58,13 @@ def test_the_interval_holds_the_truth(count: int) -> None:
     assert held >= 0.93 * 400
 
 
+def test_a_round_in_each_block_leans_on_the_noise_of_steps() -> None:
+    """The difference of two steps has twice the variance of one, and the mean of two half of it."""
+    gain = gain_side_by_side([[0.0], [0.0]], 0.5, doubt=0.05)
+    assert gain is not None
+    assert gain.half_width == pytest.approx(1.96 * 0.5, rel=0.05)
+
+
 def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     assert center_of([0.0, 1.0, 2.0, 4.0, 8.0, 16.0]) == 4.0
 
