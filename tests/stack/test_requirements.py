@@ -31,6 +31,9 @@ def machine(requires=TRANSFORMERS, **packages):
 def test_what_is_met_is_not_said():
     assert not list(unmet(CLEAN))
     assert not list(unmet(machine()))
+    assert not list(unmet(machine(tokenizers="of today"))), "no version that can be read"
+    at_an_address = machine(["tokenizers @ https://example.com/tokenizers.whl"])
+    assert not list(unmet(at_an_address))
 
 
 @pytest.mark.parametrize(

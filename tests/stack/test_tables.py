@@ -30,6 +30,12 @@ def trees():
         yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
+    found = [str(row.version) for row in STACK.ipex_for(Version("2.3.1"))]
+    assert found == sorted((one for one in found if one.startswith("2.3.")), reverse=True) != []
+    assert STACK.ipex_for(None) == STACK.ipex_for(Version("2.13.0")) == ()
+
+
 def test_every_row_has_a_source():
     rows = (*STACK.eras, *STACK.torch_behaviours, *STACK.ipex, *STACK.oneccl, *LIBRARIES)
     assert all(row.source for row in rows)

@@ -19,6 +19,7 @@ from cputune.remote.named import Node
 from cputune.remote.probed import Probed
 from cputune.result import COMPLETED, Result
 from cputune.steps import HostLost, Step
+from cputune.tuner.changes import layout_words
 from cputune.tuner.space import SearchSpace, search_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
@@ -32,6 +33,12 @@ def over(*facts: HostFacts, **options: object) -> SearchSpace:
 
 def why(space: SearchSpace, what: str) -> str:
     return next(out.why for out in space.left_out if out.what == what)
+
+
+def test_the_layout_says_on_how_many_nodes_where_there_are_several() -> None:
+    plan = next(over(EIGHT).plans())
+    assert layout_words(replace(plan, nodes=1)) == "1 × 8 threads"
+    assert layout_words(replace(plan, nodes=2)) == "2 nodes, 1 × 8 threads"
 
 
 class TestSpace:
