@@ -203,9 +203,13 @@ def launch_of(words: Sequence[str]) -> TrainingCommand | None:
 
 
 def _behind_mpirun(words: tuple[str, ...]) -> TrainingCommand | None:
-    """The dialects differ in which options have values: the first Python ends them."""
+    """The dialects differ in which options have values: the first Python ends them.
+
+    Of an mpirun that starts an mpirun, and so on, all are one launcher.
+    """
     for at, word in enumerate(words):
-        if launcher_at(words, at):
+        found = launcher_at(words, at)
+        if found is not None and found[0] != "mpirun":
             return launch_of(words[at:])
         if word.endswith(".py"):
             bare = launch_of(("python", *words[at:]))

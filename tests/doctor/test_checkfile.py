@@ -469,3 +469,9 @@ class TestReading:
         text = "x=ab\n" + "x=$x$x\ny+=(${y[@]} a)\n" * 60 + "python t.py $x"
         (launch,) = read_launches(text, "run.sh")
         assert len(launch.arguments[0]) <= LETTERS_AT_MOST
+
+
+def test_a_launcher_may_be_repeated_any_number_of_times():
+    (launch,) = read_launches("mpirun -n 2 " * 3000 + "python train.py --bf16", "x.sh")
+    assert (launch.launcher, launch.script, launch.ranks) == ("mpirun", "train.py", 2)
+    assert launch.arguments == ("--bf16",)
