@@ -18,7 +18,7 @@ from cputune.knobs import KNOBS, knob_named
 from cputune.knobs.backend import BACKENDS, Backend
 from cputune.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
 from cputune.knobs.precision import PRECISIONS, Precision
-from cputune.knobs.record import KnobValue
+from cputune.knobs.record import KnobValue, in_words
 
 MOST_RANKS = 4096
 """Of one node: more than any machine has cores."""
@@ -138,6 +138,24 @@ class Plan:
         if self.as_found:
             parts.append("as found")
         return ", ".join(parts)
+
+    def short(self) -> str:
+        """A name for tables and pictures: ``2×14 bf16 tcmalloc malloc=kept``.
+
+        Ranks of a node × threads of each, the precision, the libraries that are preloaded; every
+        other knob as ``--fix`` takes it. Today's launch is called that: ``1×2 fp32 (today)``.
+        """
+        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
+        parts += [f"{self.processes_per_node}×{self.threads_per_process}", self.precision]
+        if self.world_size > 1 and self.backend != "gloo":
+            parts.append(self.backend)
+        if self.ipex:
+            parts.append("ipex")
+        parts += [name for name in (self.allocator, self.openmp) if name != "default"]
+        parts += [f"{name}={in_words(value)}" for name, value in self.settings.items()]
+        if self.as_found:
+            parts.append("(today)")
+        return " ".join(parts)
 
     def to_json(self) -> dict[str, object]:
         """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""

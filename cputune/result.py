@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -24,6 +24,9 @@ from cputune.plan import Plan
 from cputune.steps import FailureKind
 from cputune.text import figure
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.figures import Figures
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -125,6 +128,21 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The steps that a plan took in one go: those of a trial, or before another plan had its turn.
+
+    ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
+    ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
+    script that came to its end and began again; ``delayed`` are the positions, from 0, of those
+    that other processes delayed.
+    """
+
+    place: Count
+    step_seconds: tuple[Amount, ...]
+    delayed: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One trial of the study, in the order they were run, from 0.
 
@@ -140,6 +158,7 @@ class Trial:
         step_seconds: seconds of all its steps, warm-up included.
         origin: who proposed the plan.
         observed: what the ranks saw: one mapping per rank.
+        taken: the seconds of each step of its last run; None where they were not kept.
     """
 
     number: Count
@@ -155,26 +174,12 @@ class Trial:
     step_seconds: Amount = 0.0
     origin: Origin = "sampler"
     observed: tuple[Mapping[str, Any], ...] = ()
+    taken: Turn | None = None
 
     @property
     def cut_short(self) -> bool:
         """Whether the time was up before its speed was known: there are bounds on it alone."""
         return self.state == PRUNED and (self.reason or "").startswith(TIME_UP)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """The steps that a plan took in one go, before another plan had its turn.
-
-    ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
-    ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
-    script that came to its end and began again; ``delayed`` are the positions, from 0, of those
-    that other processes delayed.
-    """
-
-    place: Count
-    step_seconds: tuple[Amount, ...]
-    delayed: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +338,12 @@ class Result:
             f"<cputune.Result {self.workload.name}: today {today} samples/s, best {best} "
             f"({self.best.plan.describe()}), {len(self.trials)} trials>"
         )
+
+    @property
+    def figures(self) -> Figures:
+        """Its pictures, each a figure of matplotlib: ``result.figures.waterfall()``."""
+        figures: Figures = import_module("cputune.figures").Figures(self)
+        return figures
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
         """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""

@@ -447,6 +447,7 @@ def trial_of(
         step_seconds=step_seconds,
         origin=origin,
         observed=observed,
+        taken=turn_of(0, run.trace),
     )
     if run.failure is not None:
         details = run.failure.details
