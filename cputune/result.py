@@ -15,7 +15,7 @@ from msgspec import Meta
 from cputune import cpulist
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
-from cputune.facts import HostFacts
+from cputune.facts import Core, HostFacts, Topology
 from cputune.host import read_document, write_atomically
 from cputune.knobs import kept_by_change
 from cputune.knobs.record import Keeps, LeftOut
@@ -385,12 +385,32 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
             "logical_cpus": len(topology.online),
             "numa_nodes": len(topology.numa_nodes),
             "allowed": cpulist.render(topology.allowed),
+            "cores": [
+                [core.socket, core.numa_node, cpulist.render(core.cpus)] for core in topology.cores
+            ],
         },
         "limits": {
             "cpu_quota": facts.limits.cpu_quota,
             "memory_bytes": facts.limits.memory_bytes,
         },
     }
+
+
+def topology_of(host: Mapping[str, Any]) -> Topology | None:
+    """The cores of the machine that a result was measured on; None where it does not say them."""
+    told = host.get("topology") or {}
+    try:
+        cores = tuple(
+            Core(cpus=cpulist.parse(cpus), socket=int(socket), numa_node=node)
+            for socket, node, cpus in told["cores"]
+        )
+        allowed = cpulist.parse(told["allowed"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not cores:
+        return None
+    online = tuple(sorted(cpu for core in cores for cpu in core.cpus))
+    return Topology(cores=cores, online=online, present=None, allowed=allowed, numa_nodes=())
 
 
 def _refuse_other_documents(document: object) -> dict[str, Any]:

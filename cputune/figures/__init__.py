@@ -16,6 +16,7 @@ from cputune.figures._steps import steps
 from cputune.figures._trials import trials
 from cputune.figures._waterfall import waterfall
 from cputune.figures.canvas import WIDTH
+from cputune.result import topology_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,13 @@ class Figures:
     def comparison(self, *, width: float = WIDTH) -> Figure | None:
         """The best plan against today's launch, round by round."""
         return comparison(self.result, width=width)
+
+    def machine(self, *, width: float = WIDTH) -> Figure | None:
+        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        topology = topology_of(self.result.host)
+        if topology is None:
+            return None
+        return machine(topology, self.result.best.plan, width=width)
 
     def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
         """The seconds of each step of one trial, by its number."""

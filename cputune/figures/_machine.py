@@ -92,7 +92,7 @@ def _nodes(topology: Topology) -> list[tuple[str, list[Core]]]:
     found: dict[tuple[int, int], list[Core]] = {}
     for core in topology.cores:
         found.setdefault((core.socket, core.numa_node or 0), []).append(core)
-    several = len(topology.numa_nodes) > 1
+    several = len({node for _, node in found}) > 1
     named = []
     for (socket, node), cores in sorted(found.items()):
         name = f"socket {socket}, NUMA node {node}" if several else f"socket {socket}"

@@ -18,10 +18,14 @@ from cputune.figures.canvas import (
 )
 from cputune.result import Measured, Result, Worth
 from cputune.text import figure as number
+from cputune.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+LETTERS_PER_INCH = 4.8
+"""Of the width, for the name of a change, so that there is room for its bar."""
 
 
 def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
@@ -34,7 +38,7 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     worth = result.worth if changed else ()
     height = 1.0 + 0.42 * (1 + len(worth) + changed)
     figure, axes = new_figure(width, height, "From today to the best plan")
-    named_rows(axes, _names(worth, changed))
+    named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
     _draw_launch(axes, 0, result.baseline, TODAY)
     speed = result.baseline.samples_per_second.median
     for row, change in enumerate(worth, 1):
@@ -47,8 +51,11 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     return figure
 
 
-def _names(worth: tuple[Worth, ...], changed: bool) -> list[str]:
-    names = ["today", *(f"{one.knob} {one.value}" for one in worth)]
+def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
+    names = ["today"]
+    for one in worth:
+        name = visible(f"{one.knob} {one.value}")
+        names.append(name if len(name) <= letters else f"{name[: letters - 1]}…")
     if changed:
         names.append("best")
     return names

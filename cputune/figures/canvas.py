@@ -30,23 +30,24 @@ INK, DIM, LINE, GROUND = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
 TODAY, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
 """Today's launch; the best plan; another plan; what failed, or was lost."""
 
-RANKS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c959f")
+RANKS = ("#0072b1", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e02", "#f0e442", "#8c959f")
 """The CPUs of each rank; from the ninth rank on the colours begin again, and the number tells."""
 
 WORK = {
-    "matrix products": "#0072b2",
+    "matrix products": "#0072b3",
     "attention": "#56b4e9",
     "optimizer": "#009e73",
     "dropout masks": "#e69f00",
     "embeddings": "#cc79a7",
     "activations": "#f0e442",
     "copies": "#8c959f",
-    "waiting for data": "#d55e00",
+    "waiting for data": "#d55e01",
     "all-reduce": "#b3261e",
 }
-"""The kinds of work in a step that have a colour of their own."""
+"""The kinds of work in a step that have a colour of their own. None of these colours, nor of RANKS,
+is one of a role: those are other ones on a dark page."""
 
-REST = "#d0d7de"
+REST = "#d0d7df"
 
 _ROLES = {
     INK: "ink",
@@ -117,7 +118,10 @@ def svg(figure: Figure, name: str) -> str:
     not set it, it is the colour itself.
     """
     import matplotlib
+    from matplotlib.text import Text
 
+    for written in figure.findobj(Text):
+        written.set_parse_math(False)  # a name may hold a dollar
     out = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,39 +1,96 @@
 """``cputune report``: a result as one page of HTML that needs no network.
 
-It has the blocks of ``cputune show``; ``page.html.j2`` says how each kind looks. What no table of a
-terminal shows is which intervals overlap: the page draws the speed of each plan as a bar with its
-interval, its numbers in words beside it.
+The verdict and what to type come first; then what each change brings, where the time of a step
+goes, how the plans were compared, the machine, what would pay and was not tried, the trials, and
+how it was measured. The pictures are those of ``cputune.figures``, each drawn twice: for a desk and
+for a telephone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from cputune import __version__
+from cputune.documents import for_people
 from cputune.errors import MissingPackageError
+from cputune.figures import Figures
+from cputune.figures.canvas import svg
 from cputune.host.interpreter import install_tuning
-from cputune.report.show import ResultToShow, blocks
-from cputune.report.writing import Block, Heading
+from cputune.report.show import (
+    PASTED,
+    ResultToShow,
+    basis,
+    change_rows,
+    legend,
+    profile_lines,
+    speeds,
+    time_rows,
+)
+from cputune.report.tuning import TrialRow, trial_rows
+from cputune.report.writing import Rows
 from cputune.result import Result
 from cputune.text import visible
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cputune.words import Verdict
+
 MOST_ROWS = 30
 
-Section = tuple[str, list[tuple[str, Block]]]
-"""A heading, and the blocks below it, each with its kind."""
+DESK, PHONE = 7.4, 3.6
+"""Inches that a picture is wide, of 96 pixels each."""
+
+MOST_SAVED_BYTES = 250_000
+"""A result that is larger is not kept in the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture of the page, as SVG for a desk and for a telephone; ``says`` is read aloud."""
+
+    name: str
+    says: str
+    desk: str
+    phone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All that the template shows."""
+
+    result: Result
+    verdict: Verdict
+    launch: tuple[tuple[str, str], ...]
+    speeds: Rows
+    notes: tuple[str, ...]
+    legend: str
+    pictures: dict[str, Picture]
+    changes: Rows
+    times: Rows
+    limits: tuple[str, ...]
+    trials: tuple[TrialRow, ...]
+    more_trials: int
+    basis: tuple[tuple[str, str], ...]
+    left_out: tuple[tuple[str, str], ...]
+    saved: str | None
 
 
 def page(result: Result, file: str = "cputune.json") -> str:
     """The whole page. ``file`` is where the result lies, for the commands to copy.
 
-    Raises MissingPackageError without jinja2.
+    Raises MissingPackageError without jinja2 or matplotlib.
     """
-    if find_spec("jinja2") is None:
-        raise MissingPackageError(
-            "the report needs jinja2, which is not installed", hint=install_tuning(stack=False)
-        )
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise MissingPackageError(
+                f"the report needs {name}, which is not installed", hint=install_tuning(stack=False)
+            )
     import jinja2
 
     template = resources.files("cputune.report").joinpath("page.html.j2")
@@ -44,18 +101,59 @@ def page(result: Result, file: str = "cputune.json") -> str:
         undefined=jinja2.StrictUndefined,
         finalize=lambda said: visible(said) if type(said) is str else said,
     )
-    shown = blocks(ResultToShow(result=result, file=file), most=MOST_ROWS, every=True)
     drawn = environment.from_string(template.read_text(encoding="utf-8"))
-    text: str = drawn.render(result=result, sections=sections(shown), version=__version__)
+    text: str = drawn.render(page=page_of(result, file), version=__version__)
     return text
 
 
-def sections(shown: Iterable[Block]) -> list[Section]:
-    """The blocks below their headings; what comes first has none."""
-    found: list[Section] = [("", [])]
-    for block in shown:
-        if isinstance(block, Heading):
-            found.append((block.words, []))
-        else:
-            found[-1][1].append((type(block).__name__, block))
-    return found
+def page_of(result: Result, file: str) -> Page:
+    """What the page of a result shows."""
+    shown = ResultToShow(result=result, file=file)
+    trials = trial_rows(result)
+    return Page(
+        result=result,
+        verdict=shown.verdict(),
+        launch=tuple((label, text) for label, text in shown.launch().items() if label in PASTED),
+        speeds=speeds(result),
+        notes=shown.notes(),
+        legend=legend(result),
+        pictures={one.name: one for one in pictures(result)},
+        changes=change_rows(result),
+        times=time_rows(result),
+        limits=tuple(profile_lines(result)),
+        trials=trials[:MOST_ROWS],
+        more_trials=max(0, len(trials) - MOST_ROWS),
+        basis=basis(result),
+        left_out=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)),
+        saved=saved(result),
+    )
+
+
+def pictures(result: Result) -> tuple[Picture, ...]:
+    """Those that there is something to draw for."""
+    figures = Figures(result)
+    drawn = (
+        _picture("change", "What each change brings", figures.waterfall),
+        _picture("step", "Where the time of a step goes, by kind of work", figures.step),
+        _picture("comparison", "The ratio of each round of the comparison", figures.comparison),
+        _picture("machine", "The cores of the machine, and which rank has them", figures.machine),
+        _picture("trials", "The speed of each trial, and the best so far", figures.trials),
+    )
+    return tuple(picture for picture in drawn if picture is not None)
+
+
+def _picture(name: str, says: str, draw: Callable[..., Figure | None]) -> Picture | None:
+    desk, phone = draw(width=DESK), draw(width=PHONE)
+    if desk is None or phone is None:
+        return None
+    return Picture(
+        name=name, says=says, desk=svg(desk, f"{name}-desk"), phone=svg(phone, f"{name}-phone")
+    )
+
+
+def saved(result: Result) -> str | None:
+    """The result as an address that a browser saves; None where it is too large for a page."""
+    document = for_people(result.to_json()).encode()
+    if len(document) > MOST_SAVED_BYTES:
+        return None
+    return f"data:application/json;base64,{base64.b64encode(document).decode()}"

@@ -11,6 +11,7 @@ from cputune import cpulist
 from cputune.carrier.command import carried
 from cputune.documents import plain
 from cputune.emitters.header import changed_since, machine, machine_difference, section
+from cputune.emitters.promise import count
 from cputune.history import Kept
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
@@ -216,6 +217,16 @@ class ResultToShow:
         return told
 
 
+def legend(result: Result) -> str:
+    """How the short name of a plan is read, with the numbers of this machine."""
+    plan = result.best.plan
+    ranks, threads = plan.processes_per_node, plan.threads_per_process
+    return (
+        f"{ranks}×{threads} is {count(ranks, 'rank')} with {count(threads, 'thread')} each; a word "
+        "behind it is a precision, a library, or a knob with its value."
+    )
+
+
 def speeds(result: Result) -> Rows:
     """Today's launch, and the best plan where it is another."""
     sides = {"today": result.baseline}
@@ -225,7 +236,7 @@ def speeds(result: Result) -> Rows:
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
         rows=tuple(
-            (name, *speed(side.samples_per_second), side.plan.describe())
+            (name, *speed(side.samples_per_second), side.plan.short())
             for name, side in sides.items()
         ),
     )

@@ -27,6 +27,7 @@ from cputune.tuner.events import (
     most_trials,
     outcome,
 )
+from cputune.tuner.reading import count_of_steps
 from cputune.words import duration
 
 if TYPE_CHECKING:
@@ -52,9 +53,27 @@ _LAST = (COMPLETED, PRUNED, FAILED)
 BEST = "best"
 """The mark beside the plan that is recommended."""
 
+TODAY_MARK = "today"
 
-def plans(result: Result, most: int | None = None) -> Rows:
-    """The trials, the fastest first, the failed last; or ``most`` of them, and today's launch.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """A trial for a table: its speed, its plan by a short name, and how it ended.
+
+    ``mark`` is "best" or "today" for these two plans, else empty. ``details`` has all the rest.
+    """
+
+    number: int
+    speed: str
+    interval: str
+    plan: str
+    ended: str
+    mark: str
+    details: str
+
+
+def trial_rows(result: Result) -> tuple[TrialRow, ...]:
+    """The trials, the fastest first, the failed last.
 
     The speed of a plan that was confirmed is the one that was measured side by side.
     """
@@ -69,36 +88,54 @@ def plans(result: Result, most: int | None = None) -> Rows:
         known = rate(trial)
         return _LAST.index(trial.state), 0.0 if known is None else -known.median
 
-    def mark(trial: Trial) -> str:
-        if trial.plan == result.best.plan and not result.disturbed:
-            return BEST
-        if trial.plan == result.baseline.plan:
-            return "today"
-        if trial.state == PRUNED:
-            return "cut short" if trial.cut_short else "stopped: most likely slower"
-        return outcome(trial) if trial.state == FAILED else ""
+    return tuple(_row(result, trial, rate(trial)) for trial in sorted(result.trials, key=place))
 
-    ordered = sorted(result.trials, key=place)
-    shown = ordered[:most]
-    shown += [one for one in ordered[len(shown) :] if one.plan == result.baseline.plan][:1]
-    headings = ("trial", "samples/s", "95 % interval", "steps")
+
+def _row(result: Result, trial: Trial, rate: Throughput | None) -> TrialRow:
+    mark = _mark(result, trial)
+    words, interval = speed(rate, trial.at_most_samples_per_second)
+    details = [f"from {trial.origin}", count_of_steps(trial.steps), trial.plan.describe()]
+    if trial.delayed_steps:
+        details.append(f"{trial.delayed_steps} delayed by others")
+    if trial.reason:
+        details.append(trial.reason)
+    return TrialRow(
+        number=trial.number,
+        speed=words,
+        interval=interval,
+        plan=trial.plan.short(),
+        ended=mark or _ended(trial),
+        mark=mark,
+        details="; ".join(details),
+    )
+
+
+def _mark(result: Result, trial: Trial) -> str:
+    if trial.plan == result.best.plan and not result.disturbed:
+        return BEST
+    return TODAY_MARK if trial.plan == result.baseline.plan else ""
+
+
+def _ended(trial: Trial) -> str:
+    if trial.state == PRUNED:
+        return "cut short" if trial.cut_short else "stopped: most likely slower"
+    return outcome(trial) if trial.state == FAILED else "measured"
+
+
+def plans(result: Result, most: int | None = None) -> Rows:
+    """The trials for a terminal, or ``most`` of them, and today's launch."""
+    rows = trial_rows(result)
+    shown = list(rows[:most])
+    if not any(row.mark == TODAY_MARK for row in shown):
+        shown += [row for row in rows if row.mark == TODAY_MARK][:1]
     return Rows(
-        headings=(*headings, "plan (ranks × threads each)", "from", ""),
-        right=frozenset({"trial", "samples/s", "steps"}),
-        spare=frozenset({"95 % interval", "steps", "from"}),
-        strong=frozenset(number for number, one in enumerate(shown) if mark(one) == BEST),
+        headings=("trial", "samples/s", "95 % interval", "plan", ""),
+        right=frozenset({"trial", "samples/s"}),
+        spare=frozenset({"95 % interval"}),
+        strong=frozenset(number for number, row in enumerate(shown) if row.mark == BEST),
         rows=tuple(
-            (
-                str(one.number),
-                *speed(rate(one), one.at_most_samples_per_second),
-                str(one.steps),
-                one.plan.describe(),
-                one.origin,
-                mark(one),
-            )
-            for one in shown
+            (str(row.number), row.speed, row.interval, row.plan, row.ended) for row in shown
         ),
-        rates=tuple(map(rate, shown)),
     )
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cputune.doctor import Finding
-    from cputune.result import Throughput
 
 STYLES = {
     "error": "bold red",
@@ -43,8 +42,7 @@ class Rows:
     """A table: headings, and cells in words.
 
     ``right`` are the headings of columns of numbers, ``spare`` of those that a terminal below 100
-    columns goes without, ``strong`` the numbers of the rows that stand out. ``rates``: the speed of
-    each row, which the page draws as a bar.
+    columns goes without, ``strong`` the numbers of the rows that stand out.
     """
 
     headings: tuple[str, ...]
@@ -52,7 +50,6 @@ class Rows:
     right: frozenset[str] = frozenset()
     spare: frozenset[str] = frozenset()
     strong: frozenset[int] = frozenset()
-    rates: tuple[Throughput | None, ...] = ()
 
     def without_spare(self) -> Rows:
         """The table without the columns that can be spared."""

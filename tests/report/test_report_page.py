@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from report.result_cases import (
     CASES,
     HOSTILE,
     hostile,
+    profiled,
     ten_thousand,
     tuned,
 )
@@ -64,27 +67,50 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     text = page(result)
     read = Read(text)
     assert verdict_of(result, "").means in read.words
-    assert result.baseline.plan.describe() in read.words
+    assert result.baseline.plan.short() in read.words
     headings = re.findall(r"<h2>([^<]+)</h2>", text)
     assert headings[-1] == "What it rests on"
     for section in re.findall(r"<section><h2>.*?</h2>(.*?)</section>", text, re.S):
         assert Read(section).words.strip()
-    assert len(text.encode()) < 200_000
+    assert len(text.encode()) < 600_000
     assert re.search(r"\b(nan|None|inf)\b", read.prose) is None
-    lengths = [float(n) for n in re.findall(r"(?:width|left):([\d.e+-]+)%", text)]
-    assert all(0 <= length <= 100 for length in lengths)
+
+
+def test_every_picture_stands_there_for_desk_and_telephone() -> None:
+    text = page(profiled())
+    for name in ("change", "step", "comparison", "machine", "trials"):
+        for kind in ("desk", "phone"):
+            assert f'id="{name}-{kind}-figure_1"' in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert text.count("aria-label=") >= 5
+
+
+def test_it_can_be_saved() -> None:
+    link = re.search(
+        r'download="cputune.json" href="data:application/json;base64,([^"]+)"', page(tuned())
+    )
+    assert link is not None
+    assert Result.from_json(json.loads(base64.b64decode(link[1]))) == tuned()
+    assert "download=" not in page(ten_thousand())
 
 
 def test_a_colour_means_one_thing() -> None:
-    kinds = set(re.findall(r'class="fill (\w+)"', page(tuned())))
-    assert kinds == {"today", "best", "other"}
+    text = page(tuned())
+    for role in ("today", "best", "other", "lost", "ink", "dim", "line"):
+        assert text.count(f"--{role}: #") == 3  # light, dark, on paper
+    assert {"today", "best", "other"} <= set(re.findall(r"(?:fill|stroke): var\(--(\w+), #", text))
 
 
 def test_it_asks_no_network() -> None:
     read = Read(page(tuned()))
     assert not {"link", "iframe", "img", "object"} & set(read.tags)
     assert [value for name, value in read.attributes if name == "src"] == []
-    assert all((v or "").startswith("https://") for name, v in read.attributes if name == "href")
+    assert all(
+        (v or "").startswith(("https://", "#", "data:application/json;base64,"))
+        for name, v in read.attributes
+        if name.endswith("href")
+    )
     assert any("default-src 'none'" in (value or "") for _, value in read.attributes)
 
 

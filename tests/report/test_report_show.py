@@ -66,7 +66,7 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     assert "9985 slower ones are not shown: cputune show --all" in text
     assert len(text.splitlines()) < 80
     some = replace(shown, result=replace(many, trials=many.trials[:40]))
-    assert in_terminal(some, most=None).count("1 × 2 threads, fp32, as found") > 40
+    assert in_terminal(some, most=None).count("1×2 fp32 (today)") > 40
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
