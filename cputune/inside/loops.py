@@ -107,6 +107,7 @@ class Loops:
         self._running = 0
         self._clock: int | None = None
         self._watching: RemovableHandle | None = None
+        self._by_hand = WeightsByHand()
 
     def hooks(self) -> list[Hook]:
         """What is hooked in transformers, accelerate and torch."""
@@ -132,6 +133,7 @@ class Loops:
             ),
             ("torch._tensor", "Tensor.backward", self._tensor_backward),
             ("torch.optim.optimizer", "", self._watch_optimizers),
+            ("torch.optim.optimizer", "Optimizer.__init__", self._by_hand.optimizer_made),
             ("torch.optim.lr_scheduler", "OneCycleLR.step", _let_schedule_end),
             *(
                 (module, f"{cls}.{name}", nothing)
@@ -270,9 +272,22 @@ class Loops:
     def _tensor_backward(
         self, original: Original, loss: object, *args: object, **kwargs: object
     ) -> None:
+        self._require_optimizer(loss)
         original(loss, *args, **kwargs)
         if self.trains_by("pytorch"):
             self.backward(loss)
+
+    def _require_optimizer(self, loss: object) -> None:
+        """End a loop that changes its weights itself; none of its steps would ever be seen."""
+        if self.meter.steps or self.meter.framework == "trainer":
+            return
+        if self._by_hand.changed(loss):
+            self.meter.refuse(
+                "it changes its weights itself, without an optimizer of torch, so its steps cannot "
+                "be seen: let an optimizer do it, torch.optim.SGD(model.parameters(), lr=...) and "
+                "optimizer.step()",
+                hopeless=True,
+            )
 
     def _accelerator_backward(
         self, original: Original, accelerator: Accelerator, loss: object, **kwargs: object
@@ -382,6 +397,56 @@ class Loops:
         """Save no files once training has begun: nobody needs the checkpoints of a trial."""
         if self.meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
+
+
+class WeightsByHand:
+    """Finds out whether a loop changes its weights where no optimizer has been made.
+
+    A weight that the first loss depends on is looked at again when a later loss goes backward.
+    """
+
+    LOOKED_AT = 1000
+    """Numbers of a weight; an embedding has millions."""
+
+    def __init__(self) -> None:
+        self._optimizers = False
+        self._before: tuple[Any, Any] | None = None
+
+    def optimizer_made(
+        self, original: Original, optimizer: object, *args: object, **kwargs: object
+    ) -> None:
+        """Note that the script has an optimizer: its steps are seen."""
+        self._optimizers = True
+        original(optimizer, *args, **kwargs)
+
+    def changed(self, loss: Any) -> bool:
+        """Whether a weight is another than when the first loss went backward."""
+        if self._optimizers:
+            return False
+        if self._before is None:
+            weight = weight_of(loss)
+            if weight is not None:
+                self._before = weight, self._look(weight).clone()
+            return False
+        weight, before = self._before
+        return not bool((self._look(weight) == before).all())
+
+    def _look(self, weight: Any) -> Any:
+        return weight.detach().reshape(-1)[: self.LOOKED_AT]
+
+
+def weight_of(loss: Any) -> Any:
+    """A weight that a loss depends on, the nearest to it; None where there is none."""
+    found = [getattr(loss, "grad_fn", None)]
+    seen: set[object] = set()
+    for node in found:
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            return node.variable
+        found += [following for following, _ in node.next_functions]
+    return None
 
 
 def asked_by(args: TrainingArguments) -> TypedArguments:

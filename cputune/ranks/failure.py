@@ -10,6 +10,7 @@ from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
 
+_AT_ONCE = " before its first step"
 _NO_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|Cannot allocate memory|std::bad_alloc|MemoryError"
 )
@@ -37,7 +38,7 @@ def failure(
     first = max(exits, key=lambda one: (_signal(one) > 0, one["status"] != 0), default=None)
     number = 0 if first is None else _signal(first)
     tail = None if first is None else "\n".join(first["tail"].strip().splitlines()[-40:]) or None
-    after = f" after {steps} steps" if steps else " before its first step"
+    after = f" after {steps} steps" if steps else _AT_ONCE
     for error in () if number else errors:
         if (raised := _raised(error, after, script, tail)) is not None:
             return raised
@@ -54,12 +55,39 @@ def failure(
     if first["status"] < 0 or number in _SIGNALS:
         why = _SIGNALS.get(number, "")
         return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
+    if (asked := _USAGE.search(tail or "")) and first["status"] == USAGE_STATUS and not steps:
+        reason = f"{script} was not given the arguments that it takes: {asked[1].strip()[:200]}"
+        return Crashed(reason, details=tail, hopeless=True)
     words = last_words(tail or "")
     if (raised := _raised(words, after, script, tail)) is not None:
         return raised
     ended = f"{script} ended{after} with exit status {first['status']}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
 
+
+USAGE_STATUS = 2
+"""Of argparse and click, where the words of a command are not what they take."""
+
+_USAGE = re.compile(r"^usage: (?:.*\n)*?(?:\S+: )?error: (.+)", re.IGNORECASE | re.MULTILINE)
+
+_OF_SCRIPTS = frozenset(
+    {
+        "AttributeError",
+        "FileNotFoundError",
+        "IndentationError",
+        "IsADirectoryError",
+        "ModuleNotFoundError",
+        "NameError",
+        "NotADirectoryError",
+        "PermissionError",
+        "SyntaxError",
+        "TypeError",
+        "UnboundLocalError",
+        "ZeroDivisionError",
+    }
+)
+"""Exceptions that no other plan takes from a script whose launch as typed has raised them before
+its first step. A ValueError, a KeyError or a RuntimeError may follow from the number of ranks."""
 
 _SIGNALS = {
     int(signal.SIGILL): ": an instruction that this processor does not have (a wheel for another "
@@ -106,16 +134,36 @@ def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialEr
         return OutOfMemory(reason, details=tail)
     said = ": ".join(filter(None, (kind, line)))
     for pattern, why, hopeless in _CAUSES:
-        if found := re.search(pattern, text):
-            reason = f"{script} {why.format(*found.groups())} ({said})"
+        if found := re.search(pattern, f"{kind}: {text}"):
+            reason = f"{script} {why.format(*found.groups(), script=script)} ({said})"
             return Crashed(reason, details=tail, hopeless=hopeless)
     if not kind:
         return None
     ended = f"ended{after}: {line}" if kind == "SystemExit" else f"failed{after}: {said}"
-    return Crashed(f"{script} {ended}", details=tail)
+    hopeless = kind in _OF_SCRIPTS and after == _AT_ONCE
+    return Crashed(f"{script} {ended}", details=tail, hopeless=hopeless)
 
 
 _CAUSES = (
+    (
+        r"name 'get_ipython' is not defined",
+        "was exported from a notebook, and its magics (%matplotlib, !pip, %%time) run in Jupyter "
+        "alone: take these lines out, sed -i.bak '/get_ipython()/d' {script}, and keep the code "
+        "that stands in the line of a %%magic",
+        True,
+    ),
+    (
+        r"DeviceCodeError|LocalTokenNotFoundError|GatedRepoError|oauth/device|no token found"
+        r"|(?i:gated repo|notebook_login|401 Client Error.*huggingface)",
+        "logs in on the hub of Hugging Face, and a trial has nobody to answer: type `hf auth "
+        "login` once, or export HF_TOKEN, and take login() out of the script",
+        True,
+    ),
+    (
+        r"not used by the HfArgumentParser: (\[.*\])",
+        "was not given the arguments that it takes: it knows nothing of {0}",
+        True,
+    ),
     (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
     (
         r"(\S*): cannot allocate memory in static TLS block",

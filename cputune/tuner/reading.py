@@ -164,7 +164,8 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     run.losses.append(step.loss)
     diverged = divergence(run.losses, rules.reference)
     if diverged is not None:
-        raise Diverged(diverged)
+        # Without a reference it is today's launch: nothing can be compared with what it trains.
+        raise Diverged(diverged, hopeless=not rules.reference)
     delayed = step.delayed and not rules.delays_itself
     run.delayed += delayed
     run.trace.append((seconds, delayed))
@@ -202,7 +203,14 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     if last is None:
         return None
     if not math.isfinite(last):
-        return f"the loss is {last} at step {len(losses) - 1}"
+        name = "NaN" if math.isnan(last) else "infinite"
+        said = f"the loss is {name} in step {len(losses)}"
+        if reference:
+            return said
+        return (
+            f"{said} of the launch as it was typed, so there is no training that a plan can be "
+            "compared with; torch.autograd.set_detect_anomaly(True) shows where it begins"
+        )
     known = [value for value in reference if value is not None and math.isfinite(value)]
     if not known:
         return None

@@ -64,7 +64,24 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
             "start it as a module, -m package.module",
         ),
         ("ImportError", "DeepSpeed is not available => install it using `pip`", "uses DeepSpeed"),
+        (
+            "NameError",
+            "name 'get_ipython' is not defined",
+            "sed -i.bak '/get_ipython()/d' train.py",
+        ),
+        ("DeviceCodeError", "Failed to request device code", "type `hf auth login` once"),
+        ("LocalTokenNotFoundError", "Token is required", "export HF_TOKEN"),
+        ("OSError", "You are trying to access a gated repo.\nAsk for it", "hf auth login"),
+        (
+            "ValueError",
+            "Some specified arguments are not used by the HfArgumentParser: ['--epocs', '3']",
+            "it knows nothing of ['--epocs', '3']",
+        ),
+        ("NameError", "name 'trainr' is not defined", "train.py failed before its first step"),
+        ("FileNotFoundError", "[Errno 2] No such file", "train.py failed before its first step"),
         ("RuntimeError", "shapes do not match", None),
+        ("KeyError", "'LOCAL_RANK'", None),
+        ("ValueError", "8 samples do not divide by 3 ranks", None),
     ],
 )
 def test_a_cause_in_the_script_is_told_with_the_way_out(
@@ -73,6 +90,31 @@ def test_a_cause_in_the_script_is_told_with_the_way_out(
     error = why([], [raised(kind, text)], memory_kills=None, steps=0, script="train.py")
     assert error.hopeless == (said is not None), "another exception may be the plan's"
     assert (said or text) in str(error)
+
+
+def test_what_fails_after_some_steps_may_be_the_plans() -> None:
+    error = why([], [raised("TypeError", "no")], memory_kills=None, steps=3, script="train.py")
+    assert str(error) == "train.py failed after 3 steps: TypeError: no"
+    assert not error.hopeless
+
+
+ARGPARSE = "usage: t.py [-h] --lr LR\n            [--x X]\nt.py: error: --lr is required\n"
+CLICK = "Usage: t.py [OPTIONS]\nTry 't.py --help' for help.\n\nError: No such option: --y\n"
+
+
+@pytest.mark.parametrize(("tail", "said"), [(ARGPARSE, "--lr is required"), (CLICK, "--y")])
+def test_arguments_that_a_script_does_not_take_cost_one_start(tail: str, said: str) -> None:
+    error = failure(2, tail=tail)
+    assert isinstance(error, Crashed)
+    assert error.hopeless
+    assert str(error).startswith("t.py was not given the arguments that it takes: ")
+    assert str(error).endswith(said)
+
+
+def test_another_exit_status_is_no_usage_error() -> None:
+    error = failure(1, tail=ARGPARSE)
+    assert isinstance(error, Crashed)
+    assert not error.hopeless
 
 
 ACCELERATE = """Loading weights: 100%
