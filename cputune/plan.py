@@ -157,6 +157,13 @@ class Plan:
             parts.append("(today)")
         return " ".join(parts)
 
+    def legend(self) -> str:
+        """How its short name is read: ``2×14 means 2 ranks with 14 threads each``."""
+        ranks, threads = self.processes_per_node, self.threads_per_process
+        who = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        each = "1 thread" if threads == 1 else f"{threads} threads"
+        return f"{ranks}×{threads} means {who} with {each}" + (" each" if ranks > 1 else "")
+
     def to_json(self) -> dict[str, object]:
         """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""
         document: dict[str, object] = plain(self)

@@ -16,7 +16,12 @@ def visible(text: str) -> str:
     )
 
 
-_ASCII = dict(zip("×–…→✓✗±", ("x", "-", "...", "->", "+", "x", "+-"), strict=True))
+_ASCII = {
+    **dict(zip("×–…→✓✗±", ("x", "-", "...", "->", "+", "x", "+-"), strict=True)),
+    **dict.fromkeys("█▉▊▋▌├┤●", "#"),
+    **dict.fromkeys("▍▎▏", "."),
+    "─": "-",
+}
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
-from cputune.report.tuning import Standing, line_of, live_lines, style_of
+from cputune.report.live import Standing, live_lines
+from cputune.report.tuning import is_kept, line_of, style_of
 from cputune.text import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded, TrialEnded
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _REFRESH_PER_SECOND = 1
 """Seconds between redraws, beside one for each event. A redraw takes a millisecond or two of the
 time that is measured."""
+
+
+LONGEST_LINE = 100
+"""Columns of the line that a trial has where there is no terminal."""
 
 
 @contextmanager
@@ -41,16 +46,23 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
             stop_if_interrupted()
         standing.take(event)
         line = line_of(event)
-        if line is not None and live is not None:
-            live.console.print(visible(line), style=style_of(event))
+        if live is not None:
+            if line is not None and is_kept(event):
+                live.console.print(visible(line), style=style_of(event))
+        elif isinstance(event, TrialEnded):
+            tell(shortened_line(f"{line}  {standing.tail(time.monotonic())}"))
         elif line is not None:
-            tail = f"  {standing.tail(time.monotonic())}" * isinstance(event, TrialEnded)
-            tell(line + tail)
+            tell(line)
         if live is not None:
             live.refresh()
 
     with live or nullcontext():
         yield hear
+
+
+def shortened_line(line: str) -> str:
+    """The line of a trial, cut where it is too long for a log."""
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
 def _live(standing: Standing) -> Live:

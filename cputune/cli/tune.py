@@ -193,7 +193,7 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.show import ResultToShow, blocks
+    from cputune.report.show import ResultToShow, end_blocks
     from cputune.report.writing import print_blocks
 
     if as_json:
@@ -201,12 +201,10 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         return
     out = console()
     shown = ResultToShow(result=result, file=str(destination))
-    print_blocks(blocks(shown, most=None, brief=True), out)
+    print_blocks(end_blocks(shown), out)
     out.print()
-    out.print(
-        f"The result is in {destination}. "
-        f"Next: cputune emit --format {usual_format(facts)} {destination}"
-    )
+    out.print(f"The result is in {destination}. All of it: cputune show; a page: cputune report")
+    out.print(f"Files that launch it: cputune emit --format {usual_format(facts)} {destination}")
 
 
 def _require_packages(job: Workload) -> None:

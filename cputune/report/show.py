@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
@@ -19,7 +20,7 @@ from cputune.knobs.record import in_words as knob_words
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import plans, speed
-from cputune.report.writing import Block, Heading, Labelled, Lines, Rows, print_blocks
+from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.result import Result, Speedup
 from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
@@ -160,6 +161,41 @@ def profile_lines(result: Result) -> Iterator[str]:
         yield "--fix dropout=bytes draws the masks on all threads (docs/knobs.md)"
 
 
+MOST_KINDS = 6
+"""Of work, that have a bar of their own at the end of a study."""
+
+
+def time_bars(result: Result) -> Bars:
+    """The time of a step of the best plan as bars: what takes the most, then the rest."""
+    profile = result.profile
+    rate = result.best.samples_per_second.median
+    if profile is None or profile.plan != result.best.plan or rate <= 0:
+        return Bars(())
+    shares = {kind: share for kind, share in profile.shares.items() if kind != "the rest"}
+    kinds = sorted(shares, key=lambda kind: -shares[kind])[:MOST_KINDS]
+    shown = {kind: shares[kind] for kind in kinds}
+    shown["the rest"] = sum(profile.shares.values()) - sum(shown.values())
+    seconds = (result.workload.global_batch_size or 1) / rate
+    longest = max(shown.values())
+    rows = (
+        (kind, _time(share * seconds), share / longest, f"{share:.0%}")
+        for kind, share in shown.items()
+    )
+    return Bars(tuple(rows))
+
+
+def change_bars(result: Result) -> Bars:
+    """What to change, a line each; the bar is what it brings, as a share of what all bring."""
+    changes = changes_of(result)
+    logs = [0.0 if one.worth is None else max(0.0, log(one.worth.ratio)) for one in changes]
+    longest = max(logs, default=0.0) or 1.0
+    rows = (
+        (f"{one.knob} {one.today} → {one.best}", worth_words(one), length / longest, one.keeps)
+        for one, length in zip(changes, logs, strict=True)
+    )
+    return Bars(tuple(rows))
+
+
 SCHEMA = "cputune.summary/1"
 
 PASTED = ("train", "launch files", "variables", "flags")
@@ -219,12 +255,8 @@ class ResultToShow:
 
 def legend(result: Result) -> str:
     """How the short name of a plan is read, with the numbers of this machine."""
-    plan = result.best.plan
-    ranks, threads = plan.processes_per_node, plan.threads_per_process
-    return (
-        f"{ranks}×{threads} is {count(ranks, 'rank')} with {count(threads, 'thread')} each; a word "
-        "behind it is a precision, a library, or a knob with its value."
-    )
+    rest = "a word behind it is a precision, a library, or a knob with its value"
+    return f"{result.best.plan.legend()}; {rest}."
 
 
 def speeds(result: Result) -> Rows:
@@ -251,24 +283,21 @@ def change_rows(result: Result) -> Rows:
 
 
 def blocks(
-    shown: ResultToShow, *, most: int | None = MOST_PLANS, every: bool = False, brief: bool = False
+    shown: ResultToShow, *, most: int | None = MOST_PLANS, every: bool = False
 ) -> Iterator[Block]:
     """The verdict, then what to change, the launch, the plans, and what they rest on.
 
     ``most``: how many plans, the fastest; None for all. ``every``: also what was left out, and why.
-    ``brief``: at the end of a study, without the launch and the machine.
     """
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
-    yield Lines(tuple(("note", note) for note in shown.notes()))
+    yield Lines((("", legend(result)), *(("note", note) for note in shown.notes())))
     if (changes := change_rows(result)).rows:
         yield Heading("What to change")
         yield changes
-    if not brief:
-        launch = tuple(shown.launch().items())
-        yield Heading("The launch")
-        yield Labelled(rows=launch, pasted=PASTED)
+    yield Heading("The launch")
+    yield Labelled(rows=tuple(shown.launch().items()), pasted=PASTED)
     if (times := time_rows(result)).rows:
         yield Heading("Where the time goes")
         yield times
@@ -278,15 +307,35 @@ def blocks(
     if most is not None and len(result.trials) > most:
         left = len(result.trials) - most
         yield Lines((("", f"{left} slower ones are not shown: cputune show --all"),))
-    if result.untried:
-        yield Heading("Not tried, and would pay")
-        yield Lines(tuple(("", one.words) for one in result.untried))
+    yield from _untried(result)
     if every and result.left_out:
         yield Heading("Left out, and why")
         yield Labelled(rows=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)))
-    if not brief:
-        yield Heading("What it rests on")
-        yield Labelled(rows=basis(result))
+    yield Heading("What it rests on")
+    yield Labelled(rows=basis(result))
+
+
+def end_blocks(shown: ResultToShow) -> Iterator[Block]:
+    """What ``tune`` prints at its end: the answer, in at most 30 lines of 80 columns."""
+    result = shown.result
+    yield shown.verdict()
+    yield speeds(result)
+    if (changes := change_bars(result)).rows:
+        yield Heading("What to change")
+        yield changes
+    if (times := time_bars(result)).rows:
+        samples = result.workload.global_batch_size
+        yield Heading("Where the time goes" + (f", in a step of {samples} samples" * bool(samples)))
+        yield times
+    yield from _untried(result)
+    if notes := len(shown.notes()):
+        yield Lines((("note", f"{count(notes, 'note')} on how it was measured: cputune show"),))
+
+
+def _untried(result: Result) -> Iterator[Block]:
+    if result.untried:
+        yield Heading("Not tried, and would pay")
+        yield Lines(tuple(("", one.words) for one in result.untried))
 
 
 def basis(result: Result) -> tuple[tuple[str, str], ...]:

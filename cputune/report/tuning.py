@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,27 +11,20 @@ from cputune.knobs.record import in_words as knob_words
 from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial
-from cputune.text import figure, visible
+from cputune.text import figure
 from cputune.tuner.events import (
-    ConfirmStarted,
     Event,
     Said,
-    StepTaken,
     StudyEnded,
     StudyStarted,
     TrialEnded,
-    TrialStarted,
     in_words,
     is_in_passing,
-    most_trials,
     outcome,
 )
 from cputune.tuner.reading import count_of_steps
-from cputune.words import duration
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from cputune.tuner.space import SearchSpace
 
 
@@ -40,6 +32,13 @@ def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
     hidden = is_in_passing(event) or isinstance(event, StudyEnded)
     return None if hidden else in_words(event)
+
+
+def is_kept(event: Event) -> bool:
+    """Whether its line stays above the live view: what failed, and what warns."""
+    if isinstance(event, TrialEnded):
+        return event.trial.state == FAILED
+    return isinstance(event, StudyStarted) or (isinstance(event, Said) and event.warns)
 
 
 def style_of(event: Event) -> str | None:
@@ -158,70 +157,6 @@ def side_by_side(result: Result) -> dict[Plan, Throughput]:
 
 OF_HOSTS = ("nodes", "interface")
 """Knobs that are not listed where there is nothing to choose: on one machine."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Standing:
-    """The present state of a study, from its events so far.
-
-    ``started`` is when the command began, ``most_seconds`` when the study is over at the latest.
-    ``trials`` is the largest number of trials; None before the space is known. ``number`` is the
-    trial that runs, or ran last, from 0. ``done`` is how many have ended, ``best`` the most samples
-    per second of one. ``doing`` says what goes on now, ``detail`` says more of it.
-    """
-
-    started: float
-    most_seconds: float = math.inf
-    trials: int | None = None
-    number: int = 0
-    done: int = 0
-    best: float = 0.0
-    doing: str = "starting"
-    detail: str = ""
-
-    def take(self, event: Event) -> None:
-        """Learn from an event."""
-        if isinstance(event, StudyStarted):
-            self.trials = most_trials(event.space, event.budget)
-            self.done = max(self.done, event.resumed)
-            if event.most_seconds is not None:
-                self.most_seconds = event.most_seconds
-        elif isinstance(event, TrialStarted):
-            self.number = event.number
-            self._go_on(f"trial {event.number}  {event.plan.describe()}")
-        elif isinstance(event, TrialEnded):
-            self.done += 1
-            rate = event.trial.samples_per_second
-            if event.trial.state == COMPLETED and rate is not None:
-                self.best = max(self.best, rate.median)
-        elif isinstance(event, StepTaken) and event.number in (None, self.number):
-            late = ", delayed by others" if event.delayed else ""
-            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
-        elif isinstance(event, Said):
-            self.detail = event.text
-        elif isinstance(event, ConfirmStarted):
-            self._go_on(in_words(event))
-
-    def _go_on(self, doing: str) -> None:
-        self.doing, self.detail = doing, ""
-
-    def tail(self, now: float) -> str:
-        """How many trials, the time, the best so far: of single trials, so it is roughly known."""
-        of = "" if self.trials is None else f"{self.done} of {self.trials}, "
-        most = "" if self.most_seconds == math.inf else f" of {duration(self.most_seconds)}"
-        best = f", best {figure(self.best)} samples/s" if self.best else ""
-        return f"[{of}{duration(now - self.started)}{most}{best}]"
-
-
-def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
-    """The standing for a terminal: two lines, each cut where the terminal ends."""
-    from rich.text import Text
-
-    doing = Text.assemble((visible(standing.doing), "bold cyan"), f"  {visible(standing.detail)}")
-    lines = (doing, Text(standing.tail(now), "green"))
-    for line in lines:
-        line.truncate(max(1, columns - 1), overflow="ellipsis")
-    return lines
 
 
 def space_blocks(space: SearchSpace) -> Iterator[Block]:

@@ -76,6 +76,13 @@ class Lines:
     lines: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A row each: a name, a number in words, the length of its bar (0 to 1), and what follows."""
+
+    rows: tuple[tuple[str, str, float, str], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
     """What the doctor finds; ``stories``, by code, are told with it."""
@@ -84,7 +91,7 @@ class FindingRows:
     stories: Mapping[str, str] = field(default_factory=dict)
 
 
-Block = Verdict | Heading | Rows | Labelled | Lines | FindingRows
+Block = Verdict | Heading | Rows | Bars | Labelled | Lines | FindingRows
 
 ROOMY = 100
 """Columns of a terminal that has room for every column of a table."""
@@ -114,6 +121,8 @@ def _print(block: Block, console: Console) -> None:
         console.print(Text(visible(block.words), style="bold underline"))
     elif isinstance(block, Rows):
         console.print(rich_table(block if console.width >= ROOMY else block.without_spare()))
+    elif isinstance(block, Bars):
+        console.print(bar_table(block, console.width))
     elif isinstance(block, Labelled):
         margin = max((len(label) for label, _ in block.rows), default=0) + 2
         for label, text in block.rows:
@@ -160,6 +169,39 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
         sources = (f"Source: {url}" for url in source_urls(finding.source))
         for line in (*story.splitlines(), *sources):
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
+
+
+LONGEST_BAR, LONGEST_NAME = 28, 34
+"""Columns of a bar, and of the name before it."""
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def bar(length: float, columns: int) -> str:
+    """A bar of so many columns where ``length`` is 1, drawn to an eighth of a column."""
+    eighths = round(max(0.0, min(1.0, length)) * columns * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def bar_table(block: Bars, width: int) -> Table:
+    """The rows of bars, none of which wraps in a terminal of this width."""
+    from rich.table import Table
+    from rich.text import Text
+
+    names = [visible(name) for name, _, _, _ in block.rows]
+    words = max((len(said) for _, said, _, _ in block.rows), default=0)
+    tail = max((len(after) for _, _, _, after in block.rows), default=0)
+    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
+    columns = max(4, min(LONGEST_BAR, left))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, width=columns)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for name, (_, said, length, after) in zip(names, block.rows, strict=True):
+        drawn = Text(bar(length, columns), "cyan")
+        table.add_row(Text(name), Text(visible(said)), drawn, Text(visible(after), "dim"))
+    return table
 
 
 def rich_table(table: Rows) -> Table:

@@ -79,6 +79,20 @@ class ConfirmStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How many times as fast a plan is as today's launch, after the rounds that were measured.
+
+    ``low`` and ``high`` are the ends of the 95 % interval, ``pairs`` the rounds that count.
+    """
+
+    plan: Plan
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyEnded:
     """The study is over."""
 
@@ -93,13 +107,11 @@ Event = (
     | TrialEnded
     | ConfirmStarted
     | ConfirmRun
+    | Compared
     | StudyEnded
 )
 OnEvent = Callable[[Event], None]
 
-
-LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
-"""How ``Plan.describe`` begins."""
 
 LONG_START_SECONDS = 10.0
 """A start that takes longer than this is reported. It contains all that a script does before its
@@ -124,7 +136,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 def is_in_passing(event: Event) -> bool:
     """Whether an event is logged at DEBUG, and has no line of its own in a terminal."""
     aside = isinstance(event, Said) and not event.warns
-    return aside or isinstance(event, (StepTaken, TrialStarted))
+    return aside or isinstance(event, (StepTaken, TrialStarted, Compared))
 
 
 def waiting_for(owner: str) -> str:
@@ -143,17 +155,20 @@ def in_words(event: Event) -> str:
         case StudyStarted():
             return _beginning(event)
         case TrialStarted(number=number, plan=plan, origin=origin):
-            return f"trial {number} begins, from {origin}: {plan.describe()}"
+            return f"trial {number} begins, from {origin}: {plan.short()}"
         case StepTaken(number=number, index=index, seconds=seconds):
             of = "confirmation" if number is None else f"trial {number}"
             return f"{of}: step {index}, {seconds:.4g} s"
         case TrialEnded(trial=trial):
-            return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
+            return f"trial {trial.number}: {outcome(trial)}  {trial.plan.short()}"
         case ConfirmStarted(plans=plans):
             return f"measuring {len(plans)} plans again, side by side"
         case ConfirmRun(samples_per_second=rate):
             shown = event.reason if rate is None else f"{figure(rate.median)} samples/s"
-            return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
+            return f"round {event.round + 1}: {shown}  {event.plan.short()}"
+        case Compared(ratio=ratio, low=low, high=high, pairs=pairs):
+            interval = f"{ratio:.2f} ({low:.2f}–{high:.2f})"
+            return f"{interval} times as fast as today after {pairs} rounds: {event.plan.short()}"
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
 
@@ -164,9 +179,14 @@ def _beginning(event: StudyStarted) -> str:
         said += f", {event.resumed} trials are on record"
     if event.most_seconds is not None:
         said += f", done after {duration(event.most_seconds)} at most (--max-time)"
-    said += f" ({LEGEND})"
+    said += f" ({_widest(event.space).legend()})"
     each = event.start_seconds or 0.0
     return said if each < LONG_START_SECONDS else f"{said}; each start takes {each:.0f} s"
+
+
+def _widest(space: SearchSpace) -> Plan:
+    """A plan with as many ranks as any: what its short name means is worth saying."""
+    return max(space.plans(), key=lambda plan: plan.processes_per_node)
 
 
 def most_trials(space: SearchSpace, budget: int) -> int:

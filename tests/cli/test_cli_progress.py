@@ -67,7 +67,7 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert bool(COLOUR.search(seen)) is colour
     assert widest(seen) <= columns
     plain = ESCAPE.sub("", seen)
-    assert re.search(r"trial 1  \d × .*  step \d, ", plain)
+    assert re.search(r"trial 1  \d×.*  step \d, ", plain)
     assert re.search(r"\[[12] of 3, \d+ s of 25 s", plain)
     assert "plans again, side by side  step " in plain
     assert "\x1b[?25l" not in seen, "the cursor is never hidden: whatever ends it, it is there"

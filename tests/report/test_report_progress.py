@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
-from tuner.fakes import SMALL, VARIED, FakeRunner, truthful
+from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 
 import cputune
-from cputune.report.tuning import Standing, live_lines
+from cputune.report.live import MOST_LINES, Standing, live_lines
+from cputune.result import Throughput, Trial
 from cputune.tuner.events import (
+    Compared,
     Event,
     Said,
     StepTaken,
+    TrialEnded,
     TrialStarted,
 )
 from cputune.words import duration
@@ -48,12 +53,13 @@ def lines(standing: Standing, now: float = 0.0, columns: int = 200) -> list[str]
 def test_it_says_what_goes_on_how_many_are_done_and_the_best_so_far(events: list[Event]) -> None:
     standing, now = standing_after(events, 0)
     doing, tail = lines(standing, now)
-    assert doing.startswith("trial 0  1 × 2 threads, fp32, as found  step 1, ")
+    assert doing.startswith("trial 0  1×2 fp32 (today)  step 1, ")
     assert tail == f"[{now:.0f} s]"
     standing, now = standing_after(events, 4)
     standing.most_seconds = 300.0
-    doing, tail = lines(standing, now)
+    doing, tail, *plans = lines(standing, now)
     assert doing.startswith("trial 4  ")
+    assert len(plans) == len(standing.measured)
     assert tail == f"[4 of 7, {duration(now)} of 5 min, best {standing.best:.3g} samples/s]"
     for event in events:
         standing.take(event)
@@ -65,7 +71,36 @@ def test_no_line_is_wider_than_the_terminal(events: list[Event], columns: int) -
     standing, now = standing_after(events, 3)
     shown = lines(standing, now, columns)
     assert all(len(line) <= max(1, columns - 1) for line in shown)
-    assert len(shown) == 2
+    assert len(shown) <= MOST_LINES
+
+
+def test_each_plan_has_a_bar_as_long_as_it_is_fast() -> None:
+    standing = Standing(started=0.0)
+    big = BY_NAME["two-sockets"]
+    plans = list(islice(cputune.search_space(big.facts, big.workload).plans(), 10))
+    for number, plan in enumerate(plans):
+        rate = Throughput(median=10.0 + number, low=9.0 + number, high=11.0 + number)
+        trial = Trial(number=number, plan=plan, state="completed", samples_per_second=rate)
+        standing.take(TrialEnded(trial=trial))
+    shown = lines(standing, columns=80)[2:]
+    assert len(shown) == 8
+    assert [float(line.split("█")[0].split()[-1]) for line in shown] == sorted(
+        (10.0 + number for number in range(2, 10)), reverse=True
+    )
+    bars = [line.count("█") for line in shown]
+    assert bars == sorted(bars, reverse=True)
+    assert bars[0] / bars[-1] == pytest.approx(18 / 11, rel=0.05)
+    assert all("▒" in line for line in shown)
+
+
+def test_the_comparison_and_what_disturbs_it_are_shown() -> None:
+    standing = Standing(started=0.0)
+    plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
+    standing.take(Compared(plan=plan, ratio=1.5, low=1.2, high=1.875, pairs=6))
+    standing.take(StepTaken(number=None, index=0, seconds=0.5, delayed=True))
+    *_, compared, disturbed = lines(standing)
+    assert compared.startswith("1.50 (1.20–1.88) times as fast as today after 6 rounds: 1×")
+    assert disturbed == "1 of 1 steps were delayed by other processes"
 
 
 def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:

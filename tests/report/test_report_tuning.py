@@ -16,7 +16,6 @@ from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
 from cputune.result import ConfirmRun, Result, Speedup
 from cputune.tuner.events import (
-    LEGEND,
     ConfirmStarted,
     Event,
     Said,
@@ -26,9 +25,9 @@ from cputune.tuner.events import (
 )
 from cputune.words import saved, verdict_of
 
-PLAN_HEADING = "plan (ranks × threads each)"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 PLAN = next(SPACE.plans())
+LEGEND = max(SPACE.plans(), key=lambda plan: plan.processes_per_node).legend()
 
 
 def shown(renderable: object, width: int = 120) -> str:
@@ -58,7 +57,7 @@ def shown(renderable: object, width: int = 120) -> str:
             ConfirmRun(
                 round=1, plan=PLAN, role="baseline", samples_per_second=None, reason="crashed: x"
             ),
-            "round 2: crashed: x  1 × 2 threads, fp32",
+            "round 2: crashed: x  1×2 fp32",
         ),
         (Said(text="importing torch"), None),
         (TrialStarted(number=0, plan=PLAN, origin="guide"), None),

@@ -1,0 +1,152 @@
+"""The live view of a study: what runs, how long still, and each plan with its speed as a bar.
+
+At most ``MOST_LINES`` lines, none wider than the terminal; it is drawn again in its place, and gone
+when the study is over.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cputune.plan import Plan
+from cputune.result import COMPLETED, Throughput, Trial
+from cputune.text import figure, visible
+from cputune.tuner.events import (
+    Compared,
+    ConfirmStarted,
+    Event,
+    Said,
+    StepTaken,
+    StudyStarted,
+    TrialEnded,
+    TrialStarted,
+    in_words,
+    most_trials,
+)
+from cputune.words import duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+MOST_LINES = 12
+MOST_PLANS = 8
+"""The fastest plans that the view has room for."""
+
+LONGEST_NAME = 30
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """The present state of a study, from its events so far.
+
+    ``started`` is when the command began, ``most_seconds`` when the study is over at the latest.
+    ``trials`` is the largest number of trials; None before the space is known. ``number`` is the
+    trial that runs, or ran last, from 0. ``done`` is how many have ended, ``measured`` the speed of
+    each plan that has one. ``doing`` says what goes on now, ``detail`` says more of it. ``steps``
+    counts the steps of all plans, ``delayed`` those of them that other processes delayed.
+    """
+
+    started: float
+    most_seconds: float = math.inf
+    trials: int | None = None
+    number: int = 0
+    done: int = 0
+    measured: dict[Plan, Throughput] = field(default_factory=dict)
+    compared: Compared | None = None
+    steps: int = 0
+    delayed: int = 0
+    doing: str = "starting"
+    detail: str = ""
+
+    @property
+    def best(self) -> float:
+        """The most samples per second that a single trial has shown; 0 before the first."""
+        return max((rate.median for rate in self.measured.values()), default=0.0)
+
+    def take(self, event: Event) -> None:
+        """Learn from an event."""
+        if isinstance(event, StudyStarted):
+            self.trials = most_trials(event.space, event.budget)
+            self.done = max(self.done, event.resumed)
+            if event.most_seconds is not None:
+                self.most_seconds = event.most_seconds
+        elif isinstance(event, TrialStarted):
+            self.number = event.number
+            self._go_on(f"trial {event.number}  {event.plan.short()}")
+        elif isinstance(event, TrialEnded):
+            self._end(event.trial)
+        elif isinstance(event, StepTaken):
+            self._step(event)
+        elif isinstance(event, Said):
+            self.detail = event.text
+        elif isinstance(event, Compared):
+            self.compared = event
+        elif isinstance(event, ConfirmStarted):
+            self._go_on(in_words(event))
+
+    def _go_on(self, doing: str) -> None:
+        self.doing, self.detail = doing, ""
+
+    def _end(self, trial: Trial) -> None:
+        self.done += 1
+        rate = trial.samples_per_second
+        if trial.state == COMPLETED and rate is not None:
+            self.measured[trial.plan] = rate
+
+    def _step(self, event: StepTaken) -> None:
+        self.steps += 1
+        self.delayed += event.delayed
+        if event.number in (None, self.number):
+            late = ", delayed by others" if event.delayed else ""
+            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
+
+    def tail(self, now: float) -> str:
+        """How many trials, the time, the best so far: of single trials, so it is roughly known."""
+        of = "" if self.trials is None else f"{self.done} of {self.trials}, "
+        most = "" if self.most_seconds == math.inf else f" of {duration(self.most_seconds)}"
+        best = f", best {figure(self.best)} samples/s" if self.best else ""
+        return f"[{of}{duration(now - self.started)}{most}{best}]"
+
+
+def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
+    """The standing for a terminal, each line cut where the terminal ends."""
+    from rich.text import Text
+
+    doing = Text.assemble((visible(standing.doing), "bold cyan"), f"  {visible(standing.detail)}")
+    lines = [doing, Text(standing.tail(now), "green"), *_plans(standing, columns)]
+    if standing.compared is not None:
+        lines.append(Text(in_words(standing.compared), "bold"))
+    if standing.delayed:
+        late = f"{standing.delayed} of {standing.steps} steps were delayed by other processes"
+        lines.append(Text(late, "yellow"))
+    for line in lines:
+        line.truncate(max(1, columns - 1), overflow="ellipsis")
+    return tuple(lines)
+
+
+def _plans(standing: Standing, columns: int) -> list[Text]:
+    """The fastest plans, each with a bar up to the lower end of its interval and a lighter one on
+    to the upper end.
+    """
+    from rich.text import Text
+
+    ordered = sorted(standing.measured.items(), key=lambda one: -one[1].median)[:MOST_PLANS]
+    if not ordered:
+        return []
+    top = max(rate.high for _, rate in ordered)
+    names = [plan.short() for plan, _ in ordered]
+    wide = min(LONGEST_NAME, max(map(len, names)))
+    room = max(0, columns - wide - 14)
+    lines = []
+    for name, (_, rate) in zip(names, ordered, strict=True):
+        cut = name if len(name) <= wide else f"{name[: wide - 1]}…"
+        sure, unsure = round(room * rate.low / top), round(room * rate.high / top)
+        line = Text.assemble(
+            f"{visible(cut):<{wide}}  {figure(rate.median):>6}  ",
+            ("█" * sure, "cyan"),
+            ("▒" * max(1, unsure - sure), "dim"),
+        )
+        lines.append(line)
+    return lines
