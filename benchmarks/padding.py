@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from transformers import default_data_collator
 
-from cputune.inside import carry
+from cputune.inside.carry import batches as columns
+from cputune.inside.carry.order import OfLikeLength, token_lengths
 from cputune.inside.train_recipe import SyntheticSamples, build_model
 from cputune.workload import load_recipe
 
@@ -41,9 +42,9 @@ def ways(random: dict[str, Any], alike: dict[str, Any]) -> Iterator[tuple[str, d
     yield "padded", random
     for way in WAYS[1:]:
         multiple, _, like = way.partition(",")
-        carry.MULTIPLE = int(multiple)
+        columns.MULTIPLE = int(multiple)
         batch = alike if like else random
-        yield way, carry.cut(batch, carry.lengths(batch))
+        yield way, columns.cut(batch, columns.lengths(batch))
 
 
 def main() -> None:
@@ -57,10 +58,10 @@ def main() -> None:
     model, name = build_model(recipe)
     size = recipe["global_batch_size"]
     data = SyntheticSamples(recipe, model.config, arguments.steps * size)
-    used = carry.token_lengths(data)
+    used = token_lengths(data)
     assert isinstance(used, list), used
     drawn = batches(data, list(range(len(data))), size)
-    alike = batches(data, list(carry.OfLikeLength(used, size, 0)), size)
+    alike = batches(data, list(OfLikeLength(used, size, 0)), size)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     columns: dict[str, list[int]] = {way: [] for way in WAYS}
     for one, other in zip(drawn[:2] + drawn, alike[:2] + alike, strict=True):

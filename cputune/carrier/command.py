@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from cputune.carrier.environment import plan_variables
 from cputune.inside import carry_script, recipe_script
-from cputune.inside.carry import Force
+from cputune.inside.carry.force import Force
 from cputune.knobs import plan_arguments, plan_in_torch
 from cputune.knobs.batches import accumulation_of
 from cputune.plan import Plan
@@ -113,7 +113,7 @@ def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
 def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
     """What python runs to train with a plan, nothing measured and nothing led elsewhere.
 
-    The ranks of a script end together (``carry.end_together``); a recipe's do by themselves.
+    The ranks of a script end together (``inside.carry.ending``); a recipe's do by themselves.
     """
     words = trial_command(workload, carried)
     carry = None if workload.recipe is not None and carried.force is None else carried.carry

@@ -12,11 +12,12 @@ from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.judge import one_process
 from cputune.doctor.finding import Severity
+from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.inside import carry_script, recipe_script
+from cputune.inside import recipe_script
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.workload import Workload, left_out
@@ -35,7 +36,7 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
             Output(Argument("out")),
         )
         if way.force is not None:
-            script = (Beside(CARRY_SCRIPT), Argument(way.force.to_json()), *script)
+            script = (Beside(CARRY_SCRIPT), *script)
         return (*script, *map(Argument, way.flags)), ()
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
@@ -47,7 +48,7 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
     notes = [left_out(workload.secrets)] if workload.secrets else []
     known = workload.framework is not None or workload.parses_arguments is not None
     if way.carry is not None:
-        words = (Beside(CARRY_SCRIPT), Argument(way.carry), *words)
+        words = (Beside(CARRY_SCRIPT), *words)
     if way.sets_objects:
         notes.append(
             f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
@@ -132,12 +133,13 @@ def rank_script() -> Path:
 
 
 def companions(
-    workload: Workload, command: tuple[Word, ...], way: Carried
+    plan: Plan, workload: Workload, command: tuple[Word, ...], way: Carried
 ) -> tuple[EmittedFile, ...]:
     """rank.py, and what the command needs: carry.py, train.py and recipe.json."""
     files = [_copy(RANK_SCRIPT, rank_script(), executable=True)]
     if Beside(CARRY_SCRIPT) in command:
-        files.append(_copy(CARRY_SCRIPT, carry_script(), executable=True))
+        text = carry_file(way.force, together=plan.world_size > 1)
+        files.append(EmittedFile(name=CARRY_SCRIPT, text=text, executable=True))
     return (*files, *_recipe_files(workload))
 
 

@@ -106,7 +106,7 @@ def _job(
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=companions(workload, command, way),
+        companions=companions(plan, workload, command, way),
         header=said,
         promise=promise(plan, workload, result, way.variables, hosts),
         notes=notes,

@@ -12,7 +12,7 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_SOCKET   path of the Unix socket that somebody listens on; tcp:TOKEN:PORT:HOST
                            where ranks of other hosts speak to it too
     CPUTUNE_TRIAL_SCRATCH  directory that takes what the script would have written
-    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.Force``.
+    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.force.Force``.
                            Without it nothing of the plan is set: the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
@@ -45,8 +45,8 @@ def recipe_script() -> Path:
 
 
 def carry_script() -> Path:
-    """What sets a plan in a script; emitted beside launches of scripts that need it."""
-    return Path(__file__).with_name("carry.py")
+    """What python runs to set a plan in a script: ``python THIS PLAN SCRIPT ARGUMENTS...``."""
+    return Path(__file__).parent / "carry" / "__main__.py"
 
 
 def site_directory() -> Path:

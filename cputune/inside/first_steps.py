@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import IGNORED, Hook, Original, tensors_of, the_carrier
+from cputune.inside.carry.batches import IGNORED, tensors_of
+from cputune.inside.carry.hooking import Hook, Original
+from cputune.inside.carry.parts import the_parts
 from cputune.inside.messages import Trained
 
 if TYPE_CHECKING:
@@ -104,8 +106,8 @@ class FirstSteps:
             told["drawn"], told["content"] = self._drawn, self._content
             told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
-            carrier = the_carrier()
-            if carrier is not None and carrier.order is not None and carrier.order.why is None:
+            order = the_parts().get("order")
+            if order is not None and order.why is None:
                 told["shuffled"] = True
         self._samples, self._rates = [], None
         return told
@@ -132,8 +134,7 @@ class FirstSteps:
     @property
     def _rests(self) -> bool:
         """Whether dropout is off just now; never where a plan draws the masks in another way."""
-        carrier = the_carrier()
-        return self._steps == 0 and (carrier is None or carrier.masks is None)
+        return self._steps == 0 and "dropout" not in the_parts()
 
     # Dropout is off until the first step is over; not in what torch.compile compiles.
 

@@ -15,8 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cputune.inside import CHILD_VARIABLE, FORCE_VARIABLE, carry, site_directory
-from cputune.inside.carry import Carrier, Force, Hook, Original, nothing, set_hooks
+from cputune.inside import CHILD_VARIABLE, FORCE_VARIABLE, site_directory
+from cputune.inside.carry.ending import run_together
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
+from cputune.inside.carry.parts import made, the_parts
+from cputune.inside.carry.running import hooks_of
 from cputune.inside.loops import Loops
 from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
@@ -77,11 +81,11 @@ def install() -> Meter:
     meter.facts["ipex"] = False
     carried: list[Hook] = []
     if force:
-        carrier = Carrier(Force(**json.loads(force)), meter.refuse)
-        carried = carrier.hooks()
-        if carrier.cutter is not None:
-            carrier.cutter.on_asked = meter.resume
-            meter.shortened = carrier.cutter.shortened
+        carried = hooks_of(made(Force(**json.loads(force)), meter.refuse))
+        cutter = the_parts().get("padding")
+        if cutter is not None:
+            cutter.on_asked = meter.resume
+            meter.shortened = cutter.shortened
     set_hooks(
         [
             *carried,
@@ -216,7 +220,7 @@ def run_script(argv: list[str]) -> int:
     watch_children()
     meter.speaker.say({"event": "note", "text": "started"})
     try:
-        carry.run(argv)
+        run_together(argv)
     except SystemExit as exit_:
         status = _status(exit_.code)
         if status:

@@ -21,7 +21,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import Hook, Original, nothing, put
+from cputune.inside.carry.hooking import Hook, Original, nothing, put
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
 

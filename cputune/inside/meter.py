@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
-from cputune.inside.carry import Hook, Original, counted, tensors_of
+from cputune.inside.carry.batches import counted, tensors_of
+from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler

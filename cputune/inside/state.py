@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 from cputune.inside import SHOW_VARIABLE
-from cputune.inside.carry import the_carrier
+from cputune.inside.carry.parts import the_parts
 from cputune.inside.messages import RankState
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def read() -> RankState:
     }
     if torch is not None:
         state["products_rounded"] = products_rounded(torch)
-    carrier = the_carrier()
     state["dropout"] = "torch"
-    state.update({} if carrier is None else carrier.said())  # type: ignore[typeddict-item]
+    for part in the_parts().values():
+        state.update(part.said())
     if state["allocator"] == "default":
         state["mapped_blocks"] = mapped_blocks()
         state["huge_pages_bytes"] = huge_pages_bytes()

@@ -47,7 +47,7 @@ from cputune.inside import (
     root_directory,
     site_directory,
 )
-from cputune.inside.carry import Force
+from cputune.inside.carry.force import Force
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks.failure import signal_name

@@ -23,7 +23,7 @@ from cputune.carrier.command import Carried, carried, trial_command
 from cputune.equivalence import equivalent
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside.carry import Force
+from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.knobs import as_seen, keeps_mathematics

@@ -20,7 +20,7 @@ from itertools import combinations
 from statistics import fmean, variance
 
 from cputune.errors import CputuneError
-from cputune.inside.carry import AT_ONCE
+from cputune.inside.carry.order import AT_ONCE
 from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import (

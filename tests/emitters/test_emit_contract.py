@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from cputune.cores import usable_cores
 from cputune.emitters import FORMATS, Cluster, Emission, EmittedFile, emit
 from cputune.emitters.job import make_job
 from cputune.errors import CputuneError, UsageError
-from cputune.inside.carry import Force
+from cputune.inside.carry.force import Force
 from cputune.layout import make_plan
 from cputune.workload import Workload
 
@@ -175,10 +175,9 @@ def container_words(text: str) -> list[str]:
 
 
 def training_words(words: list[str]) -> list[str]:
-    """What is trained; without carry.py where the script is given flags all the same."""
+    """What is trained, without carry.py before it."""
     words = words[words.index("--") + 1 :]
-    flags = words[1] == "{}" or '"by_flags": true' in words[1]
-    return words[2:] if flags and words[0].endswith("carry.py") else words
+    return words[1:] if words[0].endswith("carry.py") else words
 
 
 class TestHostileArguments:
@@ -317,7 +316,7 @@ class TestPlan:
         workload = Workload.script([*typed.split(), "--lr", "1"], global_batch_size=96)
         files = emit(one_socket().result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        assert training_words(words)[2:] == ["-m", "package.train", "--lr", "1"]
+        assert training_words(words) == ["-m", "package.train", "--lr", "1"]
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("parses", [False, None])
@@ -328,10 +327,12 @@ class TestPlan:
         workload = replace(script_workload("--lr", "1"), parses_arguments=parses)
         files = emit(case.result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        carry, plan, *script = training_words(words)
+        carry, *script = words[words.index("--") + 1 :]
         assert carry.endswith("/carry.py")
         assert script == ["run_qa.py", "--lr", "1"]
-        force = Force(**json.loads(plan))
+        text = next(file.text for file in files if file.name == "carry.py")
+        plan = text.partition("\nPLAN = ")[2].partition("\n\n")[0]
+        force = Force(**ast.literal_eval(plan))
         assert (force.world_size, force.samples_per_rank) == (2, 48)
         assert force.arguments["bf16"] is True
         assert "carry.py" in [file.name for file in files]

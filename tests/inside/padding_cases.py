@@ -15,24 +15,11 @@ import pytest
 import torch
 import transformers
 
-from cputune.inside.carry import (
-    COMPILED,
-    IGNORED,
-    NO_MASK,
-    NO_TAIL,
-    OUTSIDE,
-    TOGETHER,
-    Cutter,
-    OfLikeLength,
-    Order,
-    counted,
-    cut,
-    difference,
-    lengths,
-    nothing,
-    put,
-    token_lengths,
-)
+from cputune.inside.carry.batches import IGNORED, counted, cut, lengths
+from cputune.inside.carry.hooking import nothing, put
+from cputune.inside.carry.order import OfLikeLength, Order, token_lengths
+from cputune.inside.carry.padding import COMPILED, NO_MASK, NO_TAIL, TOGETHER, Cutter
+from cputune.inside.carry.sameness import OUTSIDE, difference
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
 
@@ -79,7 +66,7 @@ def why_not(model: Any, batch: Mapping[str, Any]) -> str | None:
 
 
 def answered(model: Any, batch: Mapping[str, Any]) -> Cutter:
-    cutter = Cutter(True, nothing)
+    cutter = Cutter(nothing)
     cutter.ask(model, batch, run)
     return cutter
 
@@ -246,7 +233,7 @@ class TestWhenItIsAsked:
             assert answered(SimpleNamespace(**{name: bert()}), batch).why == COMPILED
 
     def test_a_trainer_of_trl_is_not_where_it_has_padded_too_much(self) -> None:
-        cutter = Cutter(False, nothing)
+        cutter = Cutter(nothing, cuts=False)
         # its batches are as long as their longest sample, by default
         cutter.ask(None, batch_of(3, LENGTH), run, together=True)
         assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
@@ -260,7 +247,7 @@ class TestWhenItIsAsked:
         cutter.cuts = False
         assert cutter.said() == {"padding": "may be cut"}
         assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, LENGTH)
-        assert Cutter(False, nothing).said() == {"padding_unknown": NO_TAIL}
+        assert Cutter(nothing, cuts=False).said() == {"padding_unknown": NO_TAIL}
         assert answered(None, {}).said() == {"padding": f"full, for {NO_MASK}"}
 
 
@@ -293,7 +280,7 @@ class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Cutter:
     """A cutter in torch and transformers of this process, until the test ends."""
-    cutter = Cutter(True, nothing)
+    cutter = Cutter(nothing)
     trainer = sys.modules["transformers"].Trainer
     monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
     monkeypatch.setattr(trainer, "training_step", trainer.training_step)

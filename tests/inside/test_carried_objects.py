@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from cputune.inside import carry
-from cputune.inside.carry import Carrier, Force
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.hooking import put, set_hooks
+from cputune.inside.carry.parts import made
+from cputune.inside.carry.running import hooks_of
+from cputune.inside.carry.trainer import Divided
 
 
 class RefusedError(Exception):
@@ -29,15 +32,20 @@ class Carried:
 
     def __init__(self, **force: Any) -> None:
         self.said: list[str] = []
-        self.carrier = Carrier(Force(**force), refuse, self.said.append)
+        self.parts = made(Force(**force), refuse, self.said.append)
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What was set and not yet told."""
+        return next(part._setting.changes for part in self.parts if hasattr(part, "_setting"))
 
     def patched(self, module: str, **members: Any) -> Any:
         """A module of this name with these members, after it was loaded."""
         loaded = ModuleType(module)
         vars(loaded).update(members, __file__="/libraries/accelerate/accelerator.py")
-        for name, what, called in self.carrier.hooks():
+        for name, what, called in hooks_of(self.parts):
             if name == module:
-                carry.put(loaded, what, called)
+                put(loaded, what, called)
         return loaded
 
     def arguments(self) -> Callable[..., Any]:
@@ -239,7 +247,7 @@ class TestAccelerator:
         made = way.accelerator()(mixed_precision="no")
         assert made.prepare_data_loader(loader(8))[0] == 8
         assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
-        assert "mixed_precision" not in way.carrier.changes
+        assert "mixed_precision" not in way.changes
 
     @pytest.mark.parametrize(
         ("kind", "before", "after", "told"),
@@ -256,7 +264,7 @@ class TestAccelerator:
     ) -> None:
         way = Carried(world_size=1, arguments={} if kind is None else {"optim": kind})
         assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
-        assert way.carrier.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
+        assert way.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
 
     def test_another_optimizer_steps_as_it_did(self) -> None:
         sgd = type("SGD", (AdamW,), {})(None)
@@ -284,7 +292,7 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
     ],
 )
 def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
-    assert len(Carried(**force).carrier.hooks()) == hooks
+    assert len(hooks_of(Carried(**force).parts)) == hooks
 
 
 def test_a_plan_that_says_nothing_is_empty() -> None:
@@ -298,14 +306,14 @@ def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing
     monkeypatch.setattr(sys, "meta_path", list(others))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     patched: list[ModuleType] = []
-    carry.set_hooks([("colorsys", "", patched.append)])
+    set_hooks([("colorsys", "", patched.append)])
     assert sys.meta_path[1:] == others
     assert patched == [importlib.import_module("colorsys")]
 
 
 def test_a_divided_batch_is_a_number_in_a_checkpoint_and_divided_in_a_copy() -> None:
     """``training_args.bin`` holds it, and carry.py is not __main__ where that is saved or read."""
-    batch = carry.Divided(4)
+    batch = Divided(4)
     batch.typed = 1
     assert type(pickle.loads(pickle.dumps(batch))) is int
     assert copy.deepcopy({"batch": batch})["batch"].typed == 1

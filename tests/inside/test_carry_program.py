@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
+from cputune.emitters.assembled import carry_file
 from cputune.inside import carry_script
+from cputune.inside.carry.force import Force
 
 ACCELERATOR = """
 class Accelerator:
@@ -37,13 +39,11 @@ print("trained")
 
 
 def carried(
-    place: Path, plan: object, *words: str, **environment: str
+    place: Path, plan: dict[str, int], *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return ran(
-        [sys.executable, str(carry_script()), json.dumps(plan), *words],
-        cwd=place,
-        env=environment,
-    )
+    """Run the file that is emitted for this plan, for ranks that end together."""
+    (place / "carry.py").write_text(carry_file(Force(**plan), together=True))  # type: ignore[arg-type]
+    return ran([sys.executable, "carry.py", *words], cwd=place, env=environment)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_without_a_script_it_says_how_it_is_used(tmp_path: Path) -> None:
     done = carried(tmp_path, {})
-    assert (done.returncode, done.stderr) == (1, "usage: carry.py PLAN SCRIPT ARGUMENTS...\n")
+    assert (done.returncode, done.stderr) == (1, "usage: carry.py SCRIPT ARGUMENTS...\n")
 
 
 def test_what_cannot_be_run_so_ends_with_3(place: Path) -> None:
@@ -74,6 +74,55 @@ def test_the_first_rank_says_what_was_changed(place: Path, rank: str | None, say
     assert done.stdout == "trained\n"
     said = "carry.py: set for the plan: mixed_precision=no (was bf16)\n"
     assert done.stderr == (said if says else "")
+
+
+def test_cputune_run_carries_the_same_with_what_is_installed(place: Path) -> None:
+    program = [sys.executable, str(carry_script())]
+    done = ran([*program, json.dumps({"world_size": 1}), "train.py"], cwd=place)
+    said = "carry.py: set for the plan: mixed_precision=no (was bf16)\n"
+    assert (done.stdout, done.stderr) == ("trained\n", said)
+    assert ran(program, cwd=place).stderr == "usage: carry.py PLAN SCRIPT ARGUMENTS...\n"
+
+
+LEVERS = ("dropout", "padding", "order")
+SETS = [
+    *(({"torch": {name: "on"}}, {name}) for name in LEVERS),
+    ({"torch": dict.fromkeys(LEVERS, "on")}, set(LEVERS)),
+    ({"world_size": 1, "by_flags": True}, {"trainer"}),
+    ({"world_size": 1}, {"trainer", "loop"}),
+    ({"world_size": 2, "by_flags": True}, {"trainer", "ranks"}),
+    ({"world_size": 2}, {"trainer", "ranks", "loop"}),
+    ({}, set()),
+]
+CLASSES = {
+    "dropout": "class Masks",
+    "padding": "class Cutter",
+    "order": "class Order",
+    "trainer": "class TrainerPart",
+    "loop": "class LoopPart",
+    "ranks": "class RanksPart",
+}
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("plan", "parts"), SETS)
+def test_the_file_has_the_parts_of_its_plan_alone(
+    plan: dict[str, object], parts: set[str], together: bool, tmp_path: Path
+) -> None:
+    text = carry_file(Force(**plan), together=together)  # type: ignore[arg-type]
+    # A loop over an Accelerator keeps its shuffles with what stands beside RanksPart.
+    found = {name for name, code in CLASSES.items() if code in text}
+    assert found - {"ranks"} == parts - {"ranks"}
+    assert ("ranks" in found) == bool({"ranks", "loop"} & parts)
+    assert ("class Ending" in text) == together
+    assert "cputune.inside" not in text
+    (tmp_path / "carry.py").write_text(text)
+    (tmp_path / "train.py").write_text(
+        "import sys; print(sorted(sys.modules['cputune_carried'].parts))"
+    )
+    done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
+    own = {"ending"} if together else set()
+    assert done.stdout == f"{sorted(parts | own)}\n", done.stderr
 
 
 def test_an_empty_plan_changes_nothing(place: Path) -> None:

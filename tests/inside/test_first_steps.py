@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cputune.inside.carry import put
+from cputune.inside.carry.hooking import put
 from cputune.inside.first_steps import DROPOUTS, FirstSteps
 
 
@@ -27,8 +27,8 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
         if module == functional.__name__:
             put(functional, what, called)
     functional.dropout(0, 0.1, True)
-    bytes_drawn = SimpleNamespace(carrier=SimpleNamespace(masks=True, order=None))
-    monkeypatch.setitem(sys.modules, "cputune_carrier", bytes_drawn)
+    bytes_drawn = SimpleNamespace(parts={"dropout": None})
+    monkeypatch.setitem(sys.modules, "cputune_carried", bytes_drawn)
     functional.dropout(0, 0.1, True)
     assert trains == [False, True], "verify looks for those masks in the ranks"
     told = first.step(SimpleNamespace(param_groups=[], state={}, defaults={}))

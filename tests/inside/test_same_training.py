@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cputune.inside import carry_script
-from cputune.inside.carry import Force
+from cputune.emitters.assembled import carry_file
+from cputune.inside.carry.force import Force
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -107,7 +107,10 @@ def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None)
     """What the first rank of a launch has told: learning rates, norms and batches."""
     path = folder / "train.py"
     path.write_text(script, encoding="utf-8")
-    carried = [] if force is None else [str(carry_script()), force.to_json()]
+    carried = []
+    if force is not None:
+        carried = [str(folder / "carry.py")]
+        (folder / "carry.py").write_text(carry_file(force, together=ranks > 1), encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.inside.carry import Force
+from cputune.inside.carry.force import Force
 
 small = st.integers(1, 64)
 

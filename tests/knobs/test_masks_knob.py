@@ -19,6 +19,7 @@ from cputune.emitters.job import make_job
 from cputune.equivalence import Training
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.inside import carry_script
 from cputune.knobs import KNOBS, varied
 from cputune.plan import Plan
 from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
@@ -101,7 +102,7 @@ class TestTheWayIntoAScript:
         assert way.force is not None
         assert way.force.torch == {"dropout": "bytes"}
         script, plan, *rest = launch_command(job, way)
-        assert Path(script).name == "carry.py"
+        assert Path(script) == carry_script()
         assert json.loads(plan)["torch"] == {"dropout": "bytes"}
         assert rest
         assert carried(job, PLAN, {}).force is None or not carried(job, PLAN, {}).force.torch

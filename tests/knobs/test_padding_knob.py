@@ -80,7 +80,7 @@ def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     way = carried(job, ORDERED, {})
     assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
     command, _ = training_command(job, way)
-    names = {file.name for file in companions(job, command, way)}
+    names = {file.name for file in companions(CUT, job, command, way)}
     assert "carry.py" in names
 
 
@@ -146,9 +146,8 @@ def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
     job = replace(JOB, framework="pytorch")
     way = carried(job, CUT, {})
     command, _ = training_command(job, way)
-    for file in companions(job, command, way):
+    for file in companions(CUT, job, command, way):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
-    plan = str(command[1])
-    done = ran([sys.executable, "carry.py", plan, "train.py"], cwd=tmp_path)
+    done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
     assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
     assert "columns that are padding in every sample of a batch are cut off" in done.stderr

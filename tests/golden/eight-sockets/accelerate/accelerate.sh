@@ -56,7 +56,6 @@ unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=(
   "$here/carry.py"
-  '{"world_size": 8, "samples_per_rank": 12, "typed_accumulation": 1, "by_flags": true}'
   run_qa.py
   --do_train
   --output_dir '/data/my runs/$USER'
@@ -65,8 +64,8 @@ train=(
   --ddp_backend gloo
   --per_device_train_batch_size 12
 )
-[[ -f ${train[2]} ]] ||
-  fail "${train[2]} is not here" "start this from the directory that it was tuned in"
+[[ -f ${train[1]} ]] ||
+  fail "${train[1]} is not here" "start this from the directory that it was tuned in"
 
 export ACCELERATE_USE_CPU=true
 export OMP_NUM_THREADS=28

@@ -1,0 +1,129 @@
+"""``carry.py``: the parts of a plan (``cputune.inside.carry``), put together into one file.
+
+Only those that the plan needs, each as it stands in its module, after what it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import pprint
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeAlias
+
+from cputune.inside import carry
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.parts import needed
+
+FOLDER = Path(carry.__file__).parent
+PACKAGE = "cputune.inside.carry."
+
+Imports: TypeAlias = dict[str, set[str]]
+"""Modules, and the names that are imported from each; none where it is imported as a whole."""
+
+START = '''#!/usr/bin/env python3
+"""Run a training script with the part of a plan that its command line cannot say.
+
+    python carry.py train.py --its-arguments
+    python carry.py -m package.train --its-arguments
+
+The script stays as it is. What is set in it is set once it has loaded its libraries, and the first
+rank says so on stderr. A script that cannot be run as the plan asks ends with exit status 3. This
+file needs Python 3.9 and nothing else; what is set stands at its end.
+"""
+
+from __future__ import annotations
+
+'''
+
+
+def carry_file(force: Force | None, *, together: bool) -> str:
+    """The text of ``carry.py`` for what a plan sets.
+
+    ``together``: the ranks of a script that ended well wait for each other, and leave together.
+    """
+    parts = needed(force or Force())
+    read = _Pieces()
+    for name in ("running", *(("ending",) if together else ()), *(part.module for part in parts)):
+        read.add(name)
+    text = START + _imports(read.imports, "")
+    if read.typing:
+        text += "\nif TYPE_CHECKING:\n" + _imports(read.typing, "    ")
+    for code in read.code:
+        text += f"\n\n{code}\n"
+    made = ["Ending()"] if together else []
+    made += [f"{part.name}({part.takes})" for part in parts]
+    listed = "[\n" + "".join(f"        {one},\n" for one in made) + "    ]"
+    setting = ""
+    if "force" in read.seen:
+        text += f"\n\nPLAN = {_said(force or Force())}\n"
+        setting = "    setting = Setting(Force(**PLAN), refuse, say)\n"
+    run = ", run_together" if together else ""
+    text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed if made else "[]"}{run})\n'
+    return text
+
+
+def _said(force: Force) -> str:
+    """What is set; what is as by default is left out."""
+    usual = Force()
+    said = {one.name: getattr(force, one.name) for one in fields(force)}
+    told = {name: value for name, value in said.items() if value != getattr(usual, name)}
+    return pprint.pformat(told, width=90, sort_dicts=False)
+
+
+class _Pieces:
+    """Modules of ``carry`` in pieces.
+
+    Attributes:
+        seen: their names.
+        imports: what they import from elsewhere.
+        typing: what for type checkers alone.
+        code: the rest of each module, under its title; what one imports stands before it.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.imports: Imports = {}
+        self.typing: Imports = {}
+        self.code: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Read a module, and before it those that it imports."""
+        if name in self.seen:
+            return
+        self.seen.append(name)
+        source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        title, _, *statements = tree.body  # after the docstring, from __future__ import annotations
+        for statement in statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                self._import(statement, self.imports)
+            elif isinstance(statement, ast.If):  # TYPE_CHECKING
+                for line in statement.body:
+                    self._import(line, self.typing)
+            else:
+                break
+            title = statement
+        said = str(ast.get_docstring(tree)).splitlines()[0]
+        code = "\n".join(source.splitlines()[title.end_lineno :]).strip("\n")
+        self.code.append(f"# {said}\n\n\n{code}")
+
+    def _import(self, statement: ast.stmt, found: Imports) -> None:
+        if isinstance(statement, ast.Import):
+            found.update({name.name: set() for name in statement.names})
+        elif isinstance(statement, ast.ImportFrom):
+            module = str(statement.module)
+            if module.startswith(PACKAGE):
+                self.add(module.removeprefix(PACKAGE))
+            else:
+                found.setdefault(module, set()).update(name.name for name in statement.names)
+
+
+def _imports(found: Imports, indent: str) -> str:
+    """The lines of these imports, sorted: ``import x`` before ``from x import y``."""
+    plain = sorted(module for module, names in found.items() if not names)
+    lines = [f"import {module}" for module in plain]
+    for module, names in sorted(found.items()):
+        if names:
+            lines.append(f"from {module} import {', '.join(sorted(names))}")
+    return "".join(f"{indent}{line}\n" for line in lines)

@@ -1,0 +1,25 @@
+"""A script with a plan set in it: ``python …/cputune/inside/carry PLAN SCRIPT ARGUMENTS...``.
+
+PLAN is the JSON of a ``Force``; in ``{}`` nothing is set. Any interpreter that trains can run it:
+cputune need not be installed there. A launch that is emitted has the parts in one file instead.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
+
+from cputune.inside.carry.ending import Ending, run_together
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.parts import made
+from cputune.inside.carry.running import main, refuse, say
+
+if __name__ == "__main__":
+    del sys.path[1]
+    if len(sys.argv) < 3:
+        sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
+    force = Force(**json.loads(sys.argv.pop(1)))
+    main([Ending(), *made(force, refuse, say)], run_together)

@@ -1,0 +1,127 @@
+"""Has a Trainer take the samples of a step of like length."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cputune.inside.carry.hooking import Hook, Original
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer
+
+
+POOL = 50
+"""Steps whose samples are sorted by length, as Trainer's ``group_by_length`` has it."""
+
+AT_ONCE = 10
+"""Steps that follow each other, of which each has samples of another tenth of the lengths."""
+
+MOST_SECONDS = 30.0
+"""To look at the length of every sample."""
+
+
+class OfLikeLength:
+    """A sampler: samples in an order in which those of a step are of like length.
+
+    Those of ``POOL`` steps that follow each other in a random order are sorted. Their steps come in
+    a random order again, ``AT_ONCE`` of them with one of each tenth of all lengths, so that any of
+    them are as long as all.
+    """
+
+    def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
+        self._lengths, self._step, self._seed, self._epoch = lengths, step, seed, 0
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Told by accelerate of each pass over the data, also where a training is resumed."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        dice = random.Random(f"{self._seed} {self._epoch}")
+        samples = list(range(len(self)))
+        dice.shuffle(samples)
+        rest = samples[len(samples) - len(samples) % self._step :]
+        steps = []
+        for first in range(0, len(samples) - len(rest), POOL * self._step):
+            pool = samples[first : first + POOL * self._step][: len(samples) - len(rest) - first]
+            pool.sort(key=self._lengths.__getitem__)
+            steps += [pool[at : at + self._step] for at in range(0, len(pool), self._step)]
+        steps.sort(key=lambda step: max(self._lengths[at] for at in step))
+        each = -(-len(steps) // AT_ONCE) or 1
+        tenths = [steps[at : at + each] for at in range(0, len(steps), each)]
+        for tenth in tenths:
+            dice.shuffle(tenth)
+        for together in itertools.zip_longest(*tenths, fillvalue=()):
+            yield from itertools.chain(*dice.sample(together, len(together)))
+        yield from rest
+
+
+class Order:
+    """Has a Trainer take the samples of a step of like length, so that fewer columns are padding.
+
+    Each pass over the data has another order, the same on every rank. Only a Trainer that draws its
+    samples at random does. Its own ``group_by_length`` (``train_sampling_strategy``) sorts 50
+    batches by the length of their tokens, which of padded samples is one length.
+
+    Attributes:
+        why: why it does not, None where it does.
+    """
+
+    name = "order"
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.why: str | None = "no Trainer has asked for an order of its samples"
+
+    def hooks(self) -> list[Hook]:
+        """Where a Trainer draws its samples."""
+        return [("transformers.trainer", "Trainer._get_train_sampler", self.sampler)]
+
+    def sampler(
+        self, original: Original, trainer: Trainer, *args: object, **kwargs: object
+    ) -> object:
+        """In the place of ``Trainer._get_train_sampler``."""
+        own, typed = original(trainer, *args, **kwargs), trainer.args
+        data: Any = next(iter((*args, *kwargs.values())), None) or trainer.train_dataset
+        lengths: list[int] | str = "the script draws them by itself, and not at random"
+        if type(own).__name__ == "RandomSampler":
+            lengths = token_lengths(data)
+        self.why = lengths if isinstance(lengths, str) else None
+        if isinstance(lengths, str):
+            self._say(f"samples stay in their order: {lengths}")
+            return own
+        self._say("samples of a step are of like length, in another order than as typed")
+        step = typed.train_batch_size * typed.gradient_accumulation_steps * typed.world_size
+        return OfLikeLength(
+            lengths, step, typed.seed if typed.data_seed is None else typed.data_seed
+        )
+
+    def said(self) -> dict[str, str]:
+        """What a rank shows."""
+        return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
+
+
+def token_lengths(data: Dataset) -> list[int] | str:
+    """The tokens of each sample that are no padding; why they are not known."""
+    until = time.perf_counter() + MOST_SECONDS
+    names = getattr(data, "column_names", None)
+    column = "attention_mask" if names is None or "attention_mask" in names else "input_ids"
+    lengths = []
+    try:
+        if names is not None:
+            data = data.select_columns([column])
+        for at in range(len(data)):
+            mask = data[at][column]
+            lengths.append(len(mask) if column == "input_ids" else int(sum(mask)))
+            if time.perf_counter() > until:
+                return f"it takes more than {MOST_SECONDS:.0f} s to see how long its samples are"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"its samples do not tell their length ({type(error).__name__})"
+    return lengths

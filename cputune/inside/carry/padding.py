@@ -1,0 +1,170 @@
+"""Cuts columns off a batch that are padding in all of its samples, where the model allows it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from cputune.inside.carry.batches import cut, lengths
+from cputune.inside.carry.hooking import Hook, Original
+from cputune.inside.carry.sameness import Run, difference
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from transformers import Trainer
+
+NO_MASK = "the batches have no attention mask of samples × tokens"
+
+NO_TAIL = "no batch so far ended in columns that are padding, without labels, in all its samples"
+
+COMPILED = "the model is compiled, and each new length would compile it anew"
+
+TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be asked of one alone"
+
+
+class Cutter:
+    """Cuts columns that are padding in all samples of a batch off before they are computed.
+
+    Whether a batch may be cut is asked of the model itself, once: the first batch that has such
+    columns goes through it with and without them, dropout off, nothing updated. Where loss and
+    gradient are equal but for rounding, this batch and those after it are cut, to a multiple of
+    ``MULTIPLE``. Not equal are losses that run over positions (question answering), models that
+    mix positions without a mask (FNet), and those that need one length.
+
+    What is seen as padding is what a mask of samples × tokens says, whose name holds
+    ``attention_mask``; each mask speaks for all tensors of its length. Labels of a token that are
+    not -100 are none, and stay.
+
+    Attributes:
+        cuts: whether they are cut where they may; else it is only asked.
+        allowed: whether they may; None while no batch had anything to cut.
+        why: why they may not, or are not so far.
+        on_asked: told when the question began, once it is answered: no part of a step.
+    """
+
+    name = "padding"
+
+    def __init__(self, say: Callable[[str], None], *, cuts: bool = True) -> None:
+        self.cuts, self._say = cuts, say
+        self.allowed: bool | None = None
+        self.why = NO_TAIL
+        self.on_asked: Callable[[float], None] = lambda since: None
+        self._has_trainer = self._called = False
+        self._last_data: object = None
+        self._data: object = None
+
+    def hooks(self) -> list[Hook]:
+        """A Trainer computes its loss from the whole batch; of a loop the loader's is cut."""
+        return [
+            ("transformers.trainer", "Trainer.training_step", self._training_step),
+            ("torch.nn.modules.module", "", self._watch_calls),
+            ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", self._next_batch),
+        ]
+
+    def said(self) -> dict[str, str]:
+        """What a rank shows: ``cut``, ``may be cut``, or ``full`` and why."""
+        if self.allowed is None:
+            return {"padding_unknown": self.why}
+        if not self.allowed:
+            return {"padding": f"full, for {self.why}"}
+        return {"padding": "cut" if self.cuts else "may be cut"}
+
+    def _training_step(
+        self,
+        original: Original,
+        trainer: Trainer,
+        model: Module,
+        inputs: object,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        self._has_trainer = True
+        kind = type(trainer)
+        self.ask(
+            model,
+            inputs,
+            # The class's own: a method of the object may be somebody's who measures.
+            lambda inner, batch: kind.compute_loss(trainer, inner, copy.copy(batch)),
+            together=kind.__module__.startswith("trl."),
+        )
+        return original(trainer, model, self.shortened(inputs), *args, **kwargs)
+
+    def _watch_calls(self, module: ModuleType) -> None:
+        """The first module that is called to train is asked, with what it is called with."""
+        cls = module.Module
+        original = cls.__call__
+
+        @functools.wraps(original)
+        def call(model: Module, *args: object, **kwargs: object) -> object:
+            if self.allowed is not None:
+                if cls.__call__ is call:
+                    cls.__call__ = original
+            elif not self._called and not self._has_trainer and _trains(model):
+                self._called, self._data = True, self._last_data
+                given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+                try:
+                    self.ask(model, given, lambda inner, batch: _call(inner, len(args), batch))
+                    return original(model, *args, **kwargs)
+                finally:
+                    self._called = False
+            return original(model, *args, **kwargs)
+
+        cls.__call__ = call
+
+    def _next_batch(self, original: Original, iterator: _BaseDataLoaderIter) -> object:
+        """Batches of the data that the model was asked with, whoever iterates them."""
+        batch = original(iterator)
+        self._last_data = iterator._dataset
+        asked = self._data is not None and self._data is self._last_data
+        return self.shortened(batch) if asked else batch
+
+    def shortened(self, batch: object) -> object:
+        """The batch as it is trained on."""
+        return cut(batch, lengths(batch)) if self.allowed and self.cuts else batch
+
+    def ask(self, model: Module, batch: object, run: Run, *, together: bool = False) -> None:
+        """Find out whether this batch may be cut, where it has anything to cut.
+
+        ``together``: the loss asks all ranks for their figures, so it is asked of none alone.
+        """
+        if self.allowed is not None:
+            return
+        since, columns = time.perf_counter(), lengths(batch)
+        if columns and all(length == left for length, left in columns.items()):
+            return
+        inner = getattr(model, "module", model)  # DistributedDataParallel
+        why: str | None
+        if not columns:
+            why = NO_MASK
+        elif together:
+            why = TOGETHER
+        elif hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
+            why = COMPILED
+        else:
+            why = difference(inner, batch, cut(batch, columns), run)
+        self.allowed, self.why = why is None, why or ""
+        if self.cuts:
+            said = "columns that are padding in every sample of a batch are cut off"
+            self._say(f"padding is not cut off: {why}" if why else said)
+        self.on_asked(since)
+
+
+def _call(model: Module, positional: int, given: Mapping[Any, Any]) -> object:
+    """Call a model with arguments by position and by name."""
+    named = {name: value for name, value in given.items() if not isinstance(name, int)}
+    return model(*(given[at] for at in range(positional)), **named)
+
+
+def _trains(model: Module) -> bool:
+    torch = sys.modules["torch"]
+    return (
+        model.training
+        and torch.is_grad_enabled()
+        and any(parameter.requires_grad for parameter in model.parameters())
+    )

@@ -1,0 +1,65 @@
+"""Which parts a plan needs, and those that set it in this process."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.setting import Setting
+
+
+class Part(NamedTuple):
+    """A class of a module, and whether it is made with ``say`` or with a ``Setting``.
+
+    An object of it has a ``name``, ``hooks()``, and ``said()``: what a rank shows of it.
+    """
+
+    module: str
+    name: str
+    takes: str
+
+
+LEVERS = {
+    "dropout": Part("dropout", "Masks", "say"),
+    "padding": Part("padding", "Cutter", "say"),
+    "order": Part("order", "Order", "say"),
+}
+"""What is set whatever trains, by its key in ``Force.torch``."""
+
+
+def needed(force: Force) -> tuple[Part, ...]:
+    """The parts that set this."""
+    parts = [part for name, part in LEVERS.items() if name in force.torch]
+    if force.world_size:
+        parts.append(Part("trainer", "TrainerPart", "setting"))
+        if force.other_ranks or (force.find_unused and force.world_size > 1):
+            parts.append(Part("ranks", "RanksPart", "setting"))
+        if not force.by_flags:
+            parts.append(Part("loop", "LoopPart", "setting"))
+    return tuple(parts)
+
+
+def made(
+    force: Force,
+    refuse: Callable[[str], NoReturn],
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Any]:
+    """These parts. ``refuse`` is told why a script cannot be run as the plan asks, and ends it."""
+    setting = Setting(force, refuse, say)
+    found = []
+    for part in needed(force):
+        module = importlib.import_module(f"cputune.inside.carry.{part.module}")
+        one = getattr(module, part.name)(setting if part.takes == "setting" else say)
+        if part == LEVERS["padding"]:
+            one.cuts = force.torch["padding"] == "cut"
+        found.append(one)
+    return found
+
+
+def the_parts() -> Mapping[str, Any]:
+    """The parts that set a plan in this process, by name, imported here or in ``carry.py``."""
+    found: Mapping[str, Any] = getattr(sys.modules.get("cputune_carried"), "parts", {})
+    return found

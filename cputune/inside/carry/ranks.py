@@ -1,0 +1,103 @@
+"""Lets a script on another number of ranks train the same: schedules, shuffles, what it is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.hooking import Hook, Original
+from cputune.inside.carry.setting import Setting
+
+
+class RanksPart:
+    """What a script on several ranks is told of their number, and what hangs on it."""
+
+    name = "ranks"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def hooks(self) -> list[Hook]:
+        """Where schedules, the number of ranks, and DistributedDataParallel are asked for."""
+        force = self._setting.force
+        found: list[Hook] = []
+        if force.find_unused and force.world_size > 1:
+            distributed = "torch.nn.parallel.distributed"
+            found.append((distributed, "DistributedDataParallel.__init__", _find_unused))
+        if force.other_ranks:
+            found.append(("accelerate.scheduler", "", self._keep_schedules))
+            found.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
+        return found
+
+    def said(self) -> dict[str, str]:
+        """Nothing: it changes no state of a rank."""
+        return {}
+
+    def _keep_schedules(self, module: ModuleType) -> None:
+        """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
+        ranks = SimpleNamespace(num_processes=self._setting.force.typed_ranks)
+        module.AcceleratorState = lambda: ranks  # type: ignore[attr-defined]
+
+    def _keep_number_of_ranks(self, module: ModuleType) -> None:
+        """Before it trains, a script is told the number of ranks of its launch as typed.
+
+        By it scripts scale learning rates and count the steps of their schedules. What libraries
+        ask for, and all that is asked later, is the number that there is.
+        """
+        setting, cls = self._setting, module.Accelerator
+        real = cls.num_processes
+        libraries = os.path.dirname(os.path.dirname(str(module.__file__)))
+
+        def num_processes(accelerator: object) -> int:
+            asking = sys._getframe(1)
+            script = asking.f_globals.get("__name__") == "__main__"
+            script |= not asking.f_code.co_filename.startswith(libraries)
+            before = script and not (setting.trains or setting.has_trainer)
+            typed = before or setting.pretends
+            return setting.force.typed_ranks if typed else int(real.fget(accelerator))
+
+        cls.num_processes = property(num_processes)
+
+
+def keep_shuffles(force: Force, sampler: Any) -> None:
+    """Let a loader take its samples in the order of the launch as typed.
+
+    Of one rank torch draws the seed of each epoch's shuffle as it begins. Of several accelerate
+    draws one as it prepares the loader, the same in every rank.
+    """
+    if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
+        return
+    torch = sys.modules["torch"]
+
+    def draw() -> None:
+        """As torch draws a seed for a shuffle: the first rank's, in every rank."""
+        seed = torch.empty((), dtype=torch.int64).random_()
+        ranks = torch.distributed
+        if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+            ranks.broadcast(seed, 0)
+        generator.manual_seed(int(seed))
+
+    class Reseeded(type(sampler)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[object]:
+            draw()
+            yield from super().__iter__()
+
+    if 1 not in (force.world_size, force.typed_ranks):
+        return
+    sampler.generator = generator = torch.Generator()
+    if force.world_size == 1:
+        draw()
+    else:
+        Reseeded.__name__ = type(sampler).__name__
+        sampler.__class__ = Reseeded
+
+
+def _find_unused(original: Original, ddp: object, *args: object, **kwargs: object) -> None:
+    """One rank needs no word of parameters that a step leaves out; several have to look."""
+    if not kwargs.get("static_graph"):
+        kwargs["find_unused_parameters"] = True
+    original(ddp, *args, **kwargs)
