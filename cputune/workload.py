@@ -158,6 +158,8 @@ class Workload:
             4 KiB of the next. None while it has not shown it yet, and with another malloc.
         padding: what of its batches is padding; None while it has not shown it yet, and where it
             has none that can be told.
+        drawn: how its samples are drawn: "at random", "a stream", or the class of its own sampler;
+            None while it has not shown it yet.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
         samples_to_end: that the script trains on to its end; None while it has not shown it.
@@ -182,6 +184,7 @@ class Workload:
     optimizer: str | None = None
     mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
     padding: Padding | None = None
+    drawn: str | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     samples_to_end: Annotated[int, Meta(ge=1)] | None = None
     epochs: Annotated[float, Meta(gt=0)] | None = None

@@ -73,6 +73,8 @@ class RankState(TypedDict, total=False):
         padding_share: of the tokens of the first step, those that are padding.
         columns_left: of them, those that are left where such columns are cut.
         padding_mend: how the script is told to pad less.
+        drawn: how the loader that was asked last takes its samples: "at random", "a stream", or the
+            class of the sampler that does.
         loader_workers: processes that prepare the batches of the loader that was asked last.
         dataset_samples: how many samples the data set has; None where it is a stream, or does not
             say.
@@ -118,6 +120,7 @@ class RankState(TypedDict, total=False):
     padding_share: float
     columns_left: float
     padding_mend: str
+    drawn: str
     loader_workers: int
     dataset_samples: int | None
 

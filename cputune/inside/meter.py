@@ -79,6 +79,7 @@ class Meter:
         finally:
             self.waited += time.perf_counter() - began
             self.facts["loader_workers"] = iterator._num_workers
+            self.facts["drawn"] = how_drawn(iterator)
         self.first.fetched(iterator)
         return batch
 
@@ -254,6 +255,17 @@ def samples_of(data: Any) -> int | None:
         return len(data)
     except (TypeError, NotImplementedError):
         return None
+
+
+def how_drawn(iterator: Any) -> str:
+    """How the loader of an iterator takes its samples (``RankState.drawn``)."""
+    sampler = iterator._index_sampler
+    for inner in ("batch_sampler", "sampler", "sampler"):  # of accelerate, of torch
+        sampler = getattr(sampler, inner, None) or sampler
+    name = type(sampler).__name__
+    if name == "_InfiniteConstantSampler":
+        return "a stream"
+    return "at random" if name in ("RandomSampler", "SeedableRandomSampler") else name
 
 
 def _number(loss: Any) -> float | None:

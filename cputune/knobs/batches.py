@@ -24,6 +24,10 @@ SHOWS = 0.03
 """A share of the step's time, or of its columns, that is worth a try: less is lost in the noise."""
 
 
+STREAM, AT_RANDOM = "a stream", "at random"
+"""How samples are drawn, as a rank says it."""
+
+
 def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
     """The script's own number and the usual others, or the one that is asked for."""
     wanted = ask.fixed.get(name)
@@ -107,6 +111,8 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
         why = "the script makes its data loader itself"
     elif "workers" in ask.fixed:
         pass
+    elif job is not None and job.drawn == STREAM:
+        why = "its samples come as a stream, and each worker would read all of it"
     elif told is not None:
         why = f"the script asks for --dataloader_num_workers {told} itself"
     elif share is None:
@@ -183,6 +189,11 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     padding = None if ask.workload is None else ask.workload.padding
     if ask.framework != "trainer":
         return "the script makes its data loader itself"
+    drawn = None if ask.workload is None else ask.workload.drawn
+    if drawn == STREAM:
+        return "its samples come as a stream, which has no other order"
+    if drawn not in (None, AT_RANDOM):
+        return f"the script draws its samples by its own {drawn}, and not at random"
     if "order" in ask.fixed:
         return None
     if padding is None:

@@ -21,8 +21,9 @@ from cputune.workload import Padding, Recipe, Workload
 class Comparison:
     """One property of a rank: what it shows, and what the plan says of it.
 
-    ``rank`` is the global number. ``seen`` is None where the rank does not show the property;
-    ``unknown`` then says why it may not. ``by_cpu_number``: see ``Shown``.
+    ``knob`` is the name of the knob whose property it is, empty for one of no knob. ``rank`` is the
+    global number. ``seen`` is None where the rank does not show the property; ``unknown`` then says
+    why it may not. ``by_cpu_number``: see ``Shown``.
     """
 
     what: str
@@ -31,6 +32,7 @@ class Comparison:
     seen: str | None
     unknown: str | None = None
     by_cpu_number: bool
+    knob: str = ""
 
     @property
     def differs(self) -> bool:
@@ -50,6 +52,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
     return tuple(
         Comparison(
             what=shown.what,
+            knob=knob.name,
             rank=rank,
             expected=str(expected),
             seen=None if (seen := shown.seen(plan, state)) is None else str(seen) or "none",
@@ -80,16 +83,33 @@ def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
     """Whether ranks with these states (``for_people``) ran as the plan says."""
     if plan.as_found or len(told) != plan.world_size:
         return False
-    states = [
-        {
-            "mapped": one.get("preload"),  # a rank shows preloaded libraries as mapped files
-            **one,
-            "affinity": cpulist.parse(str(one.get("affinity") or "")),
-        }
-        for one in told
-    ]
-    rows = compare(plan, [(rank, cast("RankState", one)) for rank, one in enumerate(states)])
+    rows = compare(plan, list(enumerate(map(_state_of, told))))
     return all(row.seen == row.expected for row in rows)
+
+
+def refused_properties(
+    plan: Plan, told: Sequence[Mapping[str, object]], reason: str
+) -> tuple[Comparison, ...]:
+    """What ranks with these states (``for_people``) show otherwise than the plan, and reason names.
+
+    ``reason`` is made of ``differences``.
+    """
+    names = {part.split(": ")[0].split(" of rank ")[0] for part in reason.split("; ")}
+    rows = compare(plan, list(enumerate(map(_state_of, told))))
+    return tuple(row for row in rows if row.what in names and row.seen != row.expected)
+
+
+def shows_otherwise(what: str, told: Sequence[Mapping[str, object]], plan: Plan) -> bool:
+    """Whether ranks with these states (``for_people``) show a property otherwise than the plan."""
+    rows = compare(plan, list(enumerate(map(_state_of, told))))
+    return any(row.what == what and row.seen != row.expected for row in rows)
+
+
+def _state_of(told: Mapping[str, object]) -> RankState:
+    """The state of a rank out of what a result holds of it."""
+    cpus = cpulist.parse(str(told.get("affinity") or ""))
+    # A rank shows preloaded libraries as mapped files.
+    return cast("RankState", {"mapped": told.get("preload"), **told, "affinity": cpus})
 
 
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
@@ -140,6 +160,7 @@ def as_shown(
         optimizer=optimizer_of(first) if plan.as_found else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
+        drawn=first.get("drawn") if plan.as_found else None,
         samples_to_end=samples_to_end(states) if trains_to_its_end else None,
         epochs=first.get("epochs") if trains_to_its_end else None,
     )

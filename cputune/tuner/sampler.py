@@ -34,6 +34,7 @@ from cputune.knobs import KNOBS
 from cputune.knobs.batches import accumulation_of
 from cputune.knobs.record import Effect, Footprint, KnobValue
 from cputune.plan import Plan
+from cputune.tuner.refusals import Refusal
 from cputune.tuner.space import SearchSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -243,7 +244,8 @@ class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
     ``tried`` are those of all trials. ``too_large`` are those of ``failed`` that ran out of memory,
-    ``rank_bytes`` is the most that a rank was seen to hold.
+    ``rank_bytes`` is the most that a rank was seen to hold. ``refused`` is what trials have shown
+    not to work here.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -253,6 +255,11 @@ class History:
     failed: list[Plan] = field(default_factory=list)
     too_large: list[Plan] = field(default_factory=list)
     rank_bytes: int = 0
+    refused: tuple[Refusal, ...] = ()
+
+    def refuses(self, plan: Plan) -> bool:
+        """Whether a plan has what was shown not to work here."""
+        return any(refusal.meets(plan) for refusal in self.refused)
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
@@ -317,9 +324,13 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._next
 
     def _untried(self) -> list[Plan]:
-        """The plans that nobody has tried, but for those that would run out of memory."""
+        """The plans that nobody has tried and that may run here."""
         tried = self._history.tried
-        return [p for p in self._space.plans() if p not in tried and self.fits(p)]
+        return [p for p in self._space.plans() if p not in tried and self.may_run(p)]
+
+    def may_run(self, plan: Plan) -> bool:
+        """Whether a plan may have memory enough, and has nothing that does not work here."""
+        return self.fits(plan) and not self._history.refuses(plan)
 
     def _promise(self, plans: Sequence[Plan]) -> Array:
         """How much faster than the fastest so far (log) each is expected to be, if it runs."""
@@ -334,9 +345,11 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def chances(self, plans: Sequence[Plan]) -> list[float]:
         """How likely each of these plans runs at all: as its least likely value does.
 
-        A value that plans have failed with ran in all the others, and once more.
+        A value that plans have failed with ran in all the others, and once more. Of a failure
+        that is explained no other value is to blame.
         """
-        failed = self._having(self._history.failed)
+        unexplained = [plan for plan in self._history.failed if not self._history.refuses(plan)]
+        failed = self._having(unexplained)
         worked = self._having(self._history.plans)
         values = self._space.values
         return [

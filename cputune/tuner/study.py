@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs import as_seen
+from cputune.knobs.record import LeftOut
 from cputune.layout import baseline_plan
 from cputune.options import TuneOptions
 from cputune.plan import Plan
@@ -68,6 +69,7 @@ from cputune.tuner.measuring import (
 )
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
+from cputune.tuner.refusals import refusals
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, space_of
 from cputune.tuner.storage import (
@@ -193,7 +195,7 @@ class TuningStudy:
             self._findings,
             facts=self._facts,
             workload=self._workload,
-            left_out=() if self._space is None else self._space.left_out,
+            left_out=self._left_out(),
             options=self._options,
             created=self._created,
             noise=self._race.noise.deviation,
@@ -201,6 +203,11 @@ class TuningStudy:
             hosts=self._named,
             interface=None if self._hosts is None else self._hosts.interface,
         )
+
+    def _left_out(self) -> tuple[LeftOut, ...]:
+        """What was not tried: it does not live here, or trials have shown that it does not work."""
+        refused = tuple(refusal.left_out for refusal in self._history.refused)
+        return refused if self._space is None else (*self._space.left_out, *refused)
 
     def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours())
@@ -267,6 +274,17 @@ class TuningStudy:
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, BUSY_ERROR if was_disturbed(trial) else 0.0))
 
+    def _learn_refusals(self) -> None:
+        """Learn what does not work here, and name each value once."""
+        if self._space is None:
+            return
+        known = {refusal.what for refusal in self._history.refused}
+        self._history.refused = refusals(self._findings.trials, self._space)
+        for refusal in self._history.refused:
+            if refusal.what not in known:
+                said = f"{refusal.what} is left out from now on; {refusal.why}"
+                self._on_event(Said(text=said, warns=True))
+
     # The search
 
     def _search_and_confirm(self, runner: Runner, resumed: int) -> None:
@@ -301,6 +319,7 @@ class TuningStudy:
         plan = None if seen is None else seen.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=plan)
         self._space = space
+        self._learn_refusals()
         if seen is not None and seen.observed and seen.state == COMPLETED:
             same = [one for one in space.plans() if runs_alike(one, seen.observed)]
             self._history.tried.update(same)
@@ -345,7 +364,7 @@ class TuningStudy:
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and who proposes it; None where there is none."""
         for origin, plan in space.suggestions:
-            if plan not in self._history.tried and sampler.fits(plan):
+            if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
         proposed = sampler.next_plan()
         return None if proposed is None else ("sampler", proposed)
@@ -382,6 +401,7 @@ class TuningStudy:
             findings.samples_per_step = run.samples
         self._storage.end(trial, run)
         self._learn(trial, run)
+        self._learn_refusals()
         if run.living is not None:
             measuring.living.add(trial, run, self._race.estimate(run.logs).center)
         self._on_event(TrialEnded(trial=trial))

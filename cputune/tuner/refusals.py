@@ -1,0 +1,123 @@
+"""What trials have shown not to work here, so that it is refused once and not in plan after plan.
+
+A value is blamed where the reason of a failed trial names it: its ranks showed that property
+otherwise than the plan says. It is also blamed where it is all that the failed plan has other than
+a plan that ran. No other failure says which value is to blame. Nothing is blamed that a plan had
+which ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from cputune.knobs import NAMES, knob_named
+from cputune.knobs.record import KnobValue, LeftOut, in_words
+from cputune.plan import Plan
+from cputune.ranks.compare import Comparison, refused_properties, shows_otherwise
+from cputune.result import FAILED, Trial
+from cputune.steps import Crashed, Diverged, Infeasible, TimedOut
+from cputune.tuner.space import TOGETHER, SearchSpace
+
+_PLANS_FAULT = (Infeasible.kind, Crashed.kind, Diverged.kind, TimedOut.kind)
+"""Failures that the same plan would have again. Of memory the sampler learns by itself."""
+
+_LAYOUT = {"ranks", "threads"}
+"""Other ranks have other threads: to vary the one is to vary both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A value that does not work here.
+
+    Attributes:
+        what: a knob and its value, as people write them; the knob alone where all its values but
+            the one that ranks show are meant.
+        why: the trial that showed it, and its reason.
+        meets: whether a plan has the value.
+    """
+
+    what: str
+    why: str
+    meets: Callable[[Plan], bool]
+
+    @property
+    def left_out(self) -> LeftOut:
+        """The refusal as a result lists it."""
+        return LeftOut(what=self.what, why=self.why)
+
+
+def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]:
+    """What these trials have shown not to work, each value once."""
+    ran = [trial.plan for trial in trials if trial.state != FAILED]
+    found: dict[str, Refusal] = {}
+    for trial in trials:
+        if trial.plan not in space.values or trial.kind not in _PLANS_FAULT:
+            continue
+        blamed = list(_named(trial, space)) or list(_only_changes(trial, ran, space))
+        for refusal in blamed:
+            if not any(map(refusal.meets, ran)):
+                found.setdefault(refusal.what, refusal)
+    return tuple(found.values())
+
+
+def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
+    """The values that the reason names: what ranks showed otherwise than the plan says."""
+    reason = trial.reason or ""
+    rows = refused_properties(trial.plan, trial.observed, reason)
+    for row in {row.what: row for row in reversed(rows)}.values():
+        why = f"trial {trial.number}: {_part(reason, row)}"
+        if knob_named(row.knob).put is None:
+            # Whatever these ranks are told, they show the same: other values would fail alike.
+            meets = partial(shows_otherwise, row.what, trial.observed)
+            yield Refusal(what=row.knob, why=why, meets=meets)
+            continue
+        value = space.values[trial.plan][row.knob]
+        several = all(one.rank > 0 for one in rows if one.what == row.what)
+        what = f"{row.knob}={in_words(value)}"
+        yield Refusal(
+            what=f"{what} of several ranks" if several else what,
+            why=why,
+            meets=partial(_has, space, row.knob, value, several),
+        )
+
+
+def _part(reason: str, row: Comparison) -> str:
+    """The part of a reason that tells of one property."""
+    parts = reason.split("\n")[0].split("; ")
+    return next(part for part in parts if part.startswith((f"{row.what}:", f"{row.what} of rank")))
+
+
+def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
+    """The values that are all that a failed plan has other than a plan that ran."""
+    own = values_of(trial.plan, space)
+    why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
+    for plan in ran:
+        other = values_of(plan, space)
+        changed = {name for name in NAMES if own[name] != other[name]}
+        if "ranks" in changed:
+            changed -= _LAYOUT - {"ranks"}
+        if changed == TOGETHER:
+            changed = {"backend"}
+        if len(changed) != 1:
+            continue
+        (name,) = changed
+        if name == "ranks" and plan.world_size == 1 and trial.kind == Infeasible.kind:
+            # What refuses to be divided is not divided over another number of ranks either.
+            yield Refusal(what="several ranks", why=why, meets=lambda plan: plan.world_size > 1)
+            return
+        what = f"{name}={in_words(own[name])}"
+        yield Refusal(what=what, why=why, meets=partial(_has, space, name, own[name], False))
+
+
+def _has(space: SearchSpace, name: str, value: KnobValue, several: bool, plan: Plan) -> bool:
+    return values_of(plan, space)[name] == value and (plan.world_size > 1 or not several)
+
+
+def values_of(plan: Plan, space: SearchSpace) -> Mapping[str, KnobValue]:
+    """The value of every knob in a plan; also in today's launch, which is none of the space."""
+    if plan in space.values:
+        return space.values[plan]
+    layout = {"ranks": plan.processes_per_node, "threads": plan.threads_per_process, "smt": False}
+    return {**{name: plan.value(name) for name in NAMES}, **layout}
