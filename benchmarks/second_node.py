@@ -50,7 +50,9 @@ def main() -> None:
         best, gain = result["best"]["plan"]["nodes"], result["speedup"]
         print(
             f"{rate or 'as it is':>14}  best: {best} node{'s' if best > 1 else ''}, "
-            f"{gain['ratio']:.2f} times today's one ({gain['low']:.2f}-{gain['high']:.2f})",
+            f"{gain['ratio']:.2f} times today's one ({gain['low']:.2f}-{gain['high']:.2f})"
+            if gain
+            else result["not_compared"],
             flush=True,
         )
 

@@ -18,6 +18,7 @@ from itertools import cycle, islice
 import cputune
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import TrialError
+from cputune.words import verdict_of
 from cputune.workload import DEFAULT_RECIPE
 
 WARMUP, STEPS = 3, 10
@@ -36,7 +37,7 @@ def main() -> None:
     result = cputune.tune(job, facts=facts, budget=arguments.budget)
     ours = time.perf_counter() - started
     print(f"cputune tune: {ours:.0f} s, {len(result.trials)} trials and the confirmation")
-    print(f"  best: {result.best.plan.describe()}, {result.speedup.ratio:.2f} times today's")
+    print(f"  best: {result.best.plan.describe()}; {verdict_of(result, 'cputune run').means}")
 
     started = time.perf_counter()
     runner = ProcessRunner(job, facts, fresh=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -99,6 +100,9 @@ class Speedup:
         """Whether the interval is narrow enough to say a factor at all."""
         return self.high < 2 * self.low
 
+
+UNPAIRED = "the file holds no pairs of these two plans"
+"""Why a ratio that a file holds is not read."""
 
 TIME_UP = "the time given was up"
 """How the reason of a trial begins that the end of the time has cut short."""
@@ -198,6 +202,29 @@ class ConfirmRun:
     reason: str | None = None
     turns: Count = 0
     taken: tuple[Turn, ...] = ()
+    kept: bool = False
+
+
+LEAST_BLOCKS = 2
+"""In how many blocks two plans have to be compared before a ratio is said. The later ones have new
+processes of both: what a plan's processes differ by is not seen in one block."""
+
+
+def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:
+    """How many pairs of two plans a confirmation holds; 0 where they are too few for a ratio.
+
+    They are too few in fewer than ``LEAST_BLOCKS`` blocks, and where the processes of a later block
+    were not started for it.
+    """
+    blocks: list[int] = []
+    for block in sorted({run.round for run in runs}):
+        sides = []
+        for plan in (baseline, rival):
+            ran = [r for r in runs if r.round == block and r.plan == plan]
+            sides += [r for r in ran[:1] if r.samples_per_second is not None]
+        if len(sides) == 2 and not (blocks and any(run.kept for run in sides)):
+            blocks.append(max(1, min(run.turns for run in sides)))
+    return sum(blocks) if len(blocks) >= LEAST_BLOCKS else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +266,10 @@ class Result:
     """What a study has found.
 
     ``best`` is the recommendation: the baseline itself where nothing beat it beyond
-    noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
+    noise. ``speedup`` is what the confirmation has shown, of ``best``, or of the fastest other plan
+    where that is the baseline. A record with a ratio that the pairs in ``confirmation`` do not bear
+    cannot be made: ``speedup`` is then None, ``not_compared`` says why, and ``to_compare`` what to
+    do now. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
     ``untried`` is what was left out of the search and would pay, what would bring the most first.
@@ -264,7 +294,9 @@ class Result:
     data: str | None = None
     baseline: Measured
     best: Measured
-    speedup: Speedup
+    speedup: Speedup | None
+    not_compared: Note | None = None
+    to_compare: Note | None = None
     profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
@@ -278,6 +310,22 @@ class Result:
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()
     trials: tuple[Trial, ...]
+
+    def __post_init__(self) -> None:
+        if (self.speedup is None) == (self.not_compared is None):
+            raise ValueError("either a speedup, or why nothing was compared")
+        if self.speedup is None:
+            return
+        if self.disturbed:
+            raise ValueError("a speedup of a machine on which others computed")
+        plans = {self.best.plan}
+        if self.best.plan == self.baseline.plan:
+            plans = {run.plan for run in self.confirmation} - plans
+        pairs = max((pairs_of(self.confirmation, self.baseline.plan, p) for p in plans), default=0)
+        if not 0 < self.speedup.pairs <= pairs:
+            raise ValueError(
+                f"a speedup of {self.speedup.pairs} pairs, where {pairs} were measured"
+            )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Result:
@@ -309,7 +357,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The document, its schema first."""
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **plain(self)}
-        document["speedup"]["significant"] = self.speedup.significant
+        if self.speedup is not None:
+            document["speedup"]["significant"] = self.speedup.significant
         document |= {
             "keeps": kept_by_change(self.baseline.plan, self.best.plan),
             "time_to_end": plain(self.time_to_end()),
@@ -324,10 +373,12 @@ class Result:
         Its steps alone, at the speeds that were measured: over today's launch, or over another
         plan ``before``, with the ``ratio`` of speeds.
         """
-        same = self.best.plan == self.baseline.plan
-        ratio = ratio or (1.0 if same else self.speedup.ratio)
+        if ratio is None:
+            ratio = None if self.speedup is None else self.speedup.ratio
+            if self.best.plan == self.baseline.plan:
+                ratio = 1.0
         speed = (before or self.baseline).samples_per_second.median
-        if self.workload.samples_to_end is None or not speed:
+        if self.workload.samples_to_end is None or not speed or ratio is None:
             return None
         today = self.workload.samples_to_end / speed
         return TimeToEnd(today=today, best=today / ratio)
@@ -353,15 +404,25 @@ class Result:
 
     @classmethod
     def from_json(cls, document: object) -> Result:
-        """Read a document. Raises ResultError for one that is not ours, or of another version."""
+        """Read a document. Raises ResultError for one that is not ours, or of another version.
+
+        A ratio that its pairs do not bear is not read: older results had such, and so has one whose
+        plan was changed by hand.
+        """
         values = _refuse_other_documents(document)
-        if isinstance(values.get("speedup"), Mapping):
-            speedup = values["speedup"]
-            values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
         for derived in ("keeps", "time_to_end"):
             values.pop(derived, None)
+        told = values.get("speedup")
         try:
-            return record_of(cls, values)
+            if told is None:
+                return record_of(cls, values)
+            if isinstance(told, Mapping):
+                told = {key: value for key, value in told.items() if key != "significant"}
+            speedup = record_of(Speedup, told)
+            uncompared = record_of(cls, {**values, "speedup": None, "not_compared": UNPAIRED})
+            with suppress(ValueError):
+                return replace(uncompared, speedup=speedup, not_compared=None)
+            return uncompared
         except ValueError as error:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"

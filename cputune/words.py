@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cputune.errors import UsageError
 from cputune.result import COMPLETED, Result, TimeToEnd
+from cputune.text import figure
 
 
 class Interval(Protocol):
@@ -58,45 +59,71 @@ MEASURE_AGAIN = "cputune tune --resume, when the machine is quiet"
 
 
 def verdict_of(result: Result, do: str) -> Verdict:
-    """The outcome of a study; a factor only where it is known well.
+    """The outcome of a study; a factor only where pairs were measured, and where it is known well.
 
     ``do`` is the one command that puts the best plan to use, where there is one to use.
     """
     speedup = result.speedup
+    if speedup is None:
+        return _not_compared(result)
     sure = f"{between(speedup)}, {_count(speedup.pairs)} side by side"
     today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
-    if result.disturbed:
-        return Verdict(
-            means="The machine was not quiet, so nothing is said of how much faster a plan is.",
-            do=MEASURE_AGAIN,
-            sure="not at all: others computed on this machine",
-        )
-    if not speedup.pairs:
-        sure = f"{between(speedup)}, from single trials alone"
     if result.best.plan == result.baseline.plan:
         means = "Today's launch is as fast as anything that was tried."
         if result.untried:
             means = f"{means[:-1]}; not tried: {'; '.join(one.what for one in result.untried)}."
         if others := ", ".join(dict.fromkeys(one.what for one in result.left_out)):
             means = f"{means[:-1]}; left out, with reasons in the report: {others}."
-        if not result.confirmation and (few := _few(result)):
-            return Verdict(means=few, do=NOTHING_TO_DO, sure="not at all: nothing was compared")
         if not speedup.narrow:
             means = f"Nothing was surely faster than {today}, and the speeds are not sure."
         return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
     if not speedup.narrow:
         means = f"Faster than {today}, but by how much could not be measured."
         return Verdict(means=means, do=do, sure=sure)
-    means = f"{times_as_fast(speedup)} as {today}: {saved(result)}."
+    means = f"{times_as_fast(speedup)} as {today}: {saved(result, speedup.ratio)}."
     return Verdict(means=means, do=do, sure=sure, good=speedup.significant)
 
 
-def saved(result: Result) -> str:
+def _not_compared(result: Result) -> Verdict:
+    """What is said where there is no ratio: why, what to do now, and what single trials saw."""
+    if result.disturbed:
+        return Verdict(
+            means="The machine was not quiet, so nothing is said of how much faster a plan is.",
+            do=result.to_compare or MEASURE_AGAIN,
+            sure=f"not at all: {result.not_compared}",
+        )
+    return Verdict(
+        means=f"No plan was compared with today's launch: {result.not_compared}.",
+        do=result.to_compare or MEASURE_AGAIN,
+        sure=f"not at all: {single_trials(result)}",
+    )
+
+
+def single_trials(result: Result) -> str:
+    """What trials saw that nothing was compared beside: ``single trials: 8.6 and 10.4 samples/s``.
+
+    Today's launch is named first, then the fastest other plan.
+    """
+    seen = [result.baseline.samples_per_second.median]
+    others = [
+        trial.samples_per_second.median
+        for trial in result.trials
+        if trial.state == COMPLETED
+        and trial.samples_per_second is not None
+        and trial.plan != result.baseline.plan
+    ]
+    if not others:
+        return "only one plan gave a number" if result.trials else "nothing was measured"
+    seen.append(max(others))
+    return f"single trials: {' and '.join(map(figure, seen))} samples/s; not compared"
+
+
+def saved(result: Result, ratio: float) -> str:
     """What the gain means to who trains: the time of the whole training, and what it costs.
 
     It counts training steps alone, at the speeds that were measured.
     """
-    ratio, price = result.speedup.ratio, result.price_per_hour
+    price = result.price_per_hour
     whole = result.time_to_end()
     words = training_time(result, whole, ratio)
     if whole is not None and result.seconds is not None:
@@ -128,15 +155,6 @@ def duration(seconds: float) -> str:
 
 def _count(pairs: int) -> str:
     return f"{pairs} pair" + "s" * (pairs != 1)
-
-
-def _few(result: Result) -> str | None:
-    """What is to be said where fewer than two plans gave a number; None where there were more."""
-    numbers = sum(trial.state == COMPLETED for trial in result.trials)
-    if numbers > 1:
-        return None
-    only = "Only one plan gave a number, so there is nothing to compare it with."
-    return only if numbers else "Not one trial gave a number."
 
 
 def slower_by(text: str) -> float:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confirmed import confirmed
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import ResultError, UsageError
-from cputune.result import Result, Speedup, host_fingerprint
+from cputune.result import Result, Speedup, host_fingerprint, pairs_of
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,41 @@ def test_a_fingerprint_does_not_change_with_the_load() -> None:
 
     busy = replace(SMALL.facts, load=replace(SMALL.facts.load, average_1min=9.0))
     assert host_fingerprint(busy) == host_fingerprint(SMALL.facts)
+
+
+class TestARatioNeedsItsPairs:
+    """No record holds a ratio that its confirmation does not bear, wherever it comes from."""
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"confirmation": ()},
+            {"speedup": Speedup(ratio=2, low=1.9, high=2.1)},
+            {"speedup": Speedup(ratio=2, low=1.9, high=2.1, pairs=10_000)},
+            {"speedup": None},
+            {"not_compared": "the time given was up"},
+            {"disturbed": True},
+        ],
+    )
+    def test_one_without_cannot_be_made(self, result: Result, changed: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="speedup"):
+            replace(result, **changed)
+
+    def test_nor_with_one_block_or_with_processes_of_trials_alone(self, result: Result) -> None:
+        today, best = result.baseline.plan, result.best.plan
+        assert pairs_of(confirmed(today, best, blocks=2), today, best) == 10
+        assert pairs_of(confirmed(today, best, blocks=1), today, best) == 0
+        old = [replace(run, kept=True) for run in confirmed(today, best, blocks=2)]
+        assert pairs_of(old, today, best) == 0
+        fell = [
+            replace(run, samples_per_second=None) if run.round and run.plan == best else run
+            for run in confirmed(today, best, blocks=2)
+        ]
+        assert pairs_of(fell, today, best) == 0
+
+    def test_one_that_a_file_holds_without_pairs_is_not_read(self, result: Result) -> None:
+        document = {**result.to_json(), "confirmation": []}
+        read = Result.from_json(document)
+        assert (read.speedup, read.best) == (None, result.best)
+        assert read.not_compared == "the file holds no pairs of these two plans"
+        assert read.to_json()["speedup"] is None

@@ -30,6 +30,7 @@ from cputune.errors import (
     Interrupted,
     MissingPackageError,
     NotMeasurableError,
+    NoValidTrialError,
     UsageError,
 )
 from cputune.host.interpreter import has_module, install_tuning, training_python
@@ -130,6 +131,8 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         if not typed["no_history"]:
             remember(result)
         _show(result, destination, facts, as_json=typed["json"] or destination is None)
+        if result.speedup is None and not result.disturbed:  # of the latter the user knew
+            sys.exit(NoValidTrialError.exit_code)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
         if found is not None and destination is not None:

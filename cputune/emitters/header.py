@@ -41,10 +41,12 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     lines = [
         *verdict_of(result, "start it; `cputune verify` shows what its ranks get").lines(),
         f"Plan: {plan.describe()}.",
-        f"Measured{when}: {_speed(best.samples_per_second)} on {machine(result.host)}.",
+        f"Measured{when}: {_speed(result, best.samples_per_second)} on {machine(result.host)}.",
     ]
     if best.plan.as_found:
         why = "No plan beat plain `python train.py` beyond noise"
+        if result.speedup is None:
+            why = "No plan was compared with plain `python train.py`"
         if result.disturbed:
             why = "The machine was not quiet, and no plan is known to beat plain `python train.py`"
         lines.append(
@@ -53,7 +55,7 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
         )
     else:
         other = "Today's launch" if baseline.plan.as_found else baseline.plan.describe()
-        lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}.")
+        lines.append(f"{other} ran at {_speed(result, baseline.samples_per_second)}.")
     versions = result.versions
     if told := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
         lines.append(f"With {', '.join(told)}.")
@@ -90,9 +92,11 @@ def machine(host: Mapping[str, object]) -> str:
     return ", ".join(words)
 
 
-def _speed(value: Throughput) -> str:
-    low, high = figure(value.low, 4), figure(value.high, 4)
-    return f"{figure(value.median, 4)} samples/s (95 % interval {low} to {high})"
+def _speed(result: Result, value: Throughput) -> str:
+    words = f"{figure(value.median, 4)} samples/s"
+    if result.speedup is None:
+        return f"{words} in a single trial"
+    return f"{words} (95 % interval {figure(value.low, 4)} to {figure(value.high, 4)})"
 
 
 def _version() -> str:

@@ -19,7 +19,7 @@ from cputune.knobs.record import KEPT, Keeps
 from cputune.knobs.record import in_words as knob_words
 from cputune.plan import Plan
 from cputune.report.machine import gib
-from cputune.report.tuning import plans, speed
+from cputune.report.tuning import plans, said_speed
 from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.result import Result, Speedup
 from cputune.text import figure
@@ -268,8 +268,7 @@ def speeds(result: Result) -> Rows:
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
         rows=tuple(
-            (name, *speed(side.samples_per_second), side.plan.short())
-            for name, side in sides.items()
+            (name, *said_speed(result, side), side.plan.short()) for name, side in sides.items()
         ),
     )
 
@@ -348,7 +347,8 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
     states = [trial.state for trial in result.trials]
     kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     failed = sum(run.samples_per_second is None for run in runs)
-    side = f"{result.speedup.pairs or 'no'} pairs, {len(runs)} runs"
+    pairs = "no" if result.speedup is None else result.speedup.pairs
+    side = f"{pairs} pairs, {len(runs)} runs"
     side += f", {failed} failed" if failed else ""
     seed = None if result.seed is None else f"seed {result.seed}"
     budget = f"budget {result.budget}" if result.budget else None
@@ -382,13 +382,14 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
 def document(shown: ResultToShow) -> dict[str, object]:
     """The ``cputune.summary/1`` document: what is shown, and the result in full."""
     result, verdict = shown.result, shown.verdict()
-    sure = result.speedup.narrow and not result.disturbed
+    speedup = result.speedup
     return {
         "schema": SCHEMA,
         "verdict": verdict.means,
         "do": verdict.do,
         "sure": verdict.sure,
-        "speedup": plain(result.speedup) if sure else None,
+        "speedup": plain(speedup) if speedup is not None and speedup.narrow else None,
+        "not_compared": result.not_compared,
         "changes": plain(changes_of(result)),
         "launch": shown.launch(),
         "basis": dict(basis(result)),
@@ -418,9 +419,12 @@ def history_rows(kept: Sequence[Kept]) -> Rows:
 
 
 def _gain(result: Result) -> str:
-    if result.disturbed or not result.speedup.narrow:
+    speedup = result.speedup
+    if speedup is None:
+        return "not compared"
+    if not speedup.narrow:
         return "not known"
-    return factor(result.speedup) if result.speedup.significant else "none"
+    return factor(speedup) if speedup.significant else "none"
 
 
 def history_document(kept: Sequence[Kept]) -> dict[str, object]:

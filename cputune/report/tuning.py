@@ -10,7 +10,7 @@ from cputune.knobs import TODAY
 from cputune.knobs.record import in_words as knob_words
 from cputune.plan import Plan
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
-from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.text import figure
 from cputune.tuner.events import (
     Event,
@@ -74,7 +74,8 @@ class TrialRow:
 def trial_rows(result: Result) -> tuple[TrialRow, ...]:
     """The trials, the fastest first, the failed last.
 
-    The speed of a plan that was confirmed is the one that was measured side by side.
+    The speed of a plan that was confirmed is the one that was measured side by side. That of a
+    single trial has no interval, which would know nothing of other runs.
     """
     confirmed = side_by_side(result)
 
@@ -87,10 +88,13 @@ def trial_rows(result: Result) -> tuple[TrialRow, ...]:
         known = rate(trial)
         return _LAST.index(trial.state), 0.0 if known is None else -known.median
 
-    return tuple(_row(result, trial, rate(trial)) for trial in sorted(result.trials, key=place))
+    return tuple(
+        _row(result, trial, rate(trial), known=trial.plan in confirmed)
+        for trial in sorted(result.trials, key=place)
+    )
 
 
-def _row(result: Result, trial: Trial, rate: Throughput | None) -> TrialRow:
+def _row(result: Result, trial: Trial, rate: Throughput | None, *, known: bool) -> TrialRow:
     mark = _mark(result, trial)
     words, interval = speed(rate, trial.at_most_samples_per_second)
     details = [f"from {trial.origin}", count_of_steps(trial.steps), trial.plan.describe()]
@@ -101,7 +105,7 @@ def _row(result: Result, trial: Trial, rate: Throughput | None) -> TrialRow:
     return TrialRow(
         number=trial.number,
         speed=words,
-        interval=interval,
+        interval=interval if known else "",
         plan=trial.plan.short(),
         ended=mark or _ended(trial),
         mark=mark,
@@ -145,8 +149,19 @@ def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]
     return figure(rate.median), f"{figure(rate.low)}–{figure(rate.high)}"
 
 
+def said_speed(result: Result, side: Measured) -> tuple[str, str]:
+    """The speed of today's launch or of the best plan; its interval where the two were compared."""
+    words, interval = speed(side.samples_per_second)
+    return words, interval if result.speedup is not None else ""
+
+
 def side_by_side(result: Result) -> dict[Plan, Throughput]:
-    """What the confirmation measured of each plan that took part in it, the last block first."""
+    """What the confirmation measured of each plan that took part in it, the last block first.
+
+    Nothing where it compared no two plans.
+    """
+    if result.speedup is None:
+        return {}
     runs = [(run.plan, run.samples_per_second) for run in result.confirmation]
     found = {plan: rate for plan, rate in runs if rate is not None}
     if found:

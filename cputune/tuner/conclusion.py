@@ -23,6 +23,7 @@ from cputune.result import (
     Speedup,
     Trial,
     host_fingerprint,
+    pairs_of,
 )
 from cputune.steps import Contended
 from cputune.tuner.gains import (
@@ -53,7 +54,9 @@ class Recommendation:
 
     baseline: Measured
     best: Measured
-    speedup: Speedup
+    speedup: Speedup | None = None
+    not_compared: str | None = None
+    to_compare: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -87,6 +90,8 @@ def conclude(
         baseline=advice.baseline,
         best=advice.best,
         speedup=advice.speedup,
+        not_compared=advice.not_compared,
+        to_compare=advice.to_compare,
         profile=profile if profile is not None and profile.plan == best else None,
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
@@ -106,65 +111,90 @@ def conclude(
 
 
 def recommend(findings: Findings, noise: float) -> Recommendation:
-    """The plan to use, and what it gains. Raises NoValidTrialError where no trial has a number."""
+    """The plan to use, and what it gains. Raises NoValidTrialError where no trial has a number.
+
+    Another plan than today's launch is recommended, and a ratio is said, only where both were
+    measured in pairs (``cputune.result.pairs_of``).
+    """
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
     if not valid:
         raise _nothing_valid(findings)
     baseline = findings.baseline
-    if baseline is None or not baseline.measured:
-        return _unconfirmed(findings, valid)
-    best = fastest_of(baseline, findings.rivals, noise)
-    return _unconfirmed(findings, valid) if best is None else _confirmed(findings, *best, noise)
+    found = None if baseline is None else fastest_of(baseline, paired(findings), noise)
+    if baseline is None or found is None:
+        base = next((trial for trial in valid if trial.plan.as_found), valid[0])
+        alone = _measured(base)
+        why, do = why_not_compared(findings, valid)
+        return Recommendation(baseline=alone, best=alone, not_compared=why, to_compare=do)
+    return _confirmed(findings, baseline, *found, noise)
 
 
-def _confirmed(findings: Findings, rival: Contender, gain: Gain, noise: float) -> Recommendation:
-    assert findings.baseline is not None, "it was measured"
-    base, best = (_measured_of(one, noise) for one in (findings.baseline, rival))
+def paired(findings: Findings) -> list[Contender]:
+    """The rivals that the confirmation has compared with today's launch in enough blocks."""
+    if findings.baseline is None:
+        return []
+    today = findings.baseline.plan
+    return [one for one in findings.rivals if pairs_of(findings.confirm_runs, today, one.plan)]
+
+
+def _confirmed(
+    findings: Findings, baseline: Contender, rival: Contender, gain: Gain, noise: float
+) -> Recommendation:
+    base, best = (_measured_of(one, noise) for one in (baseline, rival))
     speedup = gain.speedup
-    seen = (
-        f"{rival.plan.describe()}) ran {speedup.ratio:.2f} times as fast (95 % interval "
-        f"{speedup.low:.2f} to {speedup.high:.2f})"
-    )
-    notes: tuple[str, ...] = ()
+    if not speedup.significant:
+        best = base
     if findings.disturbed:
-        notes = (f"While other processes computed here, the best other plan ({seen}.",)
-    elif not speedup.significant:
+        why = findings.how_disturbed
+        return Recommendation(baseline=base, best=best, not_compared=why, to_compare=_MEASURE_AGAIN)
+    notes: tuple[str, ...] = ()
+    if not speedup.significant:
         known = "That is undecided: more time would tell (--max-time)."
         if gain.answer == "same":
             known = "A gain above 2 % can be ruled out."
-        why = "so the recommendation is the baseline"
-        notes = (f"No significant gain: the best other plan ({seen}, {why}. {known}",)
-    if not speedup.significant:
-        best = base
+        notes = (
+            f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
+            f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
+            f"{speedup.high:.2f}), so the recommendation is the baseline. {known}",
+        )
     return Recommendation(baseline=base, best=best, speedup=speedup, notes=notes)
 
 
-def _unconfirmed(findings: Findings, valid: list[Trial]) -> Recommendation:
-    """The recommendation from the trials alone: single numbers, with a wide interval."""
-    fallen = {one.plan for one in findings.rivals if _fell(one)}
-    measured = [_measured(trial) for trial in valid]
-    base = next((one for one in measured if one.plan.as_found), measured[0])
-    best = max(
-        (one for one in measured if one == base or one.plan not in fallen),
-        key=lambda one: one.samples_per_second.median,
-    )
-    if base == best:
-        only = "Only one plan gave a number; there is nothing to compare it with."
-        note = only if len(valid) == 1 else "No plan was faster than the baseline."
-        return Recommendation(
-            baseline=base,
-            best=base,
-            speedup=Speedup(ratio=1.0, low=1.0, high=1.0),
-            notes=() if fallen else (note,),
+_MEASURE_AGAIN = "cputune tune --resume, when the machine is quiet"
+_GO_ON = "cputune tune --resume"
+_KEEP = "nothing: keep the launch that you have"
+
+
+def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, str]:
+    """Why there are no pairs of today's launch and another plan; and the one thing to do now."""
+    today, rivals = findings.baseline, findings.rivals
+    if findings.disturbed:
+        return findings.how_disturbed, _MEASURE_AGAIN
+    if today is not None and _fell(today):
+        what = "today's launch" if today.plan.as_found else today.plan.describe()
+        return (
+            f"{what} failed when it was started again: {today.out}",
+            "start it twice, one after the other, and mend what the second one says",
         )
-    slow, fast = base.samples_per_second, best.samples_per_second
-    speedup = Speedup(
-        ratio=fast.median / slow.median, low=fast.low / slow.high, high=fast.high / slow.low
-    )
-    note = "The speed-up is from single trials; it was not confirmed side by side."
-    return Recommendation(
-        baseline=base, best=best if speedup.significant else base, speedup=speedup, notes=(note,)
-    )
+    if findings.interrupted:
+        return "the study was interrupted", _GO_ON
+    if findings.host_lost:
+        return "a host is not reached any more", f"{_GO_ON}, when it is back"
+    if len({trial.plan for trial in valid}) < 2:
+        failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
+        if findings.cut_off is not None or findings.time_up:
+            return "the time given was up before another plan had run", _MORE_TIME
+        if failed is None:
+            return "only one plan gave a number", "cputune tune with a larger --budget"
+        return f"every other plan failed: {first_line(failed.reason)}", _KEEP
+    if rivals and all(_fell(one) for one in rivals):
+        return f"every other plan failed when it was started again: {rivals[0].out}", _KEEP
+    if findings.time_up:
+        return "the time given was up before two plans had run side by side twice", _MORE_TIME
+    return "no two plans could run side by side twice", _GO_ON
+
+
+_MORE_TIME = "cputune tune --resume with more time (--max-time 10m)"
 
 
 def _fell(contender: Contender) -> bool:
@@ -185,11 +215,6 @@ def _measured(trial: Trial) -> Measured:
 
 def _notes(findings: Findings) -> list[str]:
     notes = []
-    if findings.baseline is not None and _fell(findings.baseline):
-        notes.append(
-            f"The launch of today failed when it was run afresh ({findings.baseline.out}); nothing "
-            "was measured beside it."
-        )
     notes += [
         f"{one.plan.describe()} failed when it was run afresh ({one.out})."
         for one in findings.rivals

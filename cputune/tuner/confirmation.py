@@ -186,7 +186,7 @@ class Started:
         self.counted: list[float] = []
         self.taken: list[Turn] = []
         self._begin = begin
-        self._is_warm = kept is not None
+        self._is_warm = self.was_kept = kept is not None
         self._steps_before = self._turns_of_this_life = self._warmup = 0
         self._step_seconds = TWICE_SECONDS
         if kept is None:
@@ -259,7 +259,7 @@ class Started:
             self._begin_again(end)
         except TrialError as failure:
             self.run.failure = failure
-            self.contender.out = f"{failure.kind}: {failure}"
+            self.contender.out = self.run.why
             self.living.close()
         self.contender.sizes = max(self.contender.sizes, list(self.run.sizes), key=len)
         return taken
@@ -551,6 +551,7 @@ class Confirmation:
                 reason=reason,
                 turns=len(one.counted),
                 taken=tuple(one.taken),
+                kept=one.was_kept,
             )
         )
         self._measuring.on_event(findings.confirm_runs[-1])

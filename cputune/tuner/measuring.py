@@ -57,7 +57,8 @@ class Findings:
     ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
     processes delayed. ``cut_off`` says what the trial was doing that ran
     when the time was up: "after 2 steps", "while importing torch". ``baseline``
-    and ``rivals`` are the contenders of the confirmation. ``host_lost``: a host is not reached any
+    and ``rivals`` are the contenders of the confirmation. ``time_up``: all time was used when the
+    comparison ended; ``interrupted``: by the user. ``host_lost``: a host is not reached any
     more, so nothing else is measured. ``profile`` says where the time of the best plan goes.
     """
 
@@ -72,6 +73,8 @@ class Findings:
     samples_per_step: int | None = None
     data: str | None = None
     cut_off: str | None = None
+    time_up: bool = False
+    interrupted: bool = False
     host_lost: bool = False
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)

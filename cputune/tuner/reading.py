@@ -80,8 +80,13 @@ class Run:
 
     @property
     def why(self) -> str | None:
-        """Why it failed, its kind before; None where it did not."""
-        return None if self.failure is None else f"{self.failure.kind}: {self.failure}"
+        """Why it failed, its kind before, the last line that it wrote behind; None where not."""
+        if self.failure is None:
+            return None
+        lines = (self.failure.details or "").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        said = f"{self.failure.kind}: {self.failure}"
+        return said if last is None else f"{said}; its last line: {last[:300]}"
 
     @property
     def contended(self) -> bool:

@@ -228,6 +228,7 @@ class TuningStudy:
         rounds = len(findings.confirm_runs)
         after = f" after {rounds} runs of its confirmation" if rounds else "; nothing was confirmed"
         findings.notes.append(f"The study was interrupted{after}.")
+        findings.interrupted = True
         if findings.disturbed:
             findings.notes.append(f"Nothing of it can be relied on: {findings.how_disturbed}.")
         with suppress(NoValidTrialError):
@@ -305,6 +306,7 @@ class TuningStudy:
         if not self._findings.host_lost:
             fresh = partial(self._open_runner, self._workload, True)
             confirm_best(self._measuring, space, sampler.believe(), runner, fresh)
+            self._findings.time_up |= self._timer.up(1.0)
 
     def _observed_workload(self, runner: Runner) -> Workload:
         workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
@@ -348,6 +350,7 @@ class TuningStudy:
         while len(findings.trials) < self._options.budget and not findings.host_lost:
             if findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 findings.notes.append("The search ended early: the time given was up.")
+                findings.time_up = True
                 return
             following = self._following(space, sampler)
             if following is None:

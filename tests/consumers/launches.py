@@ -6,6 +6,7 @@ import os
 from importlib import metadata
 
 import pytest
+from confirmed import confirmed
 
 from cputune.plan import Plan
 from cputune.result import Measured, Result, Speedup, Throughput
@@ -71,6 +72,7 @@ def result_of(plan: Plan, workload: Workload) -> Result:
         baseline=Measured(plan=baseline, samples_per_second=MEASURED),
         best=Measured(plan=plan, samples_per_second=MEASURED),
         speedup=Speedup(ratio=1.2, low=1.1, high=1.3, pairs=5),
+        confirmation=confirmed(baseline, plan),
         trials=(),
         created="2026-11-20T12:00:00+00:00",
     )

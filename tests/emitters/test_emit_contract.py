@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from confirmed import UNCOMPARED
 from emit_machines import (
     IPEX_ERA,
     TODAY,
@@ -429,7 +430,7 @@ class TestWhatDoesNotFit:
         case = one_socket()
         best = replace(case.result.best, plan=replace(case.result.best.plan, preload=(path,)))
         with pytest.raises(UsageError, match="LD_PRELOAD cannot carry"):
-            emit(replace(case.result, best=best), "mpirun")
+            emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
 
     def test_an_accelerate_that_cannot_start_ranks(self) -> None:
         with pytest.raises(CputuneError, match=r"accelerate 0\.27\.2 cannot start several"):
@@ -452,7 +453,7 @@ class TestWhatNobodyCarries:
         case = one_socket()
         best = replace(case.result.best, plan=replace(case.result.best.plan, **changes))
         with pytest.raises(UsageError, match=said) as caught:
-            emit(replace(case.result, best=best), format, versions=TODAY)
+            emit(replace(case.result, best=best, **UNCOMPARED), format, versions=TODAY)
         assert "transformers 5.23.0" in str(caught.value)
         assert caught.value.hint
 
@@ -461,8 +462,9 @@ class TestWhatNobodyCarries:
         plan = case.result.best.plan
         assert plan.backend == "ccl"
         idle = replace(plan, ccl_workers=0, ccl_cpus=())
+        best = replace(case.result.best, plan=idle)
         with pytest.raises(UsageError, match="ccl: with CCL_WORKER_COUNT=0 accelerate takes gloo"):
-            emit(replace(case.result, best=replace(case.result.best, plan=idle)), "mpirun")
+            emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
 
 
 class TestOneCcl:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from confirmed import BUSY
 from emit_machines import MACHINES
 
 import cputune
@@ -22,24 +23,23 @@ def test_the_speed_up_with_its_interval() -> None:
 
 
 def test_no_factor_where_the_interval_is_too_wide() -> None:
-    wide = replace(RESULT, speedup=Speedup(ratio=14.15, low=3.65, high=54.78))
+    wide = replace(RESULT, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=5))
     said = _flat(script(wide))
     assert "95 % interval 3.65–54.78" in said
     assert "14.15" not in said
 
 
 def test_no_factor_where_the_machine_was_not_quiet() -> None:
-    said = _flat(script(replace(RESULT, disturbed=True)))
+    said = _flat(script(replace(RESULT, **BUSY)))
     assert "The machine was not quiet, so nothing is said" in said
     assert "1.57" not in said
     assert '"samples_per_second"' not in said
 
 
 def test_of_a_machine_that_was_not_quiet_it_is_not_said_that_nothing_is_faster() -> None:
-    found = replace(RESULT.best, plan=replace(RESULT.best.plan, as_found=True))
-    quiet = replace(RESULT, best=found)
+    quiet = replace(RESULT, best=RESULT.baseline)
     assert "No plan beat plain `python train.py` beyond noise" in _flat(script(quiet))
-    busy = _flat(script(replace(quiet, disturbed=True)))
+    busy = _flat(script(replace(quiet, **BUSY)))
     assert "no plan is known to beat plain `python train.py`, so this is that launch" in busy
 
 

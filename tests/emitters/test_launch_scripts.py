@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confirmed import UNCOMPARED
 from emit_machines import one_socket, script_workload
 from in_process import ran
 from test_emit_contract import VERSION_TEXTS
@@ -74,7 +75,7 @@ class Place:
             preload=(),
             allocator="default",
         )
-        result = replace(result, best=replace(result.best, plan=plan))
+        result = replace(result, best=replace(result.best, plan=plan), **UNCOMPARED)
         files = emit(result, format, workload=script_workload(), **options)  # type: ignore[arg-type]
         for file in files:
             path = self.launch / file.name

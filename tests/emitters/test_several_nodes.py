@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 
 from cputune.cores import usable_cores
@@ -120,7 +121,7 @@ class TestScale:
     def test_a_plan_that_was_measured_on_two_nodes_is_no_extrapolation(self) -> None:
         found = result()
         best = replace(found.best, plan=replace(found.best.plan, nodes=2))
-        file = main(result=replace(found, best=best))
+        file = main(result=replace(found, best=best, **UNCOMPARED))
         assert "Extrapolated" not in file.text
         assert "Batch: 2 nodes, 4 ranks with 3 samples each, 12 together." in said(file)
 
@@ -155,7 +156,8 @@ class TestTunedOverHosts:
     def over(self, **changed: Any) -> Result:
         one = result()
         best = replace(one.best, plan=replace(one.best.plan, nodes=2))
-        return replace(one, best=best, hosts=("node1", "node2"), interface="ib0", **changed)
+        more = {**UNCOMPARED, "interface": "ib0", **changed}
+        return replace(one, best=best, hosts=("node1", "node2"), **more)
 
     def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:
         assert "GLOO_SOCKET_IFNAME=ib0" in main(result=self.over(), hosts=()).text

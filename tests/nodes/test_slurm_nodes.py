@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confirmed import UNCOMPARED
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
 from nodes.launches import assert_four_ranks, tiny, witnessed, write
@@ -96,7 +97,9 @@ def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
     # On shared CPUs it may lose against one host: it is emitted as if it had won.
     best = replace(kept.baseline, plan=four)
     (tmp_path / "launch").mkdir()
-    for file in cputune.emit(replace(kept, best=best), "slurm", python=sys.executable):
+    for file in cputune.emit(
+        replace(kept, best=best, **UNCOMPARED), "slurm", python=sys.executable
+    ):
         (tmp_path / "launch" / file.name).write_text(file.text)
         (tmp_path / "launch" / file.name).chmod(0o755)
     verify = [sys.executable, "-m", "cputune", "verify", "--submit", "--share-machine", "--json"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from confirmed import UNCOMPARED
 from tuner.fakes import BY_NAME, FakeKeepingRunner
 
 import cputune
@@ -41,7 +42,12 @@ def one_trial() -> Result:
     """Today's launch alone."""
     result = tuned()
     return replace(
-        result, best=result.baseline, worth=(), confirmation=(), trials=result.trials[:1]
+        result,
+        best=result.baseline,
+        worth=(),
+        confirmation=(),
+        trials=result.trials[:1],
+        **UNCOMPARED,
     )
 
 
@@ -63,12 +69,14 @@ def _failed(trial: Trial) -> Trial:
 
 def interrupted() -> Result:
     """Ended by hand after three trials."""
-    return replace(tuned(), trials=tuned().trials[:3], confirmation=(), budget=40, worth=())
+    result = without_confirmation()
+    return replace(result, trials=result.trials[:3], budget=40)
 
 
 def without_confirmation() -> Result:
-    """Best and baseline from single trials."""
-    return replace(tuned(), confirmation=(), worth=())
+    """Today's launch, and single trials."""
+    result = tuned()
+    return replace(result, best=result.baseline, confirmation=(), worth=(), **UNCOMPARED)
 
 
 def profiled() -> Result:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confirmed import BUSY, UNCOMPARED
 from rich.console import Console
 
 from cputune.errors import ResultError
@@ -86,7 +87,7 @@ def test_what_is_said_hangs_on_whether_the_interval_holds_1(
 def test_single_trials_have_a_wider_interval_than_they_say(result: Result) -> None:
     a, b = at(result, 10), at(result, 10.4)
     assert in_a_word(best(a, b)) == "faster"
-    alone = replace(b, confirmation=())
+    alone = replace(b, confirmation=(), **UNCOMPARED)
     assert in_a_word(best(a, alone)) == NO_DIFFERENCE
     half = math.hypot(math.log(1 / 0.98), math.log(1.02), 1.96 * 0.02)
     assert math.log(1.04 / best(a, alone).low) == pytest.approx(half)
@@ -116,7 +117,7 @@ def test_a_recipe_that_was_changed_is_other_work_and_one_that_was_renamed_is_not
 
 
 def test_a_machine_that_was_not_quiet_is_refused(result: Result) -> None:
-    loud = replace(result, disturbed=True)
+    loud = replace(result, **BUSY)
     assert "this one was measured while others" in refused(result, loud)
     assert "the first was measured while others" in refused(loud, result)
 

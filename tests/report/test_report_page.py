@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from confirmed import BUSY
 from in_process import ran
 from report.result_cases import (
     CASES,
@@ -130,7 +131,7 @@ def test_of_many_trials_it_says_how_many_it_shows() -> None:
 
 
 def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
-    text = page(replace(tuned(), disturbed=True))
+    text = page(replace(tuned(), **BUSY))
     assert "times" not in text[text.index("<h1>") : text.index("</h1>")]
     assert "perhaps faster" in text
     assert 'class="mark best"' not in text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from confirmed import BUSY, UNCOMPARED
+
 from cputune.report.show import ResultToShow, basis, changes_of, document
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
 
@@ -13,7 +15,8 @@ RATE = Throughput(median=10.0, low=9.5, high=10.5)
 def faster(result: Result, **changed: object) -> Result:
     """The result whose best plan is today's with some fields changed."""
     plan = replace(result.baseline.plan, as_found=False, **changed)  # type: ignore[arg-type]
-    return replace(result, best=Measured(plan=plan, samples_per_second=RATE), worth=())
+    best = Measured(plan=plan, samples_per_second=RATE)
+    return replace(result, best=best, worth=(), **UNCOMPARED)
 
 
 def gain(knob: str, ratio: float, *, high: float | None = None) -> Worth:
@@ -67,9 +70,9 @@ def test_how_ranks_agree_is_a_change_where_there_are_several_before_and_after(
 def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Result) -> None:
     best = faster(result, precision="bf16")
     wide = replace(best, worth=(gain("precision", 2.0, high=9.0),))
-    loud = replace(best, worth=(gain("precision", 2.0),), disturbed=True)
+    loud = replace(best, worth=(gain("precision", 2.0),), **BUSY)
     assert [c.worth for c in (*changes_of(wide), *changes_of(loud))] == [None, None]
-    unsure = replace(result, speedup=Speedup(ratio=9, low=3, high=30))
+    unsure = replace(result, speedup=Speedup(ratio=9, low=3, high=30, pairs=2))
     assert [document(ResultToShow(result=r))["speedup"] for r in (loud, unsure)] == [None, None]
 
 
@@ -80,7 +83,7 @@ def test_what_a_result_rests_on(result: Result) -> None:
     assert told["trials"].startswith(f"{len(result.trials)} (")
     assert told["search"] == "gaussian-process, budget 20, seed 0"
     assert " pairs, " in told["side by side"]
-    alone = dict(basis(replace(result, confirmation=(), host={"cpu": 3})))
+    alone = dict(basis(replace(result, confirmation=(), host={"cpu": 3}, **UNCOMPARED)))
     assert alone["side by side"].startswith("not confirmed")
     assert alone["machine"] == "an unnamed processor"
     assert "allowed CPUs" not in alone

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from confirmed import BUSY, UNCOMPARED
 from rich.console import Console
 from tuner.fakes import SMALL
 
@@ -132,35 +133,40 @@ def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
     known = replace(
         result,
         baseline=replace(result.baseline, samples_per_second=speed),
-        speedup=Speedup(ratio=2.5, low=2.4, high=2.6, pairs=9),
+        speedup=Speedup(ratio=2.5, low=2.4, high=2.6, pairs=2),
         workload=replace(result.workload, samples_to_end=204_000, epochs=3.0),
         seconds=120.0,
         price_per_hour=0.6,
         hosts=(),
     )
-    assert saved(known) == (
+    assert saved(known, 2.5) == (
         "your 3 epochs: 2 h 16 min instead of 5 h 40 min, training steps alone; "
         "the search took 2 min; 1.36 instead of 3.40 at 0.6 an hour"
     )
     steps = replace(known, workload=replace(known.workload, epochs=None), price_per_hour=None)
-    assert saved(steps).startswith("your training: 2 h 16 min instead of")
+    assert saved(steps, 2.5).startswith("your training: 2 h 16 min instead of")
+
+
+UNSURE = Speedup(ratio=1.1, low=0.7, high=1.7, pairs=2)
 
 
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
-    wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=3))
+    wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=2))
     said = verdict_of(wide, "")
     assert said.means == "Faster than today's launch, but by how much could not be measured."
-    assert said.sure == "95 % interval 3.65–54.78, 3 pairs side by side"
-    unsure = replace(wide, best=wide.baseline, speedup=Speedup(ratio=1.1, low=0.7, high=1.7))
+    assert said.sure == "95 % interval 3.65–54.78, 2 pairs side by side"
+    unsure = replace(wide, best=wide.baseline, speedup=UNSURE)
     assert "the speeds are not sure" in verdict_of(unsure, "").means
-    assert "14" not in verdict_of(replace(wide, disturbed=True), "").means
+    assert "14" not in " ".join(verdict_of(replace(wide, **BUSY), "").lines())
 
 
 def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
-    alone = replace(result, best=result.baseline, confirmation=(), trials=result.trials[:1])
-    assert verdict_of(alone, "").means.startswith("Only one plan gave a number")
-    failed = replace(result.trials[0], state="failed", samples_per_second=None)
-    assert verdict_of(replace(alone, trials=(failed,)), "").means == "Not one trial gave a number."
+    alone = replace(result, best=result.baseline, trials=result.trials[:1], **UNCOMPARED)
+    said = verdict_of(alone, "")
+    assert said.means == "No plan was compared with today's launch: the time given was up."
+    assert said.sure == "not at all: only one plan gave a number"
+    two = replace(alone, trials=result.trials)
+    assert verdict_of(two, "").sure.startswith("not at all: single trials: 4.9 and 12.5")
 
 
 def test_what_a_long_start_costs_is_said_before() -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confirmed import UNCOMPARED
 from in_process import ran
 from script_cases import CASES, Case
 
@@ -72,6 +73,7 @@ def test_a_script_comes_through_every_step(case: Case, result: Result, work: Pat
             launched = replace(
                 result,
                 best=Measured(plan=plan, samples_per_second=result.baseline.samples_per_second),
+                **UNCOMPARED,
             )
             files = cputune.emit(launched, format, python=sys.executable)
             for file in files:

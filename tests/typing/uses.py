@@ -40,12 +40,21 @@ def whole_line() -> tuple[str, ...]:
         return (str(error), error.hint or "", str(error.exit_code))
     result.save("cputune.json", force=True)
     result = Result.load("cputune.json")
-    gain: float = result.speedup.ratio + result.speedup.low
+    gain: float | None = None if result.speedup is None else result.speedup.low
+    why: str | None = result.not_compared
     node = cputune.Node(name="node1", slots=2)
     files = cputune.emit(result, "mpirun", nodes=1, hosts=(node,))
     seen = cputune.verify(["launch/"], steps=12, on_event=print)
     states: list[str] = [verification.state for verification in seen]
-    return (*worst, *states, *(file.name for file in files), str(gain), str(samples), str(plans))
+    return (
+        *worst,
+        *states,
+        *(file.name for file in files),
+        str(gain),
+        str(why),
+        str(samples),
+        str(plans),
+    )
 
 
 def a_plan() -> Plan:
