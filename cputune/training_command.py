@@ -428,6 +428,8 @@ _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 def _program(words: tuple[str, ...]) -> Typed:
     """A script, or a program of Python's that is on PATH."""
     first, name = words[0], os.path.basename(words[0])
+    if name == "trl" and not os.path.isfile("trl"):  # a checkout of it may lie here
+        return _script_of_trl(words)
     if os.path.exists(first):
         return Typed(argv=words)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
@@ -441,6 +443,31 @@ def _program(words: tuple[str, ...]) -> Typed:
         raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
     _refuse_wrapper(name)
     return Typed(argv=(console_script(first) or first, *words[1:]))
+
+
+_TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
+"""Scripts of trl that train nothing."""
+_OF_ACCELERATE = ("--accelerate_config", "--num_processes", "--num_machines", "--config_file")
+
+
+def _script_of_trl(words: tuple[str, ...]) -> Typed:
+    """``trl sft ...`` starts accelerate, which starts this script: a plan starts it itself."""
+    name = "".join(words[1:2]).replace("-", "_")
+    module = f"trl.scripts.{name}"
+    known = re.fullmatch("[a-z][a-z_]*", name) is not None and module_file(module) is not None
+    if not known or name in _TRAIN_NOTHING:
+        raise UsageError(
+            f"`{' '.join(words[:2])}` is no training that trl knows here",
+            hint="cputune tune -- trl sft ARGUMENTS; trl has to be installed",
+        )
+    for option, _ in pairs(words[2:]):
+        if option in _OF_ACCELERATE:
+            raise UsageError(
+                f"trl {name} {option} is for accelerate, in whose place a plan starts the ranks",
+                hint=f"leave {option} and its value out",
+            )
+    note = f"a plan takes the place of the launcher that trl {name} starts"
+    return Typed(argv=("-m", module, *words[2:]), notes=(note,))
 
 
 def _python_notes(launch: TrainingCommand) -> Iterator[str]:
@@ -530,9 +557,6 @@ def _refuse_wrapper(name: str) -> None:
         raise UsageError(
             f"cputune starts and binds the ranks itself, in place of {name}", hint=hint
         )
-    if name == "trl":
-        hint = "give the script that trl starts: cputune tune -- -m trl.scripts.sft ARGUMENTS"
-        raise UsageError("trl starts a launcher of its own", hint=hint)
     if name in WRAPPERS:
         raise UsageError(
             f"{name} is not the training script",

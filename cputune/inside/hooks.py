@@ -21,6 +21,7 @@ from cputune.inside.carry.force import Force
 from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
 from cputune.inside.carry.parts import made, the_parts
 from cputune.inside.carry.running import hooks_of
+from cputune.inside.lightning import Fitting
 from cputune.inside.loops import Loops
 from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
@@ -39,9 +40,6 @@ LENGTH = {
     **dict.fromkeys(("num_train_epochs", "num_epochs", "epochs"), "epochs"),
 }
 """What scripts call how long they train, and how often they go through their data."""
-
-LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
-"""Two names of one framework."""
 
 SILENT = {
     "WANDB_MODE": "disabled",
@@ -90,7 +88,7 @@ def install() -> Meter:
         [
             *carried,
             ("argparse", "ArgumentParser.parse_known_args", partial(_read_arguments, meter)),
-            *((name, "Trainer.fit", partial(_refuse_lightning, meter)) for name in LIGHTNING),
+            *Fitting(meter).hooks(),
             *Loops(meter).hooks(),
             *_led_elsewhere(meter),
             *meter.hooks(),
@@ -155,14 +153,6 @@ def _led_elsewhere(meter: Meter) -> list[Hook]:
         ("mlflow", "set_tracking_uri", nothing),
         ("datasets.arrow_dataset", "Dataset._get_cache_file_path", cache_file),
     ]
-
-
-def _refuse_lightning(meter: Meter, *_: object, **__: object) -> None:
-    meter.refuse(
-        "it trains with the Trainer of Lightning, which cputune does not tune: a Trainer of "
-        "transformers, a loop over an Accelerator, or one over torch alone",
-        hopeless=True,
-    )
 
 
 def _leave_compiling_out(meter: Meter, module: ModuleType) -> None:

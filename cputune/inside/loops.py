@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside.carry.hooking import Hook, Original, nothing, put
+from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
 
@@ -339,12 +340,31 @@ class Loops:
         module.register_optimizer_step_pre_hook(self._before_step)
         module.register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(optimizer))
 
-    def _before_step(self, optimizer: object, args: Any, kwargs: Any) -> None:
-        """What cannot be measured by now ends here, before the optimizer steps."""
+    def _before_step(
+        self, optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """What cannot be measured by now ends here, before the optimizer steps.
+
+        A closure, which computes the gradients within the step, is looked at when it returns.
+        """
         meter = self.meter
-        if meter.framework == "trainer" or (meter.framework and self.trains_by(meter.framework)):
-            meter.first.before_step(optimizer, args, kwargs)
-            return
+        if not (meter.framework == "trainer" or self._sees_batches()):
+            self._refuse_step()
+        look = partial(meter.first.before_step, optimizer)
+        if meter.steps < LOOKED_AT and any(map(callable, args)):
+            return tuple(_then(one, look) for one in args), kwargs
+        if meter.steps < LOOKED_AT and callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": _then(kwargs["closure"], look)}
+        look(args, kwargs)
+        return None
+
+    def _sees_batches(self) -> bool:
+        """Whether what trains here takes its batches from a loader that is watched."""
+        framework = self.meter.framework
+        return framework is not None and self.trains_by(framework)
+
+    def _refuse_step(self) -> NoReturn:
+        meter = self.meter
         meter.refuse_a_child()
         if "Accelerator" in meter.seen:
             meter.refuse(
@@ -397,6 +417,19 @@ class Loops:
         """Save no files once training has begun: nobody needs the checkpoints of a trial."""
         if self.meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
+
+
+def _then(closure: Any, look: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> Any:
+    """A closure of an optimizer, after which its gradients are looked at."""
+    if not callable(closure):
+        return closure
+
+    def closed(*args: object, **kwargs: object) -> object:
+        loss = closure(*args, **kwargs)
+        look((), {})
+        return loss
+
+    return closed
 
 
 class WeightsByHand:

@@ -35,19 +35,6 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
     return caught.value
 
 
-def test_lightning_is_told_that_it_is_not_tuned(folder: Path) -> None:
-    """A stand-in of its name: neither it nor torch is needed for the sentence."""
-    package = folder / "pytorch_lightning" / "trainer"
-    package.mkdir(parents=True)
-    (package / "trainer.py").write_text("class Trainer:\n    def fit(self): open('made', 'w')\n")
-    (folder / "train.py").write_text(
-        "from pytorch_lightning.trainer.trainer import Trainer\nTrainer().fit()\n"
-    )
-    error = tuned_in_vain(folder, "train.py")
-    assert "it trains with the Trainer of Lightning, which cputune does not tune" in str(error)
-    assert "no other was tried" in str(error.hint)
-
-
 def test_a_typo_ends_the_study_with_its_last_lines(folder: Path) -> None:
     (folder / "train.py").write_text("import os\nprint('about to fail')\nos.enviro\n")
     error = tuned_in_vain(folder, "train.py")

@@ -79,6 +79,23 @@ def test_a_console_script_is_a_python_program(
     assert Workload.script(["finetune", "--a"]).argv == (str(program), "--a")
 
 
+def test_trl_starts_a_script_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of its name: what ``trl sft`` hands to accelerate is started by the plan itself."""
+    scripts = tmp_path / "trl" / "scripts"
+    scripts.mkdir(parents=True)
+    for name in ("sft.py", "chat.py"):
+        (scripts / name).touch()
+    monkeypatch.chdir(tmp_path)
+    typed = read_typed(["trl", "sft", "--model_name_or_path", "m"])
+    assert typed.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
+    assert typed.notes == ("a plan takes the place of the launcher that trl sft starts",)
+    with pytest.raises(UsageError, match="no training that trl knows"):
+        read_typed(["trl", "chat"])
+    for words in (["--num_processes", "2"], ["--accelerate_config=fsdp1"]):
+        with pytest.raises(UsageError, match=f"trl sft {words[0].split('=')[0]} is for accelerate"):
+            read_typed(["trl", "sft", *words])
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -91,7 +108,9 @@ def test_a_console_script_is_a_python_program(
         ("accelerate launch --use_fsdp train.py", "divides a model over accelerators"),
         ("accelerate launch --multi_gpu train.py", "training on CPUs"),
         ("accelerate launch --dynamo_backend inductor train.py", "say it to the script itself"),
-        ("trl sft --model_name_or_path m", "trl starts a launcher of its own"),
+        ("trl env", "`trl env` is no training that trl knows here"),
+        ("trl", "`trl` is no training that trl knows here"),
+        ("trl ../sft", "`trl ../sft` is no training that trl knows here"),
         ("torchrun --nnodes 2 train.py", "on this machine alone"),
         ("torchrun --nproc-per-node many train.py", "'many' is no number of processes"),
         ("torchrun -m torch.distributed.run train.py", "starts another launcher"),

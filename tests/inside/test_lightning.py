@@ -1,0 +1,106 @@
+"""The Trainer of Lightning is measured as a loop over torch, and does nothing but train."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import cputune
+from cputune.inside.lightning import Fitting, _without_metrics
+from cputune.inside.messages import Speaker
+from cputune.inside.meter import Meter
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+
+SCRIPT = """
+import torch, {package} as L
+from {package}.callbacks import EarlyStopping, ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+
+    def training_step(self, batch, number):
+        loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch, number):
+        open("validated", "w").close()
+        self.log("val_loss", 1.0)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {{
+            "optimizer": optimizer,
+            "lr_scheduler": {{"scheduler": schedule, "monitor": "val_loss"}},
+        }}
+
+
+def loader():
+    return DataLoader(TensorDataset(torch.randn(20, 8), torch.ones(20).long()), batch_size=4)
+
+
+trainer = L.Trainer(
+    max_epochs=2,
+    accumulate_grad_batches=2,
+    accelerator="cpu",
+    callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss")],
+)
+trainer.fit(Module(), loader(), loader())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_a_fit_is_measured_beyond_its_own_end(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec(package.partition(".")[0]) is None:
+        pytest.skip("pip install --group scripts")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT.format(package=package))
+    plan = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),), as_found=True)
+    with ProcessRunner(cputune.Workload.script(["train.py"]), cputune.probe()) as runner:
+        with contextlib.closing(runner.steps(plan)) as taken:
+            steps = list(islice(taken, 12))
+        training = runner.workload.training
+        framework = runner.workload.framework
+    # Five batches, two of them a step; the short last step of an epoch is not told. Two epochs have
+    # four whole steps.
+    assert [step.samples for step in steps] == [8] * 12
+    assert framework == "pytorch"
+    assert training is not None
+    assert training.gradient is not None
+    assert training.rates[0] == (0.5,)
+    assert os.listdir() == ["train.py"], "no checkpoint, no log, no validation"
+
+
+def test_the_end_of_a_training_is_the_scripts_where_nothing_is_fitted() -> None:
+    fitting = Fitting(Meter(Speaker("")))
+    assert fitting._limit(lambda *_: True, 3, 3), "trainer.test() and others have an end"
+    fitting._fits = True
+    assert not fitting._limit(lambda *_: True, 3, 3)
+
+
+@pytest.mark.parametrize(("plateau", "calls"), [(True, []), (False, ["epoch"])])
+def test_schedules_step_but_those_that_wait_for_a_validation(
+    plateau: bool, calls: list[str]
+) -> None:
+    stepped: list[str] = []
+
+    def original(loop: object, *, interval: str, update_plateau_schedulers: bool) -> None:
+        stepped.append(interval)
+
+    _without_metrics(original, SimpleNamespace(), "epoch", update_plateau_schedulers=plateau)
+    assert stepped == calls
