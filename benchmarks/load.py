@@ -38,12 +38,13 @@ from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.report.show import show
 from cputune.steps import Step
+from cputune.tuner.databases import STUDY_NAME
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
 from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.storage import STUDY_NAME, StudyStorage, identity_of
+from cputune.tuner.storage import StudyStorage, identity_of
 
 LARGE = simulated(
     "large",
@@ -122,12 +123,14 @@ def tell(what: str, seconds: float) -> None:
 
 def make(path: Path, space: SearchSpace, count: int) -> None:
     """A study of so many trials: the baseline, then most plans in an order of chance, and again."""
+    begun = StudyStorage(path, resume=False)
+    begun.claim(identity_of(TuneOptions(**OPTIONS), LARGE.facts, JOB))
+    begun.remember(JOB)
+    begun.write_down()
+    begun.close()
     book = StudyStorage(None, resume=False)
     plans = list(space.plans())
     Random(0).shuffle(plans)
-    options = TuneOptions(**OPTIONS)
-    book.claim(identity_of(options, LARGE.facts, JOB))
-    book.remember(JOB)
     race, runner = Race(), ShownRunner(0)
     for number, plan in enumerate(itertools.chain([space.baseline], itertools.cycle(plans[100:]))):
         if number == count:
@@ -153,14 +156,12 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
 
 
 def copy(book: optuna.Study, path: Path) -> None:
-    """Write a study into an SQLite file, by the tables of Optuna's own storage.
+    """Write the trials of a study into an SQLite file, by the tables of Optuna's own storage.
 
     ``Study.add_trials`` asks the database some sixty times for each trial: ten minutes.
     """
     storage = RDBStorage(f"sqlite:///{path}")
-    study = optuna.create_study(study_name=STUDY_NAME, storage=storage)
-    for name, value in book.user_attrs.items():
-        study.set_user_attr(name, value)
+    study = optuna.load_study(study_name=STUDY_NAME, storage=storage)
     with storage.scoped_session() as session:
         for trial in book.trials:
             session.add(

@@ -1,7 +1,8 @@
 """The results that were kept: each that ``cputune tune`` writes, under the user's state folder.
 
 A result lies there as it is written elsewhere, for the user alone. Its id, by which
-``cputune show`` opens it, is when it was kept, to the second.
+``cputune show`` opens it, is when it was kept, to the second. Where the file that the user named
+cannot be written, the result is there, or in a temporary file.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.documents import for_people
-from cputune.errors import CputuneError, UsageError
+from cputune.errors import CannotError, CputuneError, UsageError
 from cputune.host import write_atomically
-from cputune.host.files import make_private, own_files, remove, user_folder
+from cputune.host.files import make_private, own_files, remove, user_folder, write_somewhere
 from cputune.log import log
 from cputune.result import Result
 
@@ -32,6 +33,44 @@ class Kept:
 
     id: str
     result: Result | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Where a result is now.
+
+    Attributes:
+        name: by which ``cputune show`` opens it, a path or an id; None where it is nowhere.
+        failure: why the file that was named could not be written; None where it was, or none was.
+    """
+
+    name: str | None
+    failure: CannotError | None = None
+
+
+def save(result: Result, destination: Path | None, *, history: bool, now: str) -> Saved:
+    """Write a result to the file that is named, if any, and keep it in the ``history``.
+
+    A result of hours is not lost: where the file cannot be written it is kept in the history, or
+    else in a temporary file, and ``failure`` says which. ``now`` is as for ``keep``.
+    """
+    cause = None
+    if destination is not None:
+        try:
+            result.save(destination, force=True)
+        except CannotError as error:
+            cause = error
+    id = keep(result, now=now) if history else None
+    if cause is None:
+        return Saved(name=id if destination is None else str(destination))
+    name = id
+    if name is None:
+        file = write_somewhere("cputune", for_people(result.to_json()) + "\n")
+        name = None if file is None else str(file)
+    hint = "make room; what is printed above is all that is left of it, beside the study"
+    if name is not None:
+        hint = f"the whole result is kept elsewhere: cputune show {name}"
+    return Saved(name=name, failure=CannotError(str(cause), hint=hint))
 
 
 def history_folder() -> Path | None:

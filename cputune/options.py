@@ -74,7 +74,7 @@ def keywords(record: Any) -> dict[str, Any]:
     return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
-_WHERE_AND_WHEN = {"budget", "study", "resume", "share_machine"}
+_WHERE_AND_WHEN = {"budget", "study", "study_name", "resume", "share_machine"}
 MAY_CHANGE = _WHERE_AND_WHEN | {"max_time_seconds", "price_per_hour"}
 """Options that a study can be gone on with another value of; the rest is part of its identity."""
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
@@ -148,7 +148,9 @@ class TuneOptions:
         price_per_hour: what an hour of one machine costs; the verdict then says what the whole
             training costs, today and with the best plan.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
-        study: an SQLite file to keep the study in; in memory where it is None.
+        study: where the study is kept: an SQLite file, or the address of a server as Optuna takes
+            it (``postgresql://HOST/DATABASE``, ``mysql://``); in memory where it is None.
+        study_name: its name there; "cputune" where it is None.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
         share_machine: measure although others compute here, and say no factor where they delayed
             most of it; else real processes are only started when another process that measures
@@ -190,8 +192,11 @@ class TuneOptions:
     )
     allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
     study: str | Path | None = option(
-        None, "Where the trials are kept, to resume (SQLite).", metavar="FILE.db"
+        None,
+        "Where the trials are kept, to resume: a file (SQLite), or postgresql://HOST/DATABASE.",
+        metavar="FILE.db",
     )
+    study_name: str | None = option(None, "The name of the study there; usually cputune.")
     resume: bool = option(False, "Go on with the trials that were interrupted.")
     share_machine: bool = option(False, "Measure even while another process measures here.")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -40,7 +39,9 @@ from cputune.workload import DEFAULT_RECIPE, Workload, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
+    from cputune.history import Saved
     from cputune.result import Result
+    from cputune.tuner.databases import StudyDatabase
     from cputune.tuner.space import SearchSpace
 
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
@@ -85,6 +86,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     from cputune.cli.progress import progress
     from cputune.ranks.hosts import open_hosts
     from cputune.tuner import tune
+    from cputune.tuner.databases import database_of
     from cputune.tuner.space import space_of
 
     root = typed["root"]
@@ -96,11 +98,13 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
     destination = None if typed["output"] == "-" else Path(typed["output"])
-    study = Path(options.study or (destination or Path("cputune")).with_suffix(".db"))
-    options = replace(options, study=study)
+    usual = (destination or Path("cputune")).with_suffix(".db")
+    options = replace(options, study=options.study or usual)
+    database = database_of(options.study, options.study_name)
+    assert database is not None, "a study is named"
     if not typed["dry_run"]:
-        _refuse_overwriting(destination, study, force=typed["force"], resume=options.resume)
         _require_packages(job)
+        _refuse_overwriting(destination, database, force=typed["force"], resume=options.resume)
     opened = None
     if named is not None:
         opened = open_hosts(*named, job, seconds=typed["host_timeout"])
@@ -111,11 +115,10 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         return
     _say_beforehand(facts)
     if typed["force"] and not options.resume:
-        from cputune.host.locks import study_lock
-
-        with study_lock(study):
-            study.unlink(missing_ok=True)
+        with database.lock():
+            database.remove()
     result: Result | None = None
+    history = not typed["no_history"]
     try:
         with progress(started, options.max_time_seconds) as hears:
             result = tune(
@@ -126,20 +129,20 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
                 on_event=hears,
                 **keywords(options),
             )
-        if destination is not None:
-            result.save(destination, force=True)
-        if not typed["no_history"]:
-            remember(result)
-        _show(result, destination, facts, as_json=typed["json"] or destination is None)
+        saved = _saved(result, destination, history=history)
+        _show(result, saved.name, facts, as_json=typed["json"] or destination is None)
+        if saved.failure is not None:
+            raise saved.failure
         if result.speedup is None and not result.disturbed:  # of the latter the user knew
             sys.exit(NoValidTrialError.exit_code)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
-        if found is not None and destination is not None:
-            found.save(destination, force=True)
-            tell(f"what was found so far is in {destination}; its notes say why it is provisional")
-        if found is not None and found is not result and not typed["no_history"]:
-            remember(found)
+        if found is not None and (destination is not None or found is not result):
+            saved = _saved(found, destination, history=history and found is not result)
+            if saved.failure is not None:
+                tell(f"warning: {saved.failure}; {saved.failure.hint}")
+            elif destination is not None:
+                tell(f"what was found so far is in {destination}; it says why it is provisional")
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(
@@ -147,39 +150,37 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         ) from None
 
 
-def remember(result: Result) -> None:
-    """Keep a result in the history. Never raises: the result is also in its file."""
-    from cputune.history import keep
+def _saved(result: Result, destination: Path | None, *, history: bool) -> Saved:
+    from cputune.history import save
 
-    keep(result, now=time.strftime("%Y%m%d-%H%M%S", time.gmtime()))
+    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return save(result, destination, history=history, now=now)
 
 
 def _refuse_overwriting(
-    destination: Path | None, study: Path, *, force: bool, resume: bool
+    destination: Path | None, database: StudyDatabase, *, force: bool, resume: bool
 ) -> None:
     """Raise at once for an output that could not be written hours later. Raises CputuneError."""
-    written = [study] if destination is None else [destination, study]
-    for folder in {path.parent for path in written}:
-        if not folder.is_dir():
-            raise UsageError(f"there is no directory {folder}", hint="-o FILE writes elsewhere")
-        try:
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise CannotError(
-                f"nothing can be written in {folder}: {error.strerror}",
-                hint="go to another folder, or name one with -o",
-            ) from error
+    from cputune.host.files import require_writable
+    from cputune.tuner.databases import StudyFile
+
+    study = database.path if isinstance(database, StudyFile) else None
+    files = [path for path in (destination, study) if path is not None]
+    for path in files:
+        require_writable(path)
+    there = study.exists() if study is not None else database.holds_study()
     if resume:
-        if not study.is_file():
-            raise CannotError(f"there is no study {study} to resume", hint="leave out --resume")
+        if not there:
+            said = f"there is no study {database.shown} to resume"
+            raise CannotError(said, hint="leave out --resume")
         return
-    for path in written:
-        if path.exists() and not force:
-            raise UsageError(
-                f"{path} exists",
-                hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
-            )
+    taken = [str(destination)] if destination is not None and destination.exists() else []
+    taken += [database.shown] * there
+    if taken and not force:
+        raise UsageError(
+            f"{taken[0]} exists",
+            hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
+        )
 
 
 def _say_beforehand(facts: HostFacts) -> None:
@@ -194,7 +195,7 @@ def _say_beforehand(facts: HostFacts) -> None:
             tell(f"  cputune doctor --explain {finding.code}")
 
 
-def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
+def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
     from cputune.report.show import ResultToShow, end_blocks
     from cputune.report.writing import print_blocks
@@ -203,11 +204,13 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         print_json(result.to_json())
         return
     out = console()
-    shown = ResultToShow(result=result, file=str(destination))
+    shown = ResultToShow(result=result, file=file or "cputune.json")
     print_blocks(end_blocks(shown), out)
+    if file is None:
+        return
     out.print()
-    out.print(f"The result is in {destination}. All of it: cputune show; a page: cputune report")
-    out.print(f"Files that launch it: cputune emit --format {usual_format(facts)} {destination}")
+    out.print(f"The result is in {file}. All of it: cputune show; a page: cputune report")
+    out.print(f"Files that launch it: cputune emit --format {usual_format(facts)} {file}")
 
 
 def _require_packages(job: Workload) -> None:

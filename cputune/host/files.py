@@ -124,6 +124,51 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             FOR_NOW.discard(Path(temporary))
 
 
+ROOM_BYTES = 1 << 18
+"""How much must find room where a result is to be written: more than results have."""
+
+
+def require_writable(path: Path) -> None:
+    """Raise CputuneError unless a file can be written there whole, which is tried.
+
+    For what is written hours later: the folder, the room in it, and a file that would be replaced.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no directory {folder}", hint="make it, or name another one")
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{path} is no regular file", hint="name a file")
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.") as probe:
+            probe.write(bytes(ROOM_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+        if path.exists() and path.stat().st_uid == os.geteuid():
+            told = path.stat()
+            # What is immutable (chattr) cannot be replaced, and this cannot be done to it either.
+            os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+    except OSError as error:
+        raise CannotError(
+            f"nothing can be written to {path}: {(error.strerror or str(error)).lower()}",
+            hint="make room or make it writable, or name another place with -o and --study",
+        ) from error
+
+
+def write_somewhere(name: str, text: str) -> Path | None:
+    """Write a file for the user alone into the folder for temporary files; None where none can."""
+    written = None
+    try:
+        descriptor, written = tempfile.mkstemp(prefix=f"{name}-", suffix=".json")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        if written is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(written)
+        return None
+    return Path(written)
+
+
 def _remove_left(path: Path) -> None:
     """Remove the unfinished files of writers that were killed before this file had its name."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):

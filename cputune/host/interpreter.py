@@ -85,6 +85,15 @@ def install_tuning(*, stack: bool) -> str:
     return f"pip install 'cputune[{'tune' if stack else 'search'}]'"
 
 
+def install_beside(package: str) -> str:
+    """The command that installs a package beside cputune, with the tool that has installed it."""
+    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return f"pipx inject cputune {package}"
+    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return f"uv tool install --with optuna,jinja2 --with {package} cputune"
+    return f"pip install {package}"
+
+
 def shebang(program: str) -> str | None:
     """The Python of a console script, by its first line; None where it names none."""
     first = head(program, 256).partition(b"\n")[0]

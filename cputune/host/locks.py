@@ -45,8 +45,9 @@ def study_lock(study: Path) -> Iterator[None]:
     FOR_NOW.add(path)
     try:
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        os.ftruncate(found, 0)
-        os.write(found, json.dumps(owner).encode())
+        with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+            os.ftruncate(found, 0)
+            os.write(found, json.dumps(owner).encode())
         yield
     finally:
         path.unlink(missing_ok=True)

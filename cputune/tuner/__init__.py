@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 
 from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
@@ -84,7 +83,8 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         facts = probe()
     space_of(asked, facts, job, hosts)
 
-    from cputune.host.locks import measuring_lock, study_lock
+    from cputune.host.locks import measuring_lock
+    from cputune.tuner.databases import database_of
     from cputune.tuner.events import logged, waiting_for
     from cputune.tuner.study import TuningStudy
 
@@ -105,8 +105,9 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
 
     until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
     with ExitStack() as held:
-        if asked.study is not None:
-            held.enter_context(study_lock(Path(asked.study)))
+        database = database_of(asked.study, asked.study_name)
+        if database is not None:
+            held.enter_context(database.lock())
         if runner is None and not asked.share_machine:
             held.enter_context(measuring_lock(wait_for, until=until))
         # Nobody is looked for beside a runner that simulates, and on other hosts, whose ranks say

@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
@@ -155,10 +154,12 @@ class TuningStudy:
         self._next = 0  # the number of the next trial
         self._space: SearchSpace | None = None
         self._storage = StudyStorage(
-            None if options.study is None else Path(options.study),
+            options.study,
             resume=options.resume,
             private=bool(workload.argv),
+            name=options.study_name,
         )
+        self._unwritten: str | None = None
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, or Interrupted with the ``result`` so far."""
@@ -191,6 +192,10 @@ class TuningStudy:
 
     def _concluded(self) -> Result:
         """The result of what is known so far. That of a disturbed study says that it is."""
+        self._write_down()
+        if self._unwritten is not None:
+            note = f"Not all trials are kept for --resume: {self._unwritten}."
+            self._findings.notes = [one for one in self._findings.notes if one != note] + [note]
         return conclude(
             self._findings,
             facts=self._facts,
@@ -208,6 +213,16 @@ class TuningStudy:
         """What was not tried: it does not live here, or trials have shown that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
         return refused if self._space is None else (*self._space.left_out, *refused)
+
+    def _write_down(self) -> None:
+        """Write the trials down. Say once that this cannot be done, and once that it can again."""
+        lost, before = self._storage.write_down(), self._unwritten
+        self._unwritten = lost
+        if lost is not None and before is None:
+            said = f"warning: {lost}. The study goes on; its result will hold all trials"
+            self._on_event(Said(text=said, warns=True))
+        elif lost is None and before is not None:
+            self._on_event(Said(text="the study is written again", warns=True))
 
     def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours())
@@ -299,6 +314,7 @@ class TuningStudy:
                 return
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
+            self._write_down()
         space = self._open_space(resumed)
         sampler = PlanSampler(space, self._history, seed=self._options.seed)
         self._storage.guide(sampler)
@@ -403,6 +419,7 @@ class TuningStudy:
         if run.samples is not None and plan.world_size == 1:
             findings.samples_per_step = run.samples
         self._storage.end(trial, run)
+        self._write_down()
         self._learn(trial, run)
         self._learn_refusals()
         if run.living is not None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import re
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -376,3 +380,135 @@ def test_another_study_is_not_gone_on_with(cputune: Run) -> None:
     ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
     assert ended.code == 3
     assert "another workload" in ended.err
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a small file system of its own; needs root."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def filled(disk: Path) -> None:
+    """Leave no room on it."""
+    with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+
+
+class TestWhereTheResultCannotBeWritten:
+    """Hours of measuring: the verdict is printed, and the result lies somewhere else."""
+
+    @pytest.fixture(autouse=True)
+    def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        return tmp_path / "state"
+
+    def filling_at_the_end(self, runner: type[FakeProcessRunner], disk: Path) -> None:
+        """The disk is full from the second block of the confirmation on."""
+
+        def script(plan: Plan) -> Iterator[Step]:
+            if any(fresh for _, fresh in runner.opened) and not (disk / "filler").exists():
+                filled(disk)
+            return true_steps(plan)
+
+        runner.script = staticmethod(script)
+
+    def test_because_the_disk_is_full_at_the_end(
+        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path
+    ) -> None:
+        self.filling_at_the_end(runner, full_disk)
+        ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
+        assert ended.code == 3
+        assert "Do now:" in ended.out
+        assert "no space left on device" in ended.err.lower()
+        (kept,) = kept_results()
+        assert f"cputune show {kept.id}" in ended.err
+        assert kept.result is not None
+        assert len(kept.result.trials) == 3
+        assert cputune("show", kept.id).code == 0
+
+    @pytest.mark.parametrize("history", [True, False])
+    def test_nor_the_history(
+        self,
+        cputune: Run,
+        runner: type[FakeProcessRunner],
+        full_disk: Path,
+        state: Path,
+        history: bool,
+    ) -> None:
+        state.write_text("no folder")
+        self.filling_at_the_end(runner, full_disk)
+        without = () if history else ("--no-history",)
+        ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"), *without)
+        assert (ended.code, "Do now:" in ended.out) == (3, True)
+        found = re.search(r"cputune show (/\S+\.json)", ended.err)
+        assert found is not None
+        assert Path(found[1]).stat().st_mode & 0o777 == 0o600
+        assert len(Result.load(found[1]).trials) == 3
+        Path(found[1]).unlink()
+
+    def test_nor_anything_else(
+        self,
+        cputune: Run,
+        runner: type[FakeProcessRunner],
+        full_disk: Path,
+        state: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        state.write_text("no folder")
+        monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
+        self.filling_at_the_end(runner, full_disk)
+        ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
+        assert (ended.code, "Do now:" in ended.out) == (3, True)
+        assert "all that is left of it" in ended.err
+
+
+class TestAnOutputThatCannotBeWritten:
+    """Refused before the first trial."""
+
+    def refused(self, cputune: Run, runner: type[FakeProcessRunner], *words: str) -> str:
+        ended = cputune("tune", "--force", *words)
+        assert ended.code in (2, 3)
+        assert "hint:" in ended.err
+        assert runner.opened == []
+        return ended.err
+
+    def test_because_the_disk_is_full(
+        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path
+    ) -> None:
+        filled(full_disk)
+        for words in (("-o", str(full_disk / "r.json")), ("--study", str(full_disk / "s.db"))):
+            assert "no space left on device" in self.refused(cputune, runner, *words)
+
+    def test_because_nothing_may_be_written_there(
+        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path
+    ) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
+        said = self.refused(cputune, runner, "-o", str(full_disk / "r.json"))
+        assert "read-only file system" in said
+
+    def test_because_it_is_no_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
+        Path("folder").mkdir()
+        os.mkfifo("fifo")
+        for name in ("folder", "fifo", "folder/none/r.json", "x" * 300):
+            self.refused(cputune, runner, "-o", name)
+            self.refused(cputune, runner, "--study", name)
+
+    def test_because_it_is_immutable(
+        self, cputune: Run, runner: type[FakeProcessRunner], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "r.json"
+        file.write_text("")
+        if subprocess.run(["chattr", "+i", str(file)], capture_output=True).returncode:
+            pytest.skip("this file system has no immutable files")
+        try:
+            said = self.refused(cputune, runner, "-o", str(file))
+        finally:
+            subprocess.run(["chattr", "-i", str(file)], check=True)
+        assert "operation not permitted" in said

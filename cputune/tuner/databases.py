@@ -1,0 +1,468 @@
+"""The databases that a study is kept in: a file of SQLite's, or a server (PostgreSQL, MySQL).
+
+``--study`` names one: a path, or an address as Optuna takes it (``postgresql://HOST/DATABASE``).
+Both hold Optuna's tables, which ``optuna-dashboard`` opens, and both are used by one tuner at a
+time. A server's address may hold a password, so it is never shown or written down; ``shown`` is
+what people are told instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
+from cputune.hidden import without_secrets
+from cputune.host.interpreter import install_beside
+from cputune.host.locks import study_lock
+from cputune.text import visible
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import RDBStorage
+    from sqlalchemy.engine import Connection, Engine
+
+STUDY_NAME = "cputune"
+"""The name of a study where the user gives none."""
+
+IDENTITY = "cputune.identity"
+"""The attribute of a study of ours that says what it is of."""
+
+TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
+"""Tables of Optuna's that a study cannot be gone on with without."""
+
+DRIVERS = {
+    "postgresql": "psycopg2-binary",
+    "postgresql+psycopg2": "psycopg2-binary",
+    "postgresql+psycopg": "'psycopg[binary]'",
+    "postgresql+pg8000": "pg8000",
+    "mysql": "mysqlclient",
+    "mysql+mysqldb": "mysqlclient",
+    "mysql+pymysql": "pymysql",
+    "mysql+mysqlconnector": "mysql-connector-python",
+    "mariadb": "mysqlclient",
+    "mariadb+mysqldb": "mysqlclient",
+    "mariadb+pymysql": "pymysql",
+    "mariadb+mariadbconnector": "mariadb",
+}
+"""The servers that Optuna keeps studies in, and the package that each address needs
+(https://docs.sqlalchemy.org/en/20/dialects/)."""
+
+ROOM_BYTES = 1 << 16
+"""What a trial needs at most: its steps, some 40 bytes each."""
+
+CONNECT_SECONDS = 10
+"""How long a server may take to answer: assumed. It is reached again at the end of each trial."""
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+"""Not what somebody has planted there meanwhile."""
+
+
+class StudyDatabase(Protocol):
+    """Where a study is kept. ``shown`` names it for people, without what might be a secret."""
+
+    @property
+    def shown(self) -> str:
+        """The name for people."""
+
+    def holds_study(self) -> bool:
+        """Whether the study is there. Raises CannotError where something else is."""
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only tuner that uses it. Raises CannotError where another one does."""
+
+    def opened(self, *, private: bool) -> AbstractContextManager[optuna.Study]:
+        """The study, which is begun where there is none; for this user alone if ``private``."""
+
+    def trouble(self) -> str | None:
+        """Why the study cannot be written now; None where it can.
+
+        Asked before each write: of one that fails Optuna tries each five times, for ten seconds.
+        """
+
+    def remove(self) -> None:
+        """Remove the study. Raises CannotError."""
+
+    def why(self, error: BaseException) -> str:
+        """The cause of an error in words: what befell the file, what the server has said."""
+
+
+def database_of(named: str | Path | None, name: str | None = None) -> StudyDatabase | None:
+    """The database that the user names: a path or an address; None where none is named.
+
+    Raises UsageError for an address that no study can be kept at.
+    """
+    if named is None:
+        return None
+    name = name or STUDY_NAME
+    scheme, is_address, rest = str(named).partition("://")
+    if isinstance(named, Path) or not is_address:
+        return StudyFile(path=Path(named), name=name)
+    if scheme.partition("+")[0] == "sqlite":
+        path = unquote(rest.removeprefix("/"))
+        if not rest.startswith("/") or path in ("", ":memory:") or "?" in path:
+            raise UsageError(
+                f"{visible(str(named))} names no file", hint="--study FILE.db names one"
+            )
+        return StudyFile(path=Path(path), name=name)
+    if scheme not in DRIVERS:
+        raise UsageError(
+            f"a study cannot be kept in {visible(scheme)}",
+            hint="--study takes a file, or the address of a PostgreSQL, MySQL or MariaDB: "
+            "postgresql://HOST/DATABASE",
+        )
+    return StudyServer(address=str(named), name=name)
+
+
+def no_study(shown: str | Path, why: str) -> CannotError:
+    """The error for a database that cannot be used, and why."""
+    return CannotError(
+        f"{shown} cannot be opened as a study: {why}", hint="give another file with --study"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """A study in a file of SQLite's."""
+
+    path: Path
+    name: str = STUDY_NAME
+
+    @property
+    def shown(self) -> str:
+        """The path, as the user gave it."""
+        return str(self.path)
+
+    def holds_study(self) -> bool:
+        """Whether a study of ours is in the file; False where there is no file, or an empty one.
+
+        Raises CannotError for a file that belongs to somebody else, or that lost tables:
+        nothing has been written to it then.
+        """
+        if not self.path.exists():
+            return False
+        if not self.path.is_file():
+            raise no_study(self.path, "it is no regular file")
+        try:
+            # Opened for writing too: a journal that a killed process left is rolled back.
+            with closing(connect(self.path)) as file:
+                tables = {name for (name,) in file.execute("select name from sqlite_master")}
+                names = file.execute("select study_name from studies") if tables >= TABLES else ()
+                ours = (self.name,) in names
+                (sound,) = file.execute("pragma quick_check(1)").fetchone()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise no_study(self.path, self.why(error)) from error
+        if tables and not ours:
+            why = "it is the database of something else, or tables of it are missing"
+            raise no_study(self.path, why)
+        if sound != "ok":
+            raise no_study(self.path, f"the database is damaged ({sound})")
+        return ours
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold ``FILE.lock``."""
+        return study_lock(self.path)
+
+    @contextmanager
+    def opened(self, *, private: bool) -> Iterator[optuna.Study]:
+        """The study, in a file that is there with all its tables or not at all."""
+        if not self.holds_study():
+            with whole(self.path, private=private) as half, _storage(half) as storage:
+                _begun(storage, self.name)
+        elif private:
+            self.path.chmod(0o600)
+        with _storage(self.path) as storage:
+            yield _begun(storage, self.name)
+
+    def trouble(self) -> str | None:
+        """That the file is gone, damaged or locked, or that there is no room beside it."""
+        try:
+            if not self.path.is_file():
+                return _GONE
+            with closing(connect(self.path)) as file:
+                file.execute("begin immediate")
+                (sound,) = file.execute("pragma quick_check(1)").fetchone()
+                file.execute("select 1 from studies")
+        except sqlite3.Error as error:
+            return self.why(error)
+        if sound != "ok":
+            return f"the file is damaged or cut off ({sound})"
+        return self._no_room()
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
+
+    def why(self, error: BaseException) -> str:
+        """What befell the file; SQLite says "disk I/O error" of nearly everything."""
+        if not self.path.exists():
+            return _GONE
+        said = said_by_driver(error)
+        if "locked" in said:
+            return "another program holds the file locked"
+        no_room = self._no_room()
+        if no_room is not None:
+            return no_room
+        if "readonly" in said:
+            return "the file may not be written"
+        if self.path.stat().st_size == 0:
+            return "the file is empty now: another program has cut it off"
+        if any(word in said for word in ("malformed", "not a database", "no such table")):
+            return f"the file is damaged or cut off ({said})"
+        return said
+
+    def _no_room(self) -> str | None:
+        """What the system says to a file of this size beside it; None where it can be written.
+
+        SQLite writes a journal there, and copies to it what it changes.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path.absolute().parent) as probe:
+                probe.write(bytes(self.path.stat().st_size + ROOM_BYTES))
+                probe.flush()
+        except OSError as failed:
+            return (failed.strerror or str(failed)).lower()
+        return None
+
+
+_GONE = "the file is gone: it was removed or renamed"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a file that is there, whatever signs are in its name."""
+    address = f"file:{quote(str(path.absolute()))}?mode=rw"
+    return sqlite3.connect(address, uri=True, check_same_thread=False)
+
+
+@contextmanager
+def whole(path: Path, *, private: bool) -> Iterator[Path]:
+    """A file beside ``path`` to make a study in; it becomes ``path`` when the block is over.
+
+    So a study is there with all its tables and indices, or not at all: one that is killed
+    while Optuna makes them could be neither gone on with nor begun. Where it is private,
+    only its owner may read it.
+    """
+    half = path.with_name(f".{path.name}.new")
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, _NEW, 0o600 if private else 0o666))
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[RDBStorage]:
+    """Optuna's storage in this very file: in an address some signs of its name mean something."""
+    from optuna.storages import RDBStorage
+    from sqlalchemy.pool import NullPool
+
+    # An interrupt while a connection is closed is raised, and also logged with its traceback.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    engine = {"creator": partial(connect, path), "poolclass": NullPool}
+    with closed(RDBStorage("sqlite:///study", engine_kwargs=engine)) as storage:
+        yield storage
+
+
+@contextmanager
+def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
+    """A storage whose connections are closed when the block is over."""
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _begun(storage: RDBStorage, name: str) -> optuna.Study:
+    """The study of this name, which is begun where there is none."""
+    import optuna
+
+    return optuna.create_study(
+        study_name=name, storage=storage, direction="minimize", load_if_exists=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyServer:
+    """A study in a database of a server, beside others of other names."""
+
+    address: str
+    name: str = STUDY_NAME
+
+    @property
+    def shown(self) -> str:
+        """Server and database: not the user, the password or the options."""
+        parts = urlsplit(self.address)
+        host = parts.netloc.rpartition("@")[2]
+        return visible(f"{parts.scheme}://{host}{parts.path}, study {self.name!r}")
+
+    def holds_study(self) -> bool:
+        """Whether a study of this name is in the database."""
+        from sqlalchemy import inspect, text
+
+        with self._connected() as connection:
+            if not inspect(connection).has_table("studies"):
+                return False
+            named = text("select 1 from studies where study_name = :name")
+            return connection.execute(named, {"name": self.name}).first() is not None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold a lock of the server's, which frees it when this connection ends, however it ends.
+
+        PostgreSQL has it for each database (pg_try_advisory_lock), MySQL and MariaDB for the whole
+        server (GET_LOCK).
+        """
+        with self._connected() as connection:
+            owner = self._locked(connection)
+            if owner is not None:
+                raise CannotError(
+                    f"the study in {self.shown} is in use by {owner}",
+                    hint="wait until that has ended, or give another name with --study-name",
+                )
+            yield
+
+    def _locked(self, connection: Connection) -> str | None:
+        """Take the lock; who has it, where that is another."""
+        from sqlalchemy import text
+
+        of = hashlib.sha256(f"{urlsplit(self.address).path}\n{self.name}".encode())
+        if connection.dialect.name != "postgresql":
+            words = {"key": f"cputune {of.hexdigest()[:32]}"}
+            if connection.execute(text("select get_lock(:key, 0)"), words).scalar() == 1:
+                return None
+            number = connection.execute(text("select is_used_lock(:key)"), words).scalar()
+            return f"connection {number} of the server"
+        key = {"key": int.from_bytes(of.digest()[:8], "big", signed=True)}
+        us = f"cputune, process {os.getpid()} on {socket.gethostname()}"
+        connection.execute(text("select set_config('application_name', :us, false)"), {"us": us})
+        if connection.execute(text("select pg_try_advisory_lock(:key)"), key).scalar():
+            return None
+        other = connection.execute(text(_OWNER_IN_POSTGRESQL), key).scalar()
+        return visible(str(other or "another process"))
+
+    @contextmanager
+    def opened(self, *, private: bool) -> Iterator[optuna.Study]:
+        """The study, beside the tables of others; who may read it the server decides."""
+        from optuna.storages import RDBStorage
+
+        with self._in_words():
+            storage = RDBStorage(self.address, engine_kwargs=self._engine_options)
+        with closed(storage):
+            with self._in_words():
+                study = _begun(storage, self.name)
+            yield study
+
+    def trouble(self) -> str | None:
+        """That the server does not answer, or that the study was removed."""
+        try:
+            there = self.holds_study()
+        except CputuneError as error:
+            return str(error)
+        return None if there else "it was removed"
+
+    def remove(self) -> None:
+        """Remove the study alone, and none that is not ours."""
+        import optuna
+        from optuna.storages import RDBStorage
+
+        if not self.holds_study():
+            return
+        with self._in_words():
+            storage = RDBStorage(self.address, engine_kwargs=self._engine_options)
+        with closed(storage), self._in_words():
+            study = optuna.load_study(study_name=self.name, storage=storage)
+            ours = IDENTITY in study.user_attrs or not study.trials
+            if ours:
+                optuna.delete_study(study_name=self.name, storage=storage)
+        if not ours:
+            raise CannotError(
+                f"{self.shown} was not begun by cputune, so it is not removed",
+                hint="--study-name NAME begins another one beside it",
+            )
+
+    def why(self, error: BaseException) -> str:
+        """What the server or its driver has said, without the address."""
+        return said_by_driver(error)
+
+    @property
+    def _engine_options(self) -> dict[str, Any]:
+        """A lost connection is opened again; one that is not answered is given up."""
+        driver = urlsplit(self.address).scheme
+        named = "pg8000" not in driver and "connector" not in driver
+        limits = {"connect_timeout": CONNECT_SECONDS} if named else {}
+        return {"pool_pre_ping": True, "connect_args": limits}
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection of its own, each statement of which is a transaction."""
+        from sqlalchemy import create_engine
+
+        with self._in_words():
+            engine: Engine = create_engine(self.address, **self._engine_options)
+        try:
+            with self._in_words():
+                connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            with closing(connection):
+                yield connection
+        finally:
+            engine.dispose()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """What SQLAlchemy raises, as errors of ours; theirs may hold the address."""
+        from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+        try:
+            yield
+        except ImportError:
+            scheme = urlsplit(self.address).scheme
+            raise MissingPackageError(
+                f"a study in {scheme} needs a driver that is not installed",
+                hint=install_beside(DRIVERS[scheme]),
+            ) from None
+        except (ArgumentError, ValueError):
+            raise UsageError(
+                "--study is no address of a database",
+                hint="postgresql://USER:PASSWORD@HOST:PORT/DATABASE",
+            ) from None
+        except SQLAlchemyError as error:
+            raise CannotError(
+                f"{self.shown} cannot be opened: {self.why(error)}",
+                hint="start the server, mend the address, or give a file with --study",
+            ) from None
+
+
+_OWNER_IN_POSTGRESQL = """
+select activity.application_name from pg_locks join pg_stat_activity as activity using (pid)
+where locktype = 'advisory' and objsubid = 1
+and (cast(classid as bigint) << 32 | cast(objid as bigint)) = cast(:key as bigint)
+"""
+
+
+def said_by_driver(error: BaseException) -> str:
+    """The first line of what the database itself has said, without passwords.
+
+    Optuna and SQLAlchemy raise errors of their own, which hold the statement and its values.
+    """
+    said: BaseException = error
+    while True:
+        inner = getattr(said, "orig", None) or said.__cause__
+        if not isinstance(inner, BaseException):
+            break
+        said = inner
+    words = str(said).strip() or type(said).__name__
+    return visible(without_secrets(words.split("\n")[0][:500], os.environ))
