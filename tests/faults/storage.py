@@ -71,12 +71,12 @@ def gone_on_with(
 
 
 def full_for_the_result(place: Path, dice: Random) -> Outcome:
-    """The study has room, and the result has not."""
-    with small_disk(place / "small", 64 << 10) as disk:
+    """The study has room, and the result has not: its disk fills after the first trial."""
+    with small_disk(place / "small", 1 << 20) as disk:
         if disk is None:
             return Outcome(tried=False)
+        watched = study(place, "s.db", "-o", str(disk / "cputune.json"), until=dice)
         fill(disk)
-        watched = study(place, "s.db", "-o", str(disk / "cputune.json"))
         return gone_on_with(watched, "s.db", (disk / "filler").unlink, expects=(3,))
 
 
@@ -108,6 +108,25 @@ def locked(place: Path, dice: Random) -> Outcome:
         with contextlib.suppress(sqlite3.OperationalError):
             other.execute("begin exclusive")
         return gone_on_with(watched, "s.db", other.rollback)
+
+
+def befallen(place: Path, dice: Random, befall: Callable[[Path], object]) -> Outcome:
+    """Something befalls the file at a random moment: the study ends well, and says so."""
+    watched = study(place, "s.db", until=dice)
+    befall(place / "s.db")
+    outcome = judge(watched, study="gone.db")
+    said = "" if "cannot be written: the file is" in watched.said else "it was not said"
+    return replace(outcome, why=outcome.why or said)
+
+
+def removed(place: Path, dice: Random) -> Outcome:
+    """Somebody removes the study's file."""
+    return befallen(place, dice, Path.unlink)
+
+
+def cut_off(place: Path, dice: Random) -> Outcome:
+    """Somebody cuts the study's file off."""
+    return befallen(place, dice, lambda file: os.truncate(file, dice.randrange(100_000)))
 
 
 def read_only(place: Path, dice: Random) -> Outcome:
@@ -147,5 +166,7 @@ STORAGE = {
     "files may not grow (RLIMIT_FSIZE)": limited_files,
     "another program locks the study": locked,
     "the study becomes read-only": read_only,
+    "the study's file is removed": removed,
+    "the study's file is cut off": cut_off,
     "the study's file is damaged": damaged,
 }

@@ -12,7 +12,7 @@ import pytest
 from faults.machine import clock_jumps
 from faults.outcome import Outcome
 from faults.parents import LIGHT, SIGNALS, Chain
-from faults.storage import damaged, full_for_the_result
+from faults.storage import cut_off, damaged, full_for_the_result, removed
 from faults.struck import strike
 
 pytestmark = [pytest.mark.slow]
@@ -39,7 +39,7 @@ def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("storage", [full_for_the_result, damaged])
+@pytest.mark.parametrize("storage", [full_for_the_result, removed, cut_off, damaged])
 def test_storage_that_fails_loses_nothing(
     storage: Callable[[Path, Random], Outcome], tmp_path: Path
 ) -> None:
