@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 DOTS_PER_INCH = 110
 
 
-class Picture(Figure):
+class ShownFigure(Figure):
     """A figure of matplotlib with what IPython asks of an object that has a picture."""
 
     def _repr_png_(self) -> bytes:
