@@ -37,6 +37,7 @@ from cputune.workload import Workload
 GIB = 1 << 30
 AMX = ("amx_bf16", "amx_int8", "amx_tile", "avx2", "avx512_bf16", "avx512_vnni", "avx512f")
 AVX512 = ("avx2", "avx512_vnni", "avx512f")
+AVX2 = ("avx2",)
 
 
 def machine(
@@ -45,6 +46,7 @@ def machine(
     cores_per_socket: int = 8,
     threads_per_core: int = 1,
     nodes_per_socket: int = 1,
+    cores_per_l3: int | None = None,
     isa: tuple[str, ...] = AMX,
     memory_gib: int = 256,
     cpu_quota: float | None = None,
@@ -62,6 +64,7 @@ def machine(
             cpus=tuple(index + total * sibling for sibling in range(threads_per_core)),
             socket=index // cores_per_socket,
             numa_node=min(index // per_node, sockets * nodes_per_socket - 1),
+            l3=None if cores_per_l3 is None else index // cores_per_l3,
         )
         for index in range(total)
     )
@@ -331,10 +334,20 @@ class Machine:
 
 
 def simulated(
-    name: str, facts: HostFacts, model: Model, *, recipe: str = "bert-mini", **noise: Any
+    name: str,
+    facts: HostFacts,
+    model: Model,
+    *,
+    recipe: str = "bert-mini",
+    batch: int | None = None,
+    **noise: Any,
 ) -> Machine:
-    """A machine that follows a model, with 5 % of noise and 3 % of the steps delayed."""
+    """A machine that follows a model, with 5 % of noise and 3 % of the steps delayed.
+
+    ``batch`` are the samples of a step; None: the recipe's.
+    """
     workload = Workload.from_recipe(recipe)
+    workload = replace(workload, global_batch_size=batch or workload.global_batch_size)
     known: dict[Plan, float] = {}
 
     def seconds(plan: Plan) -> float:
@@ -472,6 +485,40 @@ MACHINES = (
             packages=TODAY,
         ),
         Model(work=64, bandwidth=8, sync=0.0006, serial=0.004),
-        recipe="bert-mini",
+    ),
+    simulated(
+        # One rank on one socket is best, and today's launch is nearly as fast.
+        "two-sockets-no-bf16",
+        machine(sockets=2, cores_per_socket=32, threads_per_core=2, isa=AVX512, packages=TODAY),
+        Model(work=8, serial=0.03, bandwidth=40, bandwidth_share=0.1, sync=0.08, unbound=0.02),
+    ),
+    *(
+        # A rank for each NUMA node is best where the batch can be divided over them.
+        simulated(
+            f"eight-sockets-18-cores-batch-{batch}",
+            machine(sockets=8, cores_per_socket=18, threads_per_core=2, isa=AVX2, packages=TODAY),
+            Model(work=40, bandwidth=6, socket_straddle=0.4, sync=0.001, smt=0.95),
+            batch=batch,
+        )
+        for batch in (8, 12, 24)
+    ),
+    *(
+        # Each socket has four NUMA nodes of twelve cores, each L3 three or four cores.
+        simulated(
+            f"eight-nodes-with-l3-batch-{batch}",
+            machine(
+                sockets=2,
+                cores_per_socket=48,
+                threads_per_core=2,
+                nodes_per_socket=4,
+                cores_per_l3=4,
+                isa=AVX2,
+                libraries=("tcmalloc",),
+                packages=TODAY,
+            ),
+            Model(work=24, bandwidth=8, straddle=0.25, sync=0.0008, smt=0.95),
+            batch=batch,
+        )
+        for batch in (12, 48)
     ),
 )

@@ -55,6 +55,15 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
     return None
 
 
+def lie_astride(cores: tuple[Core, ...], ranks: int) -> bool:
+    """Whether some of so many ranks have a part of a NUMA node and a part of another one.
+
+    Their threads wait for memory of the other node, and share its bandwidth unevenly.
+    """
+    nodes = len(groups(cores, by_node=True))
+    return bool(nodes % ranks and ranks % nodes)
+
+
 def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
     """The rank counts that make good plans on these cores, the fewest first."""
     return tuple(n for n in thinkable_ranks(cores) if why_not_ranks(cores, n, paid=paid) is None)

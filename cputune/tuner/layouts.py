@@ -15,12 +15,15 @@ from cputune.knobs.backend import Backend
 from cputune.knobs.record import Ask, KnobValue, LeftOut
 from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
-from cputune.placing import rank_slices
+from cputune.placing import groups, rank_slices
 from cputune.plan import Plan
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
+
+UNDIVIDED = "a rank for each NUMA node"
+"""What is left out where the batch cannot be divided over them, as its reason begins."""
 
 Values = Mapping[str, KnobValue]
 
@@ -94,6 +97,8 @@ class Layouts:
         try:
             self.workload.samples_per_rank(ranks * nodes)
         except ValueError:
+            if ranks == len(groups(cores, by_node=True)) > 1:
+                return self._why_not_each_node(ranks * nodes)
             return (
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
@@ -106,6 +111,15 @@ class Layouts:
         return (
             f"needs at least {needed / 2**30:.1f} GiB of memory, "
             f"and there are {room / 2**30:.1f} GiB"
+        )
+
+    def _why_not_each_node(self, world_size: int) -> str:
+        """Why no rank for each NUMA node, which is often the best, and what would allow it."""
+        batch = self.workload.global_batch_size or 0
+        more = math.ceil(batch / world_size) * world_size
+        return (
+            f"{UNDIVIDED}: a global batch of {batch} cannot be divided over "
+            f"{world_size}, {more} can (--global-batch-size {more}, which is another training)"
         )
 
     def _of_ranks(

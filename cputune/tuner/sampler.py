@@ -28,11 +28,12 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from cputune.cores import nodes_spanned
+from cputune.cores import nodes_spanned, usable_cores
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS
 from cputune.knobs.batches import accumulation_of
 from cputune.knobs.record import Effect, Footprint, KnobValue
+from cputune.layout import lie_astride
 from cputune.plan import Plan
 from cputune.tuner.refusals import Refusal
 from cputune.tuner.space import SearchSpace
@@ -278,6 +279,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._space = space
         self._history = history
         self._seed = seed
+        self._cores = usable_cores(space.facts)
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans)
@@ -304,16 +306,26 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._learnt
 
     def propose(self, number: int) -> Plan | None:
-        """The plan to try as trial ``number``; None where no trial is worth its time."""
-        open_ = self._untried()
-        if not open_:
+        """The plan to try as trial ``number``; None where no trial is worth its time.
+
+        Plans with ranks astride NUMA nodes come last: when no other one is worth a trial.
+        """
+        untried = self._untried()
+        whole = [plan for plan in untried if not self._lies_astride(plan)]
+        return self._most_promising(whole, number) or self._most_promising(untried, number)
+
+    def _most_promising(self, plans: Sequence[Plan], number: int) -> Plan | None:
+        if not plans:
             return None
-        promise = self._promise(open_)
+        promise = self._promise(plans)
         if len(self._history.tried) >= LEAST_TRIALS and promise.max() < LEAST_PROMISE:
             return None
         # Equal promises are told apart by the seed, not by the order of the space.
-        jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
-        return open_[int(np.argmax(promise + jitter))]
+        jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(plans))
+        return plans[int(np.argmax(promise + jitter))]
+
+    def _lies_astride(self, plan: Plan) -> bool:
+        return lie_astride(self._cores, plan.processes_per_node)
 
     def next_plan(self) -> Plan | None:
         """The plan to try next; None where there is none that is worth it."""

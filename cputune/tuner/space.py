@@ -10,10 +10,12 @@ from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
+from cputune.knobs.libraries import DEFAULT
 from cputune.knobs.precision import advised_precision
 from cputune.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
 from cputune.layout import baseline_plan, guide_plan
 from cputune.options import TuneOptions
+from cputune.placing import by_caches, groups
 from cputune.plan import Plan
 from cputune.result import Origin
 from cputune.tuner.layouts import Layouts
@@ -224,6 +226,8 @@ def _not_kept(
             )
 
 
+FASTER_ALLOCATORS = ("tcmalloc", "jemalloc")
+
 TOGETHER = {"backend", "ccl_workers"}
 """Knobs of which one says little without the other: to vary one is to vary both."""
 
@@ -266,36 +270,52 @@ def _suggestions(
     values: Mapping[Plan, Mapping[str, KnobValue]],
     held: Mapping[str, KnobValue],
 ) -> tuple[tuple[Origin, Plan], ...]:
-    """The guide's plan on the most nodes and the topology's on one, where the space holds them.
+    """The guide's plan on the most nodes and those of the topology on one, of the space.
 
-    Both in the precision that is advised here; the rest as it is today, but for oneCCL
-    and IPEX, which the guides use where they live. The topology's plan takes a faster
-    allocator. ``held`` are the values of knobs that are not varied: both plans have them.
+    All in the precision that is advised here; the rest as it is today, but for oneCCL
+    and IPEX, which the guides use where they live. Those of the topology take a faster allocator
+    and cut padding. ``held`` are the values of knobs that are not varied: all plans have them.
     """
     if not values:
         return ()
-    numa_nodes = len({(core.socket, core.numa_node) for core in usable_cores(facts)})
-    guide = guide_plan(facts).processes_per_node
-    precision = advised_precision(facts)
+    guide = {"nodes": max(plan.nodes for plan in values), "smt": False}
+    guide["ranks"] = guide_plan(facts).processes_per_node
+    allocators = {of["allocator"] for of in values.values()}
+    faster = next(one for one in (*FASTER_ALLOCATORS, DEFAULT) if one in {*allocators, DEFAULT})
+    libraries: dict[str, KnobValue] = {"allocator": faster}
+    if any(of["padding"] == "cut" for of in values.values()):
+        libraries["padding"] = "cut"
+    wanted: list[tuple[Origin, Mapping[str, KnobValue]]] = [("guide", guide)]
+    wanted += [("topology", {**libraries, **layout}) for layout in _of_topology(facts, values)]
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
     }
-    padding_cut = any(of["padding"] == "cut" for of in values.values())
     found: dict[Plan, Origin] = {}
-    wanted: tuple[tuple[Origin, int, int, tuple[str, ...]], ...] = (
-        ("guide", max(plan.nodes for plan in values), guide, ("default",)),
-        ("topology", 1, numa_nodes, ("tcmalloc", "jemalloc", "default")),
-    )
-    for origin, count, ranks, allocators in wanted:
-        for allocator in allocators:
-            meant = {**today, "precision": precision, "allocator": allocator}
-            meant |= {"nodes": count, "ranks": ranks, "smt": False, **held}
-            meant["padding"] = "cut" if origin == "topology" and padding_cut else meant["padding"]
-            match = [plan for plan, of in values.items() if meant.items() <= of.items()]
-            if match:
-                found.setdefault(max(match, key=_liked), origin)
-                break
+    for origin, own in wanted:
+        meant = {**today, "precision": advised_precision(facts), **own, **held}
+        match = [plan for plan, of in values.items() if meant.items() <= of.items()]
+        if match:
+            found.setdefault(max(match, key=_liked), origin)
     return tuple((origin, plan) for plan, origin in found.items())
+
+
+def _of_topology(
+    facts: HostFacts, values: Mapping[Plan, Mapping[str, KnobValue]]
+) -> Iterator[Mapping[str, KnobValue]]:
+    """The layouts that the caches and the memory of one machine speak for.
+
+    A rank for each NUMA node, or for as many whole ones as the batch can be divided over; a rank
+    for each L3 cache; and one rank on one socket, where the training hardly gains by more cores.
+    """
+    cores = usable_cores(facts)
+    nodes = len(groups(cores, by_node=True))
+    there = {plan.processes_per_node for plan in values if plan.nodes == 1}
+    one = {"nodes": 1, "smt": False}
+    yield {**one, "ranks": max((n for n in there if nodes % n == 0), default=nodes)}
+    yield {**one, "ranks": len(by_caches(cores))}
+    sockets = groups(cores, by_node=False)
+    if len(sockets) > 1:
+        yield {**one, "ranks": 1, "threads": len(sockets[0])}
 
 
 def _liked(plan: Plan) -> tuple[object, ...]:

@@ -56,6 +56,7 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialStarted,
 )
+from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (
     STUDY_SHARE,
     USUAL_RUNS,
@@ -344,6 +345,9 @@ class TuningStudy:
             if same:
                 note = "A plan is today's launch itself, as its ranks show: it was not run again."
                 self._findings.notes.append(note)
+        for out in space.left_out:
+            if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
+                self._on_event(Said(text=f"not tried: {out.why}"))
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * timer.used_seconds)

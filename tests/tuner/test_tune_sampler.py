@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.tuner.sampler import LEAST_TRIALS, Belief, History, PlanSampler, SpeedModel
+from cputune.workload import Workload
 
 SMALL = simulated(
     "small, with tcmalloc",
@@ -221,3 +223,25 @@ def test_what_a_history_says_is_worked_out_once() -> None:
             sampler.believe()
             sampler.propose(2)
     assert believe.call_count == 2
+
+
+def test_plans_with_ranks_astride_numa_nodes_come_last() -> None:
+    facts = machine(sockets=2, cores_per_socket=48, nodes_per_socket=4, isa=("avx2",))
+    job = replace(Workload.from_recipe("bert-mini"), global_batch_size=12)
+    space = cputune.search_space(facts, job)
+    history = History()
+    proposed = []
+    for number in range(len(space)):
+        plan = PlanSampler(space, history, seed=0).propose(number)
+        if plan is None:
+            break
+        proposed.append(plan)
+        history.tried.add(plan)
+        # The more ranks the faster, so those astride promise the most.
+        history.plans.append(plan)
+        history.logs.append(-math.log(plan.processes_per_node * plan.threads_per_process))
+        history.errors.append(0.02)
+    astride = [plan.processes_per_node in (6, 12) for plan in proposed]
+    assert 6 in {plan.processes_per_node for plan in space.plans()}
+    assert True in astride
+    assert astride == sorted(astride)

@@ -17,6 +17,7 @@ from cputune.facts import HostFacts, Launcher, Package
 from cputune.knobs import knob_named
 from cputune.layout import baseline_plan, guide_plan
 from cputune.tuner.space import SearchSpace, search_space
+from cputune.workload import Workload
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
@@ -237,11 +238,12 @@ class TestKeep:
 class TestSuggestions:
     def test_the_guide_and_the_topology(self) -> None:
         facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2, libraries=("tcmalloc",))
-        said = {n: p.describe() for n, p in cputune.search_space(facts, JOB).suggestions}
-        assert said == {
-            "guide": "2 × 16 threads, bf16, gloo",
-            "topology": "4 × 8 threads, bf16, gloo, tcmalloc",
-        }
+        said = [(n, p.describe()) for n, p in cputune.search_space(facts, JOB).suggestions]
+        assert said == [
+            ("guide", "2 × 16 threads, bf16, gloo"),
+            ("topology", "4 × 8 threads, bf16, gloo, tcmalloc"),
+            ("topology", "1 × 16 threads, bf16, tcmalloc"),
+        ]
 
     @pytest.mark.parametrize(
         ("held", "guide"),
@@ -373,3 +375,27 @@ class TestALoopOfItsOwn:
         with pytest.raises(UsageError, match="cannot be tuned with precision=bf16") as caught:
             search_space(machine(isa=AMX, cores_per_socket=8), self.JOB, fix={"precision": "bf16"})
         assert "a loop of its own" in str(caught.value.hint)
+
+
+NODES = {"sockets": 2, "cores_per_socket": 48, "nodes_per_socket": 4, "threads_per_core": 2}
+
+
+def batch_of(samples: int) -> Workload:
+    return replace(Workload.from_recipe("bert-mini"), global_batch_size=samples)
+
+
+def test_a_rank_for_each_numa_node_and_each_cache_are_among_the_first() -> None:
+    facts = machine(**NODES, cores_per_l3=4, isa=("avx2",))
+    suggested = cputune.search_space(facts, batch_of(48)).suggestions
+    layouts = [(plan.processes_per_node, plan.threads_per_process) for _, plan in suggested]
+    assert layouts == [(2, 48), (8, 12), (24, 4), (1, 48)]
+
+
+def test_where_the_batch_cannot_be_divided_it_says_which_one_can() -> None:
+    space = cputune.search_space(machine(**NODES, isa=("avx2",)), batch_of(12))
+    (out,) = [out for out in space.left_out if out.what == "ranks=8"]
+    assert "12 cannot be divided over 8, 16 can (--global-batch-size 16" in out.why
+    whole = [plan.processes_per_node for origin, plan in space.suggestions if origin == "topology"]
+    assert whole == [4, 1]  # as many whole nodes as the batch can be divided over, and one socket
+    other = cputune.search_space(space.facts, batch_of(16)).plans()
+    assert 8 in {plan.processes_per_node for plan in other}
