@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from cputune.inside.carry.dropout import bits_for
+
 pytestmark = pytest.mark.torch
 
 Told = Callable[[str], list[Any]]
@@ -73,11 +75,27 @@ def told(server: subprocess.Popen[str]) -> Told:
 def test_the_rate_is_the_one_that_was_asked_for(told: Told) -> None:
     n = 1 << 22
     rates = told(
-        f"ps = [0.1, 0.5, 0.9, 0.003]\n"
-        f"say(*[[p, torch.empty({n}).bernoulli_(p).mean().item()] for p in ps])"
+        f"ps = [0.1, 0.5, 0.9, 0.003, 0.9999, 1e-6]\n"
+        f"say(*[[p, torch.empty({n}).bernoulli_(p).mean(dtype=float).item()] for p in ps])"
     )
     for p, rate in rates:
-        assert abs(rate - p) < 5 * (p * (1 - p) / n) ** 0.5 + 1 / (1 << 17)
+        assert abs(rate - p) < 5 * (p * (1 - p) / n) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("p", "bits"),
+    [
+        *((0.5, 16), (0.1, 16), (0.9, 16), (0.05, 16)),
+        *((0.003, 32), (0.999, 32), (1 / (1 << 18), 32)),
+        *((1e-9, None), (1 - 1e-9, None)),
+    ],
+)
+def test_a_share_is_drawn_to_a_part_in_ten_thousand(p: float, bits: int | None) -> None:
+    assert bits_for(p) == bits
+    if bits is not None:
+        drawn = round(p * (1 << bits)) / (1 << bits)
+        assert abs(drawn - p) <= 1e-4 * p
+        assert abs((1 - drawn) - (1 - p)) <= 1e-4 * (1 - p)
 
 
 def test_neighbours_rows_places_and_masks_have_nothing_to_do_with_each_other(told: Told) -> None:
@@ -151,6 +169,18 @@ b = torch.empty(64).bernoulli_(0.5, generator=given.manual_seed(1))
 say(kept, shapes, torch.equal(a, b))
 """,
         [[0.0, 1.0, 5.0, 24.0, 7.0], [[0], [], [5], [4, 6], [7]], True],
+    ),
+    "what_bytes_cannot_draw_is_torchs_own": (
+        """
+rare = torch.empty(1000).bernoulli_(1e-9)
+sure = torch.empty(1000, dtype=torch.float64).bernoulli_(1 - 1e-9)
+flags = torch.empty(1 << 16, dtype=torch.bool).bernoulli_(0.5)
+before = masks.drawn
+torch.empty(10).bernoulli_(0.003)
+say(rare.sum().item(), sure.sum().item(), abs(flags.float().mean().item() - 0.5) < 0.01, before,
+    masks.drawn)
+""",
+        [0.0, 1000.0, True, 0, 1],
     ),
     "an_impossible_rate_is_refused_as_torch_does": (
         """

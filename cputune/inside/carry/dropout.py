@@ -18,11 +18,22 @@ _ODD, _FIRST, _SECOND = (
 """The constants of SplitMix64 as torch's signed numbers (Steele, Lea and Flood 2014, "Fast
 splittable pseudorandom number generators"; the mixer is Stafford's thirteenth)."""
 
-_WORDS = 4
-"""Words of 16 bits in a number of 64."""
+_BITS = (16, 32)
+"""Of a word, of which a number of 64 bits holds several: a share is drawn as a multiple of one part
+in 65,536, or, where that is too coarse, in 2^32."""
 
-_LEVELS = 1 << 16
-"""A share is drawn as a multiple of 1/65,536."""
+EXACT = 1e-4
+"""How far, relatively, the share that is drawn may be off, of what is dropped and of what is kept:
+the rounding of dropout's own scale in bf16 is 40 times as much."""
+
+
+def bits_for(p: float) -> int | None:
+    """The bits of the words that draw this share exactly enough; None where torch has to."""
+    for bits in _BITS:
+        drawn = round(p * (1 << bits)) / (1 << bits)
+        if abs(drawn - p) <= EXACT * min(p, 1.0 - p):
+            return bits
+    return None
 
 
 class Masks:
@@ -32,7 +43,8 @@ class Masks:
     (aten/src/ATen/native/cpu/DistributionKernels.cpp, bernoulli_scalar_kernel). One number of the
     generator seeds a mask, and SplitMix64 makes the rest of it in whole tensors. So masks are
     others than torch's for the same seed, and just as repeatable: ``manual_seed`` repeats them, and
-    checkpointing draws them again.
+    checkpointing draws them again. Shares near 0 and 1, and tensors of integers or flags, are
+    left to torch.
 
     Attributes:
         drawn: how many masks were drawn so far.
@@ -69,11 +81,17 @@ class Masks:
             raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
         if p in (0.0, 1.0):
             return mask.fill_(p)
+        bits = bits_for(p)
+        if bits is None or not mask.is_floating_point():
+            # This overload, whose share is a tensor, is still torch's own.
+            share = self._torch.tensor(p, dtype=self._torch.float64)
+            return mask.bernoulli_(share, generator=generator)
         self.drawn += 1
-        level = min(max(round(p * _LEVELS), 1), _LEVELS - 1) - _LEVELS // 2
+        level = round(p * (1 << bits)) - (1 << (bits - 1))
         count = mask.numel()
-        words = self._random(-(-count // _WORDS), generator).view(self._torch.int16)
-        return mask.copy_((words[:count] < level).view(mask.shape))
+        words = self._random(-(-count * bits // 64), generator)
+        drawn = words.view(self._torch.int16 if bits == 16 else self._torch.int32)
+        return mask.copy_((drawn[:count] < level).view(mask.shape))
 
     def _random(self, count: int, generator: object) -> Tensor:
         """So many random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
