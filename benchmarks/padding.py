@@ -44,7 +44,7 @@ def ways(random: dict[str, Any], alike: dict[str, Any]) -> Iterator[tuple[str, d
         multiple, _, like = way.partition(",")
         columns.MULTIPLE = int(multiple)
         batch = alike if like else random
-        yield way, columns.cut(batch, columns.lengths(batch))
+        yield way, columns.cut(batch)
 
 
 def main() -> None:

@@ -157,6 +157,8 @@ def _why_full(facts: HostFacts, ask: Ask) -> str | None:
         return None
     if padding is None:
         return _NOT_RUN
+    if padding.kept is not None and not padding.share:
+        return padding.kept
     if padding.kept is not None:
         return f"{padding.share:.0%} of the tokens are padding, but {padding.kept}"
     if padding.left > 1 - SHOWS:
@@ -198,6 +200,8 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
         return None
     if padding is None:
         return _NOT_RUN
+    if padding.kept is not None and not padding.share:
+        return padding.kept
     if padding.kept is not None and padding.left <= 1 - SHOWS:
         return f"the columns that are padding stay: {padding.kept}"
     of_one_length = 1 - (1 - padding.share) / max(padding.left, 1 - padding.share, 1e-9)

@@ -182,14 +182,18 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
 
 
 def padding_of(state: RankState) -> Padding | None:
-    """How much of a rank's batches is padding; None where no mask shows it."""
+    """How much of a rank's batches is padding, and why it stays; None where neither is known.
+
+    Batches without a mask show no share: there the reason alone is known.
+    """
     share = state.get("padding_share")
-    if share is None:
+    kept = state.get("padding_unknown") or state.get("padding")
+    if share is None and kept in (None, "cut", "may be cut"):
         return None
-    kept = state.get("padding_unknown") or state.get("padding", "it was not asked whether")
+    kept = kept or "it was not asked whether"
     return Padding(
-        share=share,
-        left=state["columns_left"],
+        share=share or 0.0,
+        left=state.get("columns_left", 1.0),
         kept=None if kept == "may be cut" else kept.removeprefix("full, for "),
         mend=state.get("padding_mend"),
     )

@@ -15,10 +15,10 @@ import pytest
 import torch
 import transformers
 
-from cputune.inside.carry.batches import IGNORED, counted, cut, lengths
+from cputune.inside.carry.batches import IGNORED, Tail, counted, cut, has_tail, tails_of
 from cputune.inside.carry.hooking import nothing, put
 from cputune.inside.carry.order import OfLikeLength, Order, token_lengths
-from cputune.inside.carry.padding import COMPILED, NO_MASK, NO_TAIL, TOGETHER, Cutter
+from cputune.inside.carry.padding import COMPILED, NO_MASK, NO_NAMES, NO_TAIL, TOGETHER, Cutter
 from cputune.inside.carry.sameness import OUTSIDE, difference
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
@@ -60,9 +60,8 @@ def run(model: Any, batch: Mapping[str, Any]) -> Any:
 
 def why_not(model: Any, batch: Mapping[str, Any]) -> str | None:
     """What the model answers where the batch has a tail to cut."""
-    columns = lengths(batch)
-    assert any(length != left for length, left in columns.items())
-    return difference(model, batch, cut(batch, columns), run)
+    assert has_tail(batch)
+    return difference(model, batch, cut(batch), run)
 
 
 def answered(model: Any, batch: Mapping[str, Any]) -> Cutter:
@@ -77,6 +76,12 @@ def pair(length: int, used: int) -> dict[str, Any]:
     return {"pair_input_ids": mask * 7, "pair_attention_mask": mask}
 
 
+def choices_of(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Two samples of two choices each."""
+    four = {name: value.view(2, 2, LENGTH) for name, value in batch.items()}
+    return {**four, "labels": torch.tensor([0, 1])}
+
+
 CLASS = {"labels": torch.tensor([0, 1])}
 
 
@@ -84,7 +89,7 @@ class TestWhatIsCut:
     def test_every_tensor_of_the_length_in_one_piece_to_a_multiple_of_eight(self) -> None:
         batch = batch_of(3, 9, **CLASS)
         batch["labels_of_tokens"] = labels_of(batch)
-        shorter = cut(batch, lengths(batch))
+        shorter = cut(batch)
         assert {name: value.shape[-1] for name, value in shorter.items()} == {
             "input_ids": 16,
             "attention_mask": 16,
@@ -95,7 +100,7 @@ class TestWhatIsCut:
         assert batch["input_ids"].shape == (2, LENGTH), "the script's own batch stays"
 
     def test_a_batch_of_transformers_stays_one(self) -> None:
-        shorter = cut(batch := transformers.BatchEncoding(batch_of(3, 9)), lengths(batch))
+        shorter = cut(transformers.BatchEncoding(batch_of(3, 9)))
         assert type(shorter) is transformers.BatchEncoding
         assert shorter["input_ids"].shape == (2, 16)
 
@@ -114,13 +119,60 @@ class TestWhatIsCut:
     def test_each_tensor_by_its_mask(
         self, more: dict[str, Any], shapes: dict[str, tuple[int, ...]]
     ) -> None:
-        shorter = cut(batch := batch_of(3, 9, **more), lengths(batch))
+        shorter = cut(batch_of(3, 9, **more))
         assert {name: tuple(shorter[name].shape) for name in shapes} == shapes
+
+    def test_encodings_of_one_length_are_cut_each_by_the_mask_that_is_named_like_it(self) -> None:
+        other = {"input_ids_2": torch.ones(2, LENGTH), "attention_mask_2": torch.ones(2, LENGTH)}
+        shorter = cut(batch_of(3, 9, **pair(LENGTH, 2), **other))
+        assert {name: value.shape[1] for name, value in shorter.items()} == {
+            "input_ids": 16,
+            "attention_mask": 16,
+            "pair_input_ids": 8,
+            "pair_attention_mask": 8,
+            "input_ids_2": LENGTH,
+            "attention_mask_2": LENGTH,
+        }
+
+    def test_encodings_in_a_batch_are_cut_each_by_itself(self) -> None:
+        batch = {"query": batch_of(3, 9), "texts": [batch_of(3, 3), batch_of(LENGTH)], "n": [2]}
+        shorter = cut(batch)
+        (some, whole), query = shorter["texts"], shorter["query"]
+        assert [one["input_ids"].shape[1] for one in (query, some, whole)] == [16, 8, LENGTH]
+        assert whole is batch["texts"][1], "what has no tail is as it was"
+        assert shorter["n"] == [2]
+        assert cut((batch_of(3, 9), CLASS))[0]["input_ids"].shape == (2, 16)
+        assert counted(batch) == (36 + 42, 48 + 48 + 24, 32 + 16 + 24)
+
+    def test_choices_are_cut_to_the_longest_of_all(self) -> None:
+        batch = choices_of(batch_of(3, 9, 5, 2))
+        assert tails_of(batch) == {"attention_mask": Tail(LENGTH, 16)}
+        shorter = cut(batch)
+        assert shorter["input_ids"].shape == (2, 2, 16)
+        assert shorter["labels"].shape == (2,)
+        assert counted(batch) == (96 - 19, 96, 64)
+
+    def test_targets_are_cut_by_their_own_labels(self) -> None:
+        labels = torch.full((2, 40), IGNORED)
+        labels[1, :19] = 7
+        batch = batch_of(3, 9, labels=labels, decoder_input_ids=torch.ones(2, 40).long())
+        shapes = {name: value.shape[1] for name, value in cut(batch).items()}
+        assert shapes == {
+            "input_ids": 16,
+            "attention_mask": 16,
+            "labels": 24,
+            "decoder_input_ids": 24,
+        }
+
+    def test_labels_of_several_classes_for_each_token_keep_their_columns(self) -> None:
+        labels = torch.full((2, LENGTH, 5), IGNORED)
+        labels[0, 17, 3] = 1
+        assert not has_tail(batch_of(3, 9, labels=labels)), "17 of 24 columns are 24"
 
     def test_a_packed_mask_that_numbers_its_documents_ends_with_the_last(self) -> None:
         batch = batch_of(9, 9)
         batch["attention_mask"] = batch["attention_mask"] * torch.tensor([[1], [2]])
-        assert lengths(batch) == {LENGTH: 16}
+        assert tails_of(batch) == {"attention_mask": Tail(LENGTH, 16)}
 
     def test_what_is_counted_is_padding_tokens_and_what_is_left(self) -> None:
         assert counted(batch_of(3, 9)) == (36, 48, 32)
@@ -142,6 +194,17 @@ class TestWhatTheModelSays:
         more = {"pad_token_id": 0} | ({"n_layer": 1} if "GPT2" in kind else {})
         model = model_of(kind, getattr(transformers, config)(**sizes, **more))
         assert why_not(model, batch_of(3, 9, **CLASS)) is None
+
+    def test_multiple_choice_is_the_same(self) -> None:
+        assert why_not(bert("BertForMultipleChoice"), choices_of(batch_of(3, 9, 5, 2))) is None
+
+    def test_a_target_is_the_same_without_the_columns_that_it_does_not_use(self) -> None:
+        sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2}
+        config = transformers.T5Config(num_layers=1, decoder_start_token_id=0, **sizes)
+        labels = torch.full((2, 40), IGNORED)
+        labels[:, :7] = 5
+        model = model_of("T5ForConditionalGeneration", config)
+        assert why_not(model, batch_of(3, 9, labels=labels)) is None
 
     def test_labels_of_tokens_are_the_same_where_padding_has_none(self) -> None:
         batch = batch_of(3, 9)
@@ -167,7 +230,7 @@ class TestWhatTheModelSays:
         why = difference(
             model,
             batch,
-            cut(batch, lengths(batch)),
+            cut(batch),
             lambda m, b: m(input_ids=b["input_ids"], labels=b["labels"]),
         )
         assert why is not None
@@ -301,6 +364,13 @@ class TestWhereItIsPut:
         assert seen == [LENGTH, 8, 8]
         other = next(iter(torch.utils.data.DataLoader(Padded(), batch_size=2)))
         assert other["input_ids"].shape[1] == LENGTH, "data that is not trained on stays"
+
+    def test_a_loop_whose_batches_have_no_names(self, patched: Cutter) -> None:
+        model, data = bert(), batch_of(3, 9)
+        pairs = torch.utils.data.TensorDataset(data["input_ids"], data["attention_mask"])
+        for ids, mask in torch.utils.data.DataLoader(pairs, batch_size=2):
+            model(input_ids=ids, attention_mask=mask, **CLASS).loss.backward()
+        assert (patched.allowed, patched.why) == (False, NO_NAMES)
 
     def test_evaluation_alone_asks_nothing(self, patched: Cutter) -> None:
         with torch.no_grad():

@@ -24,6 +24,7 @@ PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 CUT = PLAN.with_setting("padding", "cut")
 ORDERED = CUT.with_setting("order", "length")
 SEEN = Padding(share=0.89, left=0.23)
+NO_MASK = Padding(share=0.0, left=1.0, kept="the batches have no mask")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,7 @@ SEEN = Padding(share=0.89, left=0.23)
         (None, "not known before it has run"),
         (replace(SEEN, kept="the loss counts it"), "89% of the tokens are padding, but the loss"),
         (replace(SEEN, left=0.99), "1.0% of the columns"),
+        (NO_MASK, "the batches have no mask"),
     ],
 )
 def test_is_left_out_with_the_reason(padding: Padding | None, why: str) -> None:
@@ -61,6 +63,7 @@ def test_what_it_keeps_is_named() -> None:
         (JOB, replace(SEEN, kept="the loss counts it"), "are padding stay: the loss counts it"),
         (JOB, replace(SEEN, share=0.5, left=0.5), "of like length already"),
         (JOB, None, "not known before it has run"),
+        (JOB, NO_MASK, "the batches have no mask"),
         (replace(JOB, framework="accelerate"), SEEN, "makes its data loader itself"),
     ],
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import BatchEncoding
 
 
 MULTIPLE = 8
@@ -30,69 +30,141 @@ def tensors_of(batch: object) -> Iterator[Any]:
             yield from tensors_of(part)
 
 
-def masks_of(batch: object) -> dict[str, Tensor]:
-    """The masks of samples × tokens, by name."""
-    if not isinstance(batch, Mapping):
-        return {}
-    return {
-        str(name): value
-        for name, value in batch.items()
-        if "attention_mask" in str(name) and getattr(value, "ndim", 0) == 2
-    }
+def masks_of(batch: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """The masks of an encoding, by name: samples × tokens, or with more dimensions before tokens.
+
+    Where a mask of more dimensions is of floating numbers, they are added to scores: 0 is no
+    padding there.
+    """
+    found = {}
+    for name, value in batch.items():
+        dimensions = getattr(value, "ndim", 0) if "attention_mask" in str(name) else 0
+        if dimensions == 2 or (dimensions > 2 and not value.is_floating_point()):
+            found[str(name)] = value
+    return found
+
+
+def encodings_of(batch: object) -> Iterator[Mapping[Any, Any]]:
+    """The mappings with a mask that a batch is, or holds, however deep."""
+    if isinstance(batch, Mapping) and masks_of(batch):
+        yield batch
+    if isinstance(batch, (Mapping, list, tuple)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from encodings_of(part)
 
 
 def counted(batch: object) -> tuple[int, int, int]:
     """Tokens that are padding, all tokens, and those that are left where the batch is cut."""
     padding = tokens = left = 0
-    columns = lengths(batch)
-    for mask in masks_of(batch).values():
-        samples, length = mask.shape
-        padding += int((mask == 0).sum())
-        tokens += samples * length
-        left += samples * columns[length]
+    for encoding in encodings_of(batch):
+        tails = tails_of(encoding)
+        for name, mask in masks_of(encoding).items():
+            padding += int((mask == 0).sum())
+            tokens += mask.numel()
+            left += mask.numel() // tails[name].length * tails[name].left
     return padding, tokens, left
 
 
-def lengths(batch: Any) -> dict[int, int]:
-    """For each length that a mask has, how many columns are left where the tail is cut.
+@dataclass(frozen=True)
+class Tail:
+    """How many columns a mask has, or labels that have none, and how many are left of them."""
 
-    Labels of tokens keep their columns.
+    length: int
+    left: int
+
+    def with_used(self, columns: int) -> Tail:
+        """With at least so many columns left, to a multiple."""
+        rounded = -(-columns // MULTIPLE) * MULTIPLE
+        return Tail(self.length, min(self.length, max(self.left, rounded)))
+
+
+def tails_of(encoding: Mapping[Any, Any]) -> dict[str, Tail]:
+    """What is left of each mask of an encoding, and of labels that no mask speaks for.
+
+    Labels of tokens keep their columns. Those of a decoder are as long as its longest target.
     """
-    used: dict[int, int] = {}
-    for mask in masks_of(batch).values():
-        length = int(mask.shape[1])
-        used[length] = max(used.get(length, 1), _last(mask != 0))
-    for name, value in batch.items() if used else ():
+    tails = {}
+    for name, mask in masks_of(encoding).items():
+        length = int(mask.shape[-1])
+        tails[name] = Tail(length, 0).with_used(_last(mask != 0, mask.ndim - 1))
+    own = {}
+    for name, value in encoding.items():
         labels = "label" in str(name) and getattr(value, "ndim", 0) > 1
-        if labels and not value.is_floating_point() and value.shape[1] in used:
+        if not labels or value.is_floating_point():
+            continue
+        dimensions = range(1, value.ndim)
+        found = [(at, _speaks_for(str(name), int(value.shape[at]), tails)) for at in dimensions]
+        spoken_for = [(at, mask) for at, mask in found if mask is not None]
+        for at, mask in spoken_for:
+            tails[mask] = tails[mask].with_used(_last(value != IGNORED, at))
+        if not spoken_for and value.ndim == 2:
             length = int(value.shape[1])
-            used[length] = max(used[length], _last(value != IGNORED))
-    return {length: min(length, -(-last // MULTIPLE) * MULTIPLE) for length, last in used.items()}
+            own[str(name)] = Tail(length, 0).with_used(_last(value != IGNORED, 1))
+    return {**tails, **own}
 
 
-def _last(used: Tensor) -> int:
-    """The columns up to the last one in which any sample has something."""
-    found = used.flatten(2).any(2).any(0) if used.ndim > 2 else used.any(0)
-    positions = found.nonzero()
+def _speaks_for(name: str, length: int, tails: Mapping[str, Tail]) -> str | None:
+    """The mask that says which of so many columns of a tensor are used.
+
+    ``query_attention_mask`` speaks for ``query_input_ids``, ``attention_mask_2`` for
+    ``input_ids_2``. Of several that may, the one that is named most like it; where none is, the one
+    that leaves the most.
+    """
+    alike, most = None, -1
+    for mask, tail in tails.items():
+        before, _, after = mask.partition("attention_mask")
+        named_so = name.startswith(before) and name.endswith(after)
+        if tail.length == length and named_so and len(before) + len(after) > most:
+            alike, most = mask, len(before) + len(after)
+    if alike is not None:
+        return alike
+    as_long = [mask for mask, tail in tails.items() if tail.length == length]
+    return max(as_long, key=lambda mask: tails[mask].left, default=None)
+
+
+def _last(used: Tensor, at: int) -> int:
+    """The columns, along a dimension, up to the last one in which any sample has something."""
+    positions = used.movedim(at, -1).flatten(0, -2).any(0).nonzero()
     return int(positions[-1]) + 1 if len(positions) else 1
 
 
-def cut(batch: BatchEncoding, columns: Mapping[int, int]) -> BatchEncoding:
-    """The batch without its tail: every tensor that has a dimension of such a length.
+def has_tail(batch: object) -> bool:
+    """Whether anything of a batch would be cut off."""
+    return any(
+        tail.left < tail.length
+        for encoding in encodings_of(batch)
+        for tail in tails_of(encoding).values()
+    )
+
+
+def cut(batch: Any) -> Any:
+    """The batch without its tails: each encoding in it is cut by its own masks.
 
     The first dimension is that of samples. Of numbers (embeddings) the last one may be as long by
     chance, so only the second is cut; of masks and tokens all of them.
     """
-    if all(length == left for length, left in columns.items()):
+    if not has_tail(batch):
         return batch
+    if isinstance(batch, tuple):
+        parts = [cut(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    if isinstance(batch, list):
+        return [cut(part) for part in batch]
     shorter = copy.copy(batch)
+    tails = tails_of(batch) if masks_of(batch) else {}
     for name, value in batch.items():
-        dimensions = getattr(value, "ndim", 0)
-        if dimensions < 2:
-            continue
-        by_position = "mask" in str(name) or not value.is_floating_point()
-        for dimension in range(1, dimensions) if by_position else (1,):
-            left = columns.get(int(value.shape[dimension]), value.shape[dimension])
-            value = value.narrow(dimension, 0, left)
-        shorter[name] = value.contiguous()  # losses take a view of labels
+        if getattr(value, "ndim", 0) >= 2:
+            shorter[name] = _shortened(str(name), value, tails)
+        elif isinstance(value, (Mapping, list, tuple)):
+            shorter[name] = cut(value)
     return shorter
+
+
+def _shortened(name: str, value: Tensor, tails: Mapping[str, Tail]) -> Tensor:
+    """A tensor of an encoding without the columns that its masks leave out."""
+    by_position = "mask" in name or not value.is_floating_point()
+    for dimension in range(1, value.ndim) if by_position else (1,):
+        mask = _speaks_for(name, int(value.shape[dimension]), tails)
+        if mask is not None:
+            value = value.narrow(dimension, 0, tails[mask].left)
+    return value.contiguous()  # losses take a view of labels

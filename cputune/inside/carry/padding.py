@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry.batches import cut, lengths
+from cputune.inside.carry.batches import cut, encodings_of, has_tail
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.sameness import Run, difference
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 NO_MASK = "the batches have no attention mask of samples × tokens"
+
+NO_NAMES = "the batches of the script's loader have no names, so no mask is known in them"
 
 NO_TAIL = "no batch so far ended in columns that are padding, without labels, in all its samples"
 
@@ -37,9 +39,9 @@ class Cutter:
     ``MULTIPLE``. Not equal are losses that run over positions (question answering), models that
     mix positions without a mask (FNet), and those that need one length.
 
-    What is seen as padding is what a mask of samples × tokens says, whose name holds
-    ``attention_mask``; each mask speaks for all tensors of its length. Labels of a token that are
-    not -100 are none, and stay.
+    What is seen as padding is what a mask says whose name holds ``attention_mask`` and whose last
+    dimension is that of tokens; each speaks for the tensors of its length that are named like it.
+    Labels of a token that are not -100 are none, and stay.
 
     Attributes:
         cuts: whether they are cut where they may; else it is only asked.
@@ -57,6 +59,7 @@ class Cutter:
         self.on_asked: Callable[[float], None] = lambda since: None
         self._has_trainer = self._called = False
         self._last_data: object = None
+        self._last_batch: object = None
         self._data: object = None
 
     def hooks(self) -> list[Hook]:
@@ -109,7 +112,12 @@ class Cutter:
                 self._called, self._data = True, self._last_data
                 given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
                 try:
-                    self.ask(model, given, lambda inner, batch: _call(inner, len(args), batch))
+                    self.ask(
+                        model,
+                        given,
+                        lambda inner, batch: _call(inner, len(args), batch),
+                        loaded=self._last_batch,
+                    )
                     return original(model, *args, **kwargs)
                 finally:
                     self._called = False
@@ -121,33 +129,45 @@ class Cutter:
         """Batches of the data that the model was asked with, whoever iterates them."""
         batch = original(iterator)
         self._last_data = iterator._dataset
+        self._last_batch = batch if self.allowed is None else None
         asked = self._data is not None and self._data is self._last_data
         return self.shortened(batch) if asked else batch
 
     def shortened(self, batch: object) -> object:
         """The batch as it is trained on."""
-        return cut(batch, lengths(batch)) if self.allowed and self.cuts else batch
+        return cut(batch) if self.allowed and self.cuts else batch
 
-    def ask(self, model: Module, batch: object, run: Run, *, together: bool = False) -> None:
+    def ask(
+        self,
+        model: Module,
+        batch: object,
+        run: Run,
+        *,
+        together: bool = False,
+        loaded: object = None,
+    ) -> None:
         """Find out whether this batch may be cut, where it has anything to cut.
 
         ``together``: the loss asks all ranks for their figures, so it is asked of none alone.
+        ``loaded``: what the loader gave, where the model is called with something made of it.
         """
         if self.allowed is not None:
             return
-        since, columns = time.perf_counter(), lengths(batch)
-        if columns and all(length == left for length, left in columns.items()):
+        since, encodings = time.perf_counter(), list(encodings_of(batch))
+        if encodings and not has_tail(batch):
             return
         inner = getattr(model, "module", model)  # DistributedDataParallel
         why: str | None
-        if not columns:
+        if not encodings:
             why = NO_MASK
+        elif loaded is not None and not any(encodings_of(loaded)):
+            why = NO_NAMES
         elif together:
             why = TOGETHER
         elif hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
             why = COMPILED
         else:
-            why = difference(inner, batch, cut(batch, columns), run)
+            why = difference(inner, batch, cut(batch), run)
         self.allowed, self.why = why is None, why or ""
         if self.cuts:
             said = "columns that are padding in every sample of a batch are cut off"
