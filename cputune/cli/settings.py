@@ -243,6 +243,8 @@ def config(ctx: click.Context) -> None:
 
 def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
     """The options of a command as click would fill them in, and who says so. Raises as click."""
+    from cputune.hidden import without_secrets  # an address of --study may hold a password
+
     take_defaults(ctx)
     for key, one in options_of(ctx.command).items():
         value, source = one.consume_value(ctx, {})
@@ -251,5 +253,5 @@ def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
         value = one.type_cast_value(ctx, value) if place else one.to_info_dict()["default"]
         if one.multiple:
             value = ", ".join(map(str, value or ()))
-        shown = "–" if value in (None, "") else str(value)
+        shown = "–" if value in (None, "") else without_secrets(str(value), {})
         yield ctx.info_name or "", key, shown, place or "default"

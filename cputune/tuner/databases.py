@@ -42,22 +42,20 @@ IDENTITY = "cputune.identity"
 TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
 """Tables of Optuna's that a study cannot be gone on with without."""
 
+SERVERS = ("postgresql", "mysql", "mariadb")
+"""The servers that Optuna keeps studies in."""
+
 DRIVERS = {
-    "postgresql": "psycopg2-binary",
-    "postgresql+psycopg2": "psycopg2-binary",
-    "postgresql+psycopg": "'psycopg[binary]'",
-    "postgresql+pg8000": "pg8000",
-    "mysql": "mysqlclient",
-    "mysql+mysqldb": "mysqlclient",
-    "mysql+pymysql": "pymysql",
-    "mysql+mysqlconnector": "mysql-connector-python",
-    "mariadb": "mysqlclient",
-    "mariadb+mysqldb": "mysqlclient",
-    "mariadb+pymysql": "pymysql",
-    "mariadb+mariadbconnector": "mariadb",
+    "psycopg": "'psycopg[binary]'",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
 }
-"""The servers that Optuna keeps studies in, and the package that each address needs
-(https://docs.sqlalchemy.org/en/20/dialects/)."""
+"""The package that has a driver's module, where it bears another name.
+
+Which module an address without a driver needs differs: of postgresql:// it is psycopg2, since
+SQLAlchemy 2.1 psycopg.
+"""
 
 ROOM_BYTES = 1 << 16
 """What a trial needs at most: its steps, some 40 bytes each."""
@@ -116,7 +114,7 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
                 f"{visible(str(named))} names no file", hint="--study FILE.db names one"
             )
         return StudyFile(path=Path(path), name=name)
-    if scheme not in DRIVERS:
+    if scheme.partition("+")[0] not in SERVERS:
         raise UsageError(
             f"a study cannot be kept in {visible(scheme)}",
             hint="--study takes a file, or the address of a PostgreSQL, MySQL or MariaDB: "
@@ -428,11 +426,11 @@ class StudyServer:
 
         try:
             yield
-        except ImportError:
-            scheme = urlsplit(self.address).scheme
+        except ImportError as error:
+            module = error.name or "its driver"
             raise MissingPackageError(
-                f"a study in {scheme} needs a driver that is not installed",
-                hint=install_beside(DRIVERS[scheme]),
+                f"a study in {urlsplit(self.address).scheme} needs {module}, not installed",
+                hint=install_beside(DRIVERS.get(module, module)),
             ) from None
         except (ArgumentError, ValueError):
             raise UsageError(

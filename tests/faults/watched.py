@@ -130,8 +130,7 @@ class Watched:
 
     def results(self) -> list[Path]:
         """The result that it has written, where it was told to or where it could."""
-        there = [*self.place.glob("cputune.json"), *(self.place / "tmp").glob("cputune-*.json")]
-        return [path for path in there if str(path.name) in self.said or path.parent == self.place]
+        return [*self.place.glob("cputune.json"), *(self.place / "tmp").glob("cputune-*.json")]
 
     def end(self) -> None:
         """End it and all of it, whatever it does."""
