@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # isort: off
     from cputune.steps import Runner, Step, TrialError
     from cputune.tuner import SearchSpace, search_space, tune
     from cputune.tuner.events import (
+        ComparisonSoFar,
         ConfirmStarted,
         Event,
         OnEvent,
@@ -66,6 +67,7 @@ __all__ = [
     "CannotError",
     "Cluster",
     "Compared",
+    "ComparisonSoFar",
     "ConfirmRun",
     "ConfirmStarted",
     "CputuneError",
@@ -150,6 +152,7 @@ _PUBLIC = {
     "cputune.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
+        "ComparisonSoFar",
         "ConfirmStarted",
         "Event",
         "OnEvent",

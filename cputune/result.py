@@ -27,6 +27,8 @@ from cputune.text import figure
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from cputune.figures import Figures
 
 SCHEMA_NAME = "cputune.result"
@@ -395,6 +397,16 @@ class Result:
         """Its pictures, each a figure of matplotlib: ``result.figures.waterfall()``."""
         figures: Figures = import_module("cputune.figures").Figures(self)
         return figures
+
+    def to_frame(self) -> DataFrame:
+        """Its trials as a frame of pandas, a row each. Raises MissingPackageError without it."""
+        frame: DataFrame = import_module("cputune.report.notebook").frame_of(self)
+        return frame
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        html: str = import_module("cputune.report.notebook").html_of(self)
+        return html
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
         """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""

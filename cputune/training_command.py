@@ -29,6 +29,7 @@ LAUNCHER_MODULES = {
     "accelerate.commands.launch": "accelerate",
     "intel_extension_for_pytorch.cpu.launch": "ipexrun",
     "ipexrun": "ipexrun",
+    "torch.backends.xeon.run_cpu": "run_cpu",
 }
 """What ``python -m`` starts."""
 _RANK_OPTIONS = {
@@ -36,6 +37,8 @@ _RANK_OPTIONS = {
     "torchrun": ("--nproc_per_node",),
     "accelerate": ("--num_processes",),
     "ipexrun": ("--nprocs_per_node", "--nproc_per_node", "--ninstances"),
+    "run_cpu": ("--ninstances",),
+    "deepspeed": ("--num_accelerators", "--num_gpus"),
 }
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
@@ -49,7 +52,8 @@ class TrainingCommand:
     """A command that trains.
 
     Attributes:
-        launcher: ``mpirun``, ``torchrun``, ``accelerate``, ``ipexrun`` or ``python``.
+        launcher: ``mpirun``, ``torchrun``, ``accelerate``, ``python``; or one that no plan starts:
+            ``ipexrun``, ``run_cpu``, ``deepspeed``.
         program: the word that starts it.
         before: the words in front (numactl, taskset, srun).
         options: of the launcher.
@@ -159,7 +163,7 @@ def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
     name, following = words[at].rpartition("/")[2], tuple(words[at + 1 : at + 3])
     if name in MPIRUNS:
         return "mpirun", 1
-    if name in ("torchrun", "ipexrun"):
+    if name in ("torchrun", "ipexrun", "deepspeed"):
         return name, 1
     if name in ("accelerate", "accelerate-launch"):
         with_launch = following[:1] == ("launch",)
@@ -375,9 +379,9 @@ _UNFIT = {
     **dict.fromkeys(("gradient_accumulation_steps", "dynamo_backend"), _GIVEN),
 }
 CONFINERS = ("numactl", "taskset")
-BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
+_FOREIGN = ("ipexrun", "run_cpu", "deepspeed")
+BINDERS = (*CONFINERS, *_FOREIGN, "srun", "horovodrun")
 WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
-_RUN_CPU = "torch.backends.xeon.run_cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,8 +416,8 @@ def read_typed(words: Sequence[str]) -> Typed:
             f"no script is seen in `{' '.join(words)}`",
             hint=f"{EXAMPLE}; what python reads from -c or from its input is not tuned",
         )
-    if launch.launcher == "ipexrun" or launch.script == _RUN_CPU:
-        _refuse_wrapper("ipexrun")
+    if launch.launcher in _FOREIGN:
+        _refuse_wrapper(launch.launcher)
     if launch.launcher == "python":
         return Typed(argv=launch.argv, notes=tuple(_python_notes(launch)))
     _refuse_unfit(launch)

@@ -14,7 +14,8 @@ from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
 from cputune.doctor.checkfile import check_file as judge_file
-from cputune.doctor.checkfile import configured_findings
+from cputune.doctor.checkfile import configured_findings, mended
+from cputune.doctor.edit import unified
 from cputune.doctor.named_stack import judge_stack, stack_facts
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
@@ -39,7 +40,8 @@ _EXCLUDES = {
     "stack": ("deep", "python", "hosts"),
     "deep": ("hosts", "hostfile"),
     "check_file": ("deep", "hosts"),
-    "launch_words": ("root", "record", "stack", "check_file", "hosts", "hostfile"),
+    "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
+    "launch_words": ("root", "record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
 }
 _ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
 """With these options, look at this machine alone, also inside an allocation of several."""
@@ -72,6 +74,7 @@ _ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
+@click.option("--print-fix", is_flag=True, help="Print the cure of --check-file as a diff.")
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
@@ -85,8 +88,11 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
     cputune doctor --hosts node1,node2
+    cputune doctor --check-file train.sh --print-fix | patch -p0
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     """
+    if asked["print_fix"] and asked["check_file"] is None:
+        raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
     for one, others in _EXCLUDES.items():
         for other in others:
             if asked[one] and asked[other]:
@@ -129,7 +135,11 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
         found = _look_at(host, launch, asked).only(chosen)
-    _show(found, asked, host)
+    if asked["print_fix"]:
+        for left in found.findings:
+            tell(f"left for you: {left.evidence} ({left.title})")
+    else:
+        _show(found, asked, host)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
 
@@ -148,12 +158,11 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
     """What is wrong with a file, with a named stack, or with a machine and a launch on it."""
     facts, stack, file = probe(host), asked["stack"], asked["check_file"]
     if file is not None:
-        judged = facts if stack is None else stack_facts(stack, facts)
-        try:
-            text = read_document(file)
-        except OSError as error:
-            said = f"cannot read {file}: {error.strerror or error}"
-            raise CannotError(said, hint="--check-file takes a file of text") from error
+        text, judged = _read(file), facts if stack is None else stack_facts(stack, facts)
+        if asked["print_fix"]:
+            after, left = mended(text, file, judged, host)
+            click.echo(unified(file, text, after), nl=False)
+            return Diagnosis(facts=facts, findings=left)
         return Diagnosis(facts=facts, findings=judge_file(text, file, judged, host))
     if stack is not None:
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
@@ -167,6 +176,15 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
     diagnosis = Diagnosis(facts=facts, findings=by_severity(found))
     other = host.live and host.executable != sys.executable
     return diagnosis.for_python(host.executable) if other else diagnosis
+
+
+def _read(file: str) -> str:
+    """The text of a file that is judged. Raises CannotError."""
+    try:
+        return read_document(file)
+    except OSError as error:
+        said = f"cannot read {file}: {error.strerror or error}"
+        raise CannotError(said, hint="--check-file takes a file of text") from error
 
 
 def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host: Host) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cputune.cli.given import (
+    DEFAULT_RESULT,
     asked_hosts,
     batch_options,
     choose_python,
@@ -45,7 +46,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
     metavar="FORMAT",
     help="One of: " + ", ".join(_NAMES) + ".",
 )
-@output_option("Directory or file; - prints the main file. Default: launch/, for env -.", None)
+@output_option("Directory or file; - prints the main file. Default: launch/, for command -.", None)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
@@ -91,6 +92,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         python=training_python() if facts.package("torch") and not facts.recorded else None,
         versions={name: version for name, version in versions.items() if version},
         cluster=given(Cluster, options),
+        named=options["result"] or str(DEFAULT_RESULT),
         host=LiveHost(),
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):

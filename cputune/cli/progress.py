@@ -48,7 +48,9 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
         line = line_of(event)
         if live is not None:
             if line is not None and is_kept(event):
-                live.console.print(visible(line), style=style_of(event))
+                live.console.print(
+                    visible(line), style=style_of(event), no_wrap=True, overflow="ellipsis"
+                )
         elif isinstance(event, TrialEnded):
             tell(shortened_line(f"{line}  {standing.tail(time.monotonic())}"))
         elif line is not None:

@@ -13,8 +13,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import documents, judge
-from cputune.doctor.files.judge import Context
+from cputune.doctor.edit import apply
+from cputune.doctor.files import dockerfile, documents, ended, judge
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.places import Places
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
@@ -22,7 +24,12 @@ from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.training_command import TrainingCommand
 
-FILE_CHECKS: tuple[Check, ...] = (*judge.CHECKS, *documents.CHECKS)
+FILE_CHECKS: tuple[Check, ...] = (
+    *judge.CHECKS,
+    *ended.CHECKS,
+    *documents.CHECKS,
+    *dockerfile.CHECKS,
+)
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 LETTERS_AT_MOST = 1 << 20
@@ -30,7 +37,7 @@ LETTERS_AT_MOST = 1 << 20
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
-    "accelerate launch, python), a PyTorchJob or a TrainJob"
+    "accelerate launch, python), a PyTorchJob or TrainJob, a Dockerfile"
 )
 
 
@@ -55,22 +62,58 @@ def check_file(
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
-    if re.search(r"(docker|container)file", name.lower()) or text.startswith("FROM "):
-        raise UsageError(
-            f"{name} is a Dockerfile, which is not judged",
-            hint="judge the command of its CMD: cputune doctor -- COMMAND; its packages: --stack",
-        )
-    context = Context(name=name, facts=facts, host=host or Host(), here=here, parser=parser)
-    return by_severity(_judge(text, context))
+    context = Context(
+        name=name,
+        facts=facts,
+        host=host or Host(),
+        here=here,
+        parser=parser,
+    )
+    if _is_dockerfile(text, name):
+        places = Places(text, sets="ENV")
+        return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
+    places = Places(text, yaml=_is_yaml(text, name))
+    return by_severity(_judge(text, replace(context, places=places)))
+
+
+def _is_dockerfile(text: str, name: str) -> bool:
+    """Whether a file describes an image, by its name or by its first instruction."""
+    named = re.search(r"(docker|container)file(\.[\w.-]+)?$", name.rpartition("/")[2].lower())
+    return (
+        named is not None or re.match(r"(#[^\n]*\n|\s)*(ARG [^\n]*\n\s*)*FROM ", text) is not None
+    )
+
+
+ROUNDS = 8
+"""A cure may bring up the next fault (a launcher is replaced, and now its flags are read)."""
+
+
+def mended(
+    text: str, name: str, facts: HostFacts, host: Host | None = None
+) -> tuple[str, tuple[Finding, ...]]:
+    """The file as its findings mend it, and what is left. Raises UsageError as ``check_file``."""
+    found = check_file(text, name, facts, host)
+    for _ in range(ROUNDS):
+        after = apply(text, [edit for one in found for edit in one.edits])
+        if after == text:
+            break
+        text, found = after, check_file(after, name, facts, host)
+    return text, found
+
+
+def _is_yaml(text: str, name: str) -> bool:
+    """Whether a file is YAML (or JSON), by its name or by its first key."""
+    lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
+    suffix = name.lower().endswith((".yaml", ".yml", ".json"))
+    return suffix or re.match(r"\w+:(\s|$)", next(lines, "")) is not None
 
 
 def _judge(text: str, context: Context) -> Iterator[Finding]:
-    lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
-    suffix = context.name.lower().endswith((".yaml", ".yml", ".json"))
-    if not suffix and not re.match(r"\w+:(\s|$)", next(lines, "")):
+    if not _is_yaml(text, context.name):
         launches = read_launches(text, context.name)
         if not launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
+        yield from ended.judge_sourced(context)
         yield from judge.judge_launches((_in_batch(one, text) for one in launches), context)
         return
     judged = [

@@ -31,11 +31,12 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from cputune.doctor.edit import Edit
 from cputune.facts import HostFacts
 from cputune.levers import GAINS, Takes, in_words
 
@@ -62,7 +63,7 @@ class Finding:
 
     ``evidence`` is what was seen, with the numbers or the path; ``remedy`` is a sentence;
     ``command`` is a shell command to paste, or None; ``source`` names issues as
-    ``owner/repo#n``, or URLs, separated by commas.
+    ``owner/repo#n``, or URLs, separated by commas. ``edits`` cure what was found in a file, there.
     """
 
     code: str
@@ -72,6 +73,7 @@ class Finding:
     remedy: str
     command: str | None
     source: str
+    edits: tuple[Edit, ...] = field(default=(), compare=False)
 
     @property
     def worth(self) -> tuple[float, float] | None:
@@ -90,7 +92,9 @@ class Finding:
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
-        return {**asdict(self), "severity": self.severity.value, "worth": self.worth}
+        said = asdict(self)
+        del said["edits"]  # of a file that the reader of the document may not have
+        return {**said, "severity": self.severity.value, "worth": self.worth}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,7 @@ class Check:
         severity: Severity | None = None,
         title: str | None = None,
         remedy: str | None = None,
+        edits: tuple[Edit, ...] = (),
     ) -> Finding:
         """A finding of this check; what is not given is the check's own."""
         return Finding(
@@ -133,6 +138,7 @@ class Check:
             remedy=remedy or self.remedy,
             command=command,
             source=self.source,
+            edits=edits,
         )
 
 

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended, run_look, told_by
-from cputune.doctor.files.judge import Context, judge_launches
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError

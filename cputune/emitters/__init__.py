@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
 from cputune.emitters.command import judged
-from cputune.emitters.env import ENV
 from cputune.emitters.format import (
     MPI_DIALECTS,
     Emission,
@@ -19,6 +18,7 @@ from cputune.emitters.format import (
     Format,
     LaunchJob,
 )
+from cputune.emitters.hand import COMMAND
 from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB
 from cputune.emitters.mpirun import MPIRUN
@@ -47,7 +47,7 @@ __all__ = [
     "render",
 ]
 
-_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV)
+_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, COMMAND)
 
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if not one.printed}
 PRINTED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.printed}

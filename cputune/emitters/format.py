@@ -13,6 +13,7 @@ from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
+from cputune.inside.carry.force import Force
 from cputune.options import Cluster, EmitOptions
 from cputune.plan import Plan
 from cputune.remote.named import Node
@@ -73,6 +74,7 @@ class Emission(EmitOptions):
         hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
         python: path of the interpreter that trains; the scripts take it where it exists and PYTHON
             names no other. By default ``python3``.
+        named: the word by which commands name the result.
         host: is asked for the training script, which tells who reads its flags; without one the
             script's name and flags do.
     """
@@ -81,6 +83,7 @@ class Emission(EmitOptions):
     workload: Workload | None = None
     hosts: tuple[Node, ...] = ()
     python: str | None = None
+    named: str = "cputune.json"
     host: Host | None = None
 
 
@@ -107,6 +110,9 @@ class LaunchJob:
         aloud: lines of the header that are also printed as notes.
         target: facts of the machine that runs the job, with the packages that it has there.
         host: see ``Emission``.
+        force: what ``carry.py`` sets; None where it only lets ranks end together, or is not needed.
+        named: the word by which commands name the result; None where there is none.
+        surrounding: names of the variables that are set here now.
     """
 
     plan: Plan
@@ -128,6 +134,9 @@ class LaunchJob:
     interface: str | None = None
     aloud: tuple[str, ...] = ()
     host: Host | None = None
+    force: Force | None = None
+    named: str | None = None
+    surrounding: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""

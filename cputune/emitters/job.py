@@ -122,6 +122,9 @@ def _job(
         aloud=scale,
         target=target,
         host=asked.host,
+        force=way.force,
+        named=None if result is None else asked.named,
+        surrounding=frozenset(() if facts is None else facts.environment),
     )
 
 

@@ -68,9 +68,9 @@ def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
             "pictures need matplotlib, which is not installed",
             hint="pip install 'cputune[report]'",
         )
-    from matplotlib.figure import Figure
+    from cputune.figures._shown import ShownFigure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor=GROUND)
+    figure = ShownFigure(figsize=(width, height), layout="constrained", facecolor=GROUND)
     axes = figure.add_subplot()
     axes.set_facecolor("none")
     figure.suptitle(

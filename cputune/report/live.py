@@ -14,7 +14,7 @@ from cputune.plan import Plan
 from cputune.result import COMPLETED, Throughput, Trial
 from cputune.text import figure, visible
 from cputune.tuner.events import (
-    Compared,
+    ComparisonSoFar,
     ConfirmStarted,
     Event,
     Said,
@@ -54,7 +54,7 @@ class Standing:
     number: int = 0
     done: int = 0
     measured: dict[Plan, Throughput] = field(default_factory=dict)
-    compared: Compared | None = None
+    compared: ComparisonSoFar | None = None
     steps: int = 0
     delayed: int = 0
     doing: str = "starting"
@@ -81,7 +81,7 @@ class Standing:
             self._step(event)
         elif isinstance(event, Said):
             self.detail = event.text
-        elif isinstance(event, Compared):
+        elif isinstance(event, ComparisonSoFar):
             self.compared = event
         elif isinstance(event, ConfirmStarted):
             self._go_on(in_words(event))

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 from cputune import cpulist
 from cputune.carrier.command import carried
 from cputune.documents import plain
+from cputune.emitters import Emission
+from cputune.emitters.hand import typed_lines
 from cputune.emitters.header import changed_since, machine, machine_difference, section
+from cputune.emitters.job import make_job
 from cputune.emitters.promise import count
+from cputune.errors import UsageError
 from cputune.history import Kept
+from cputune.host import LiveHost
+from cputune.host.interpreter import training_python
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
 from cputune.knobs.record import in_words as knob_words
@@ -198,7 +204,7 @@ def change_bars(result: Result) -> Bars:
 
 SCHEMA = "cputune.summary/1"
 
-PASTED = ("train", "launch files", "variables", "flags")
+PASTED = ("train", "the same", "launch files", "variables", "flags")
 """What of a launch is copied, and stands in one line."""
 
 MOST_PLANS = 15
@@ -236,15 +242,31 @@ class ResultToShow:
         """What the result means, what to do now, and how sure it is."""
         return verdict_of(self.result, launch_commands(self.file, self.result.best.plan.nodes)[0])
 
+    def by_hand(self) -> str:
+        """The best plan as a person types it. Raises UsageError where it cannot be launched."""
+        here = self.facts is not None and not self.facts.recorded
+        asked = Emission(
+            facts=self.facts,
+            named=self.file,
+            python=training_python() if here else None,
+            host=LiveHost() if here else None,
+        )
+        return typed_lines(make_job(self.result, asked)).rstrip("\n")
+
     def launch(self) -> dict[str, str]:
         """How the best plan is started, and what each of its ranks is given."""
         result, plan = self.result, self.result.best.plan
         now, files = launch_commands(self.file, plan.nodes)
         told = {"train": now, "launch files": files}
         try:
+            told = {"train": self.by_hand(), "the same": now, "launch files": files}
             way = carried(result.workload, plan, result.versions)
-        except ValueError as error:  # the batch was changed by hand
+        except (UsageError, ValueError) as error:  # the batch was changed by hand
             return {**told, "impossible": str(error)}
+        if told["train"] == now:
+            del told["the same"]
+        else:
+            return told
         if way.variables:
             words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
             told["variables"] = " ".join(words)

@@ -128,7 +128,10 @@ def _print(block: Block, console: Console) -> None:
         for label, text in block.rows:
             head = Text(label.ljust(margin), "dim")
             if label in block.pasted:
-                console.print(Text.assemble(head, visible(text)), soft_wrap=True)
+                first, *more = text.split("\n")
+                console.print(Text.assemble(head, visible(first)), soft_wrap=True)
+                for line in more:
+                    console.print(Text(visible(line)), soft_wrap=True)
             else:
                 print_hanging(console, head, Text(visible(text)))
     elif isinstance(block, Lines):

@@ -109,6 +109,7 @@ class LibraryTable:
     default_optimizers: tuple[Feature, ...] = ()
     keys: tuple[Feature, ...] = ()
     options: tuple[Feature, ...] = ()
+    variables: tuple[Feature, ...] = ()
     behaviours: tuple[Feature, ...] = ()
 
     def needs_of(self, version: Version) -> Needs | None:
@@ -147,6 +148,42 @@ class Era:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtLauncher:
+    """A launcher that a package brings: without the package there is none."""
+
+    name: str
+    package: str
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedImage:
+    """A container image that holds a stack which has ended, and what takes its place."""
+
+    name: str
+    instead: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiOption:
+    """An option of mpirun in the words of the other dialects; None: they take it as it is.
+
+    ``takes`` is how many words follow it; ``{0}`` and ``{1}`` stand for them.
+    """
+
+    names: tuple[str, ...]
+    takes: int
+    hydra: str | None = None
+    openmpi: str | None = None
+
+    def said_to(self, dialect: str) -> str | None:
+        """What this dialect (``mpich``, ``openmpi5``) is told instead."""
+        return self.openmpi if dialect.startswith("openmpi") else self.hydra
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """All tables. Rows stand in the order of their versions, the oldest first.
 
@@ -157,6 +194,9 @@ class Stack:
     schema: Literal[1]
     checked: str
     eras: tuple[Era, ...]
+    launchers: tuple[BroughtLauncher, ...]
+    images: tuple[EndedImage, ...]
+    mpirun: tuple[MpiOption, ...]
     wheels: Mapping[str, str]
     harmless: frozenset[str]
     several: frozenset[str]

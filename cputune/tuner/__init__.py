@@ -6,10 +6,12 @@ Optuna is imported when a study starts, not before.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 
 from cputune.errors import MissingPackageError, UsageError
@@ -35,7 +37,8 @@ class Asked(TuneOptions):
     Attributes:
         facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
         runner: runs the plans; real processes where it is None.
-        on_event: called with every event of ``cputune.tuner.events``.
+        on_event: called with every event of ``cputune.tuner.events``. Where it is None a notebook
+            shows the study below its cell.
         hosts: those that plans run on, by name (``"node1,node2"``, or a sequence), reached by
             ssh; how many of them is then a knob. None: this machine alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
@@ -95,7 +98,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
 
         return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
 
-    hear = logged(asked.on_event)
+    hear = logged(asked.on_event or _notebook_view(started))
 
     def say(text: str) -> None:
         hear(Said(text=text))
@@ -129,6 +132,15 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             limited=runner is None,
         )
         return study.run()
+
+
+def _notebook_view(started: float) -> OnEvent | None:
+    """What shows the study below the cell of a notebook; None outside of one."""
+    if "IPython" not in sys.modules:
+        return None
+    notebook = import_module("cputune.report.notebook")
+    view: OnEvent | None = notebook.view(started) if notebook.is_notebook() else None
+    return view
 
 
 def _who_computes_here() -> Callable[[], tuple[str, ...]]:

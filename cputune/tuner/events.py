@@ -79,7 +79,7 @@ class ConfirmStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparisonSoFar:
     """How many times as fast a plan is as today's launch, after the rounds that were measured.
 
     ``low`` and ``high`` are the ends of the 95 % interval, ``pairs`` the rounds that count.
@@ -107,7 +107,7 @@ Event = (
     | TrialEnded
     | ConfirmStarted
     | ConfirmRun
-    | Compared
+    | ComparisonSoFar
     | StudyEnded
 )
 OnEvent = Callable[[Event], None]
@@ -136,7 +136,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 def is_in_passing(event: Event) -> bool:
     """Whether an event is logged at DEBUG, and has no line of its own in a terminal."""
     aside = isinstance(event, Said) and not event.warns
-    return aside or isinstance(event, (StepTaken, TrialStarted, Compared))
+    return aside or isinstance(event, (StepTaken, TrialStarted, ComparisonSoFar))
 
 
 def waiting_for(owner: str) -> str:
@@ -166,7 +166,7 @@ def in_words(event: Event) -> str:
         case ConfirmRun(samples_per_second=rate):
             shown = event.reason if rate is None else f"{figure(rate.median)} samples/s"
             return f"round {event.round + 1}: {shown}  {event.plan.short()}"
-        case Compared(ratio=ratio, low=low, high=high, pairs=pairs):
+        case ComparisonSoFar(ratio=ratio, low=low, high=high, pairs=pairs):
             interval = f"{ratio:.2f} ({low:.2f}–{high:.2f})"
             return f"{interval} times as fast as today after {pairs} rounds: {event.plan.short()}"
         case StudyEnded(result=result):
@@ -174,14 +174,15 @@ def in_words(event: Event) -> str:
 
 
 def _beginning(event: StudyStarted) -> str:
-    said = f"{len(event.space)} plans, {event.budget} trials"
+    said = f"{len(event.space)} plans, at most {event.budget} trials"
+    if event.most_seconds is not None:
+        said += f" and {duration(event.most_seconds)}"
     if event.resumed:
         said += f", {event.resumed} trials are on record"
-    if event.most_seconds is not None:
-        said += f", done after {duration(event.most_seconds)} at most (--max-time)"
-    said += f" ({_widest(event.space).legend()})"
     each = event.start_seconds or 0.0
-    return said if each < LONG_START_SECONDS else f"{said}; each start takes {each:.0f} s"
+    if each >= LONG_START_SECONDS:
+        said += f"; each start takes {each:.0f} s"
+    return f"{said}; {_widest(event.space).legend()}"
 
 
 def _widest(space: SearchSpace) -> Plan:

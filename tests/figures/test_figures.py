@@ -126,12 +126,13 @@ def test_the_comparison_has_a_point_for_each_round_of_each_block() -> None:
             (1, "candidate", result.best.plan, (2.0,)),
         )
     ]
-    drawn = replace(result, confirmation=tuple(runs)).figures.comparison()
+    alone = {"speedup": None, "not_compared": "it was interrupted"}
+    drawn = replace(result, confirmation=tuple(runs), **alone).figures.comparison()
     assert drawn is not None
     points = [line.get_ydata() for line in drawn.axes[0].lines if line.get_marker() == "o"]
     assert [list(block) for block in points] == [[2.0, 3.0], [2.5]]
     assert {"block 1", "block 2"} <= set(words(drawn))
-    assert replace(result, confirmation=()).figures.comparison() is None
+    assert replace(result, confirmation=(), **alone).figures.comparison() is None
 
 
 def test_the_steps_of_a_trial_say_which_do_not_count() -> None:

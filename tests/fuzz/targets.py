@@ -196,7 +196,7 @@ def _obeyed_by_nobody(name: str, text: str, place: Path) -> None:
         assert not re.search(r"(?m)^(?!#|[\w.-]+==[\w.!-]+$)", text.rstrip("\n")), name
     elif name.startswith("hosts."):
         assert not re.search(r"(?m)^(?!#|[\w.:%-]+(:| slots=)\d+$)", text.rstrip("\n")), name
-    elif text.startswith("#!/usr/bin/env bash") or name == "env.sh":
+    elif text.startswith("#!/usr/bin/env bash"):
         (place / "launch.sh").write_text(text, encoding="utf-8")
         (place / "rank.py").touch()
         variables = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/true", "INJECTED": str(place / "it")}

@@ -11,7 +11,7 @@ import cputune
 from cputune.report.live import MOST_LINES, Standing, live_lines
 from cputune.result import Throughput, Trial
 from cputune.tuner.events import (
-    Compared,
+    ComparisonSoFar,
     Event,
     Said,
     StepTaken,
@@ -96,7 +96,7 @@ def test_each_plan_has_a_bar_as_long_as_it_is_fast() -> None:
 def test_the_comparison_and_what_disturbs_it_are_shown() -> None:
     standing = Standing(started=0.0)
     plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
-    standing.take(Compared(plan=plan, ratio=1.5, low=1.2, high=1.875, pairs=6))
+    standing.take(ComparisonSoFar(plan=plan, ratio=1.5, low=1.2, high=1.875, pairs=6))
     standing.take(StepTaken(number=None, index=0, seconds=0.5, delayed=True))
     *_, compared, disturbed = lines(standing)
     assert compared.startswith("1.50 (1.20–1.88) times as fast as today after 6 rounds: 1×")

@@ -40,14 +40,14 @@ def shown(renderable: object, width: int = 120) -> str:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (StudyStarted(space=SPACE, budget=20), f"{len(SPACE)} plans, 20 trials ({LEGEND})"),
+        (StudyStarted(space=SPACE, budget=20), f"{len(SPACE)} plans, at most 20 trials; {LEGEND}"),
         (
             StudyStarted(space=SPACE, budget=20, start_seconds=9.0),
-            f"{len(SPACE)} plans, 20 trials ({LEGEND})",
+            f"{len(SPACE)} plans, at most 20 trials; {LEGEND}",
         ),
         (
             StudyStarted(space=SPACE, budget=9, resumed=2),
-            f"{len(SPACE)} plans, 9 trials, 2 trials are on record ({LEGEND})",
+            f"{len(SPACE)} plans, at most 9 trials, 2 trials are on record; {LEGEND}",
         ),
         (
             Said(text="trial 3: busy, so it is run again", warns=True),
@@ -172,7 +172,7 @@ def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
 def test_what_a_long_start_costs_is_said_before() -> None:
     line = line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0))
     assert line is not None
-    assert line.endswith("; each start takes 38 s")
+    assert "; each start takes 38 s; " in line
 
 
 def test_the_space_in_words() -> None:

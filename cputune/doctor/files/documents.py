@@ -17,8 +17,12 @@ from typing import Any
 
 import yaml
 
+from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
-from cputune.doctor.files.judge import Context, judge_launches
+from cputune.doctor.edit import Edit
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.ended import judge_sourced
+from cputune.doctor.files.judge import judge_launches, use_cpu_missing
 from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
@@ -34,10 +38,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A YAML document as plain values, and the line (from 1) of each path into it."""
+    """A YAML document as plain values, with the line (from 1) of each path into it.
+
+    ``spans`` say from which character to which a key with its value stands (of an item of a list
+    the value); there are none in a document in flow style (JSON), which has no lines to change.
+    """
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
+    spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def get(self, *path: str | int) -> Any:
         """The value at a path; None where there is nothing, or another kind of thing."""
@@ -83,6 +92,7 @@ def read_documents(text: str, name: str) -> tuple[Document, ...]:
 
 def _document(root: yaml.Node) -> Document:
     lines: dict[Path, int] = {}
+    spans: dict[Path, tuple[int, int]] = {}
     scalars = yaml.constructor.SafeConstructor()
 
     def plain(node: yaml.Node, path: Path) -> Any:
@@ -100,9 +110,19 @@ def _document(root: yaml.Node) -> Document:
             place = (*path, name)
             lines[place] = key.start_mark.line + 1
             found[name] = plain(value, place)
+            if not node.flow_style:
+                spans[place] = key.start_mark.index, _end(value)
         return found
 
-    return Document(value=plain(root, ()), lines=lines)
+    return Document(value=plain(root, ()), lines=lines, spans=spans)
+
+
+def _end(node: yaml.Node) -> int:
+    """Where the last scalar of a node ends: its own mark may stand behind comments."""
+    if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
 
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
@@ -215,12 +235,18 @@ def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]
     if kind in _GPU:
         if context.facts.accelerators == ():
             text = f"distributed_type: {kind}, no GPU is here"
-            yield no_gpu.finding(context.at(None, text))
+            ranks = number_of(str(values.get("num_processes"))) or 1
+            fitting = "MULTI_CPU" if ranks > 1 else "'NO'"
+            edits = _with_value(document, context, "distributed_type", fitting)
+            edits += _asks_cpu(document, context)
+            yield no_gpu.finding(context.at(None, text), edits=edits)
         return
     options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
     line = document.line("num_processes") or 0
     launch = TrainingCommand(launcher="accelerate", options=tuple(options), line=line)
-    yield from judge_launches([launch], context)
+    for found in judge_launches([launch], replace(context, places=None)):
+        asks = found.code in (use_cpu_missing.code, ranks_alone.code)
+        yield replace(found, edits=_asks_cpu(document, context)) if asks else found
 
 
 def _keys(document: Document, context: Context) -> Iterator[Finding]:
@@ -234,11 +260,61 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
             last = f" to {_text(span.last)}" if span.last else " on"
             said = f"{key} is known from {_text(span.first)}{last}"
         said += f"; {context.read_by} refuses the file"
-        yield key_unknown.finding(context.at(document.line(key), said))
+        edits = _without_key(document, context, key) if span else ()
+        yield key_unknown.finding(context.at(document.line(key), said), edits=edits)
     by_mpirun = document.mapping("mpirun_config")
     if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
         text = f"mpirun_ccl is not read by {context.read_by}"
-        yield key_ignored.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
+        said = context.at(document.line("mpirun_config", "mpirun_ccl"), text)
+        path = ("mpirun_config", "mpirun_ccl")[: len(by_mpirun)]  # with the last key goes the whole
+        yield key_ignored.finding(said, edits=_without_key(document, context, *path))
+
+
+def _without_key(document: Document, context: Context, *path: str | int) -> tuple[Edit, ...]:
+    """A key taken out with the lines of its value."""
+    span = document.spans.get(path)
+    if span is None or context.places is None:
+        return ()
+    text = context.places.text
+    end = text.find("\n", max(span[0], span[1] - 1))
+    start = text.rfind("\n", 0, span[0]) + 1
+    return (Edit(start=start, end=len(text) if end < 0 else end + 1),)
+
+
+def _with_key(
+    document: Document, context: Context, line: str, *before: str | int, behind: bool = True
+) -> tuple[Edit, ...]:
+    """A key and its value in a line of its own, beside a key that is there."""
+    span = document.spans.get(before)
+    if span is None or context.places is None:
+        return ()
+    text = context.places.text
+    start = text.rfind("\n", 0, span[0]) + 1
+    indent = text[start : span[0]]
+    if not behind:
+        return (Edit(start=start, end=start, text=f"{indent}{line}\n"),)
+    end = text.find("\n", max(span[0], span[1] - 1))
+    if end < 0:
+        return (Edit(start=len(text), end=len(text), text=f"\n{indent}{line}"),)
+    return (Edit(start=end + 1, end=end + 1, text=f"{indent}{line}\n"),)
+
+
+def _with_value(document: Document, context: Context, key: str, value: str) -> tuple[Edit, ...]:
+    """Another value of a key of the top level."""
+    span = document.spans.get((key,))
+    if span is None or context.places is None:
+        return ()
+    said = context.places.text[span[0] : span[1]]
+    start = span[0] + len(said) - len(said.partition(":")[2].lstrip())
+    return (Edit(start=start, end=span[1], text=value),)
+
+
+def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
+    """The file says ``use_cpu: true``."""
+    if document.spans.get(("use_cpu",)):
+        return _with_value(document, context, "use_cpu", "true")
+    keys = list(document.mapping())
+    return _with_key(document, context, "use_cpu: true", keys[-1]) if keys else ()
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
@@ -355,7 +431,9 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
 def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
     for found, path, text in job_faults(document):
-        yield found.finding(context.at(document.line(*path), text))
+        edits = _one_rank(document, context) if found is ranks_auto else ()
+        yield found.finding(context.at(document.line(*path), text), edits=edits)
+    yield from judge_sourced(context)
     for at, resources in _containers(document):
         variables, lines = dict[str, str](), dict[str, int | None]()
         for number in range(len(document.items(*at, "env"))):
@@ -369,6 +447,16 @@ def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
         if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
             text = "no emptyDir of medium Memory is mounted at /dev/shm"
             yield pod_shm.finding(context.at(document.line(*at), text))
+
+
+def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
+    """One rank in each pod: which number is best only `cputune tune` shows."""
+    place = _RANKS[str(document.get("kind"))]
+    edits = _without_key(document, context, *place)
+    number = '"1"' if document.get("kind") == "PyTorchJob" else "1"
+    beside = next(iter(document.mapping(*place[:-1])), "")
+    line = f"{place[-1]}: {number}"
+    return edits + _with_key(document, context, line, *place[:-1], beside, behind=False)
 
 
 _OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")

@@ -8,87 +8,28 @@ those, so that a fault has one name, in a shell, a file and a pod.
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-
-from packaging.version import Version
+from dataclasses import replace
 
 from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor.checks.launch import ranks_alone
+from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.edit import Edit
+from cputune.doctor.files import mending
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.ended import judge_ended
+from cputune.doctor.files.places import Places
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
 from cputune.doctor.variables import TRUE
-from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.probing.installed import dead_preloads
-from cputune.stack import LEAST_CCL_WORKERS, Versions, takes, versions_of, why_too_few_ccl_workers
+from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
 from cputune.training_command import CONFINERS, TrainingCommand, number_of, value_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """One file before one machine and the packages in its facts.
-
-    Attributes:
-        facts: of the machine that the launch will run on.
-        host: is asked for the files that the launch names.
-        here: whether the launch will run on that machine, so that its ranks are judged too.
-        parser: who reads the flags of its training script ("trainer": TrainingArguments, or "its
-            own"), where that is known.
-        lines: where the keys or the variables stand, in a file that has no lines of commands.
-    """
-
-    name: str
-    facts: HostFacts
-    host: Host
-    here: bool = True
-    parser: str | None = None
-    lines: Mapping[str, int | None] = field(default_factory=dict)
-
-    @property
-    def versions(self) -> Versions:
-        """What the launch is judged by."""
-        return versions_of(self.facts)
-
-    @property
-    def accelerate(self) -> Version:
-        """The accelerate to judge by: the installed one, else today's."""
-        return self.versions.accelerate or load().era("today").versions["accelerate"]
-
-    @property
-    def read_by(self) -> str:
-        """``accelerate 1.15.0``, and that it is not installed, where it is not."""
-        absent = "" if self.versions.accelerate else " (not installed; today's stack)"
-        return f"accelerate {self.accelerate}{absent}"
-
-    def variables(self, launch: TrainingCommand) -> dict[str, str]:
-        """What reaches the launcher: the environment around us, as the file changes it."""
-        around = self.facts.environment if self.here else {}
-        kept = {
-            name: text
-            for name, text in around.items()
-            if not any(fnmatchcase(name, removed) for removed in launch.removed)
-        }
-        return {**kept, **launch.environment}
-
-    def text_of(self, path: str) -> str | None:
-        """The text of a file that the file names, where it can be read."""
-        for place in (path, posixpath.join(posixpath.dirname(self.name), path)):
-            with contextlib.suppress(OSError, ValueError):
-                return self.host.read_text(place)
-        return None
-
-    def at(self, line: int | None, text: str) -> str:
-        """``train.sh:12: text``; a line of ``lines`` that the text names goes before ``line``."""
-        line = next((self.lines[w] for w in re.findall(r"\w+", text) if w in self.lines), line)
-        text = re.sub(r"--(\w+)", lambda key: key[1] if key[1] in self.lines else key[0], text)
-        return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"
 
 
 def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Iterator[Finding]:
@@ -102,7 +43,7 @@ def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Ite
         yield from _flags(launch, context)
         if any(word.startswith("$") for word in launch.before):
             continue
-        for judge in (_bf16, _backend, _accelerate, _mpirun):
+        for judge in (judge_ended, _bf16, _backend, _accelerate, _mpirun):
             yield from judge(launch, context)
         if context.here:
             yield from _of_a_rank(launch, context, known)
@@ -150,12 +91,25 @@ def _flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
         said = f"{word.spelling} is {word.state.value} by {word.reader}"
         said = ": ".join(filter(None, (said, "; ".join(notes))))
+        edits = _without_word(word, launch, context)
         if word.state is Fate.IGNORED:
-            yield flag_ignored.finding(context.at(launch.line, said))
+            yield flag_ignored.finding(context.at(launch.line, said), edits=edits)
             continue
         unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
         severity = Severity.WARNING if unsure else None
-        yield flag_refused.finding(context.at(launch.line, said + unsure), severity=severity)
+        said = context.at(launch.line, said + unsure)
+        yield flag_refused.finding(said, severity=severity, edits=edits)
+
+
+def _without_word(word: Word, launch: TrainingCommand, context: Context) -> tuple[Edit, ...]:
+    """The flag as these versions spell it; taken out where they have nothing in its place."""
+    if context.places is None:
+        return ()
+    if word.instead and word.instead.startswith("--"):
+        return context.places.change_flag(launch, word.spelling, word.instead)
+    if " " in word.spelling:
+        return context.places.change_flag(launch, word.spelling, "")
+    return context.places.without_value(launch, word.spelling)
 
 
 def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Word, str]]:
@@ -232,7 +186,8 @@ def _bf16(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{asked} without --use_cpu means bf16 on a GPU, and is refused"
-        yield use_cpu_missing.finding(context.at(launch.line, text))
+        edits = context.mended(mending.told_cpu, launch)
+        yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
 
 @fault("file-backend", Severity.ERROR)
@@ -255,7 +210,9 @@ def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
-        yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+        edits = context.mended(Places.without_value, launch, "--ddp_backend")
+        remedy = "Take --ddp_backend out."
+        yield wrong_backend.finding(context.at(launch.line, text), remedy=remedy, edits=edits)
     few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
     if backend == "ccl" and context.versions.oneccl is not None and few:
         yield wrong_backend.finding(
@@ -289,12 +246,14 @@ def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         missing = " without --mpirun_hostfile" if unnamed else ""
         kind = ", --distributed_type NO" if single else ""
         text = f"--num_processes {launch.total}{missing}{kind}"
-        yield one_process.finding(context.at(launch.line, text))
+        edits = context.mended(mending.by_torchrun, launch)
+        yield one_process.finding(context.at(launch.line, text), edits=edits)
     version = context.versions.accelerate
     for option in load().accelerate.options if version is not None and launch.script else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            yield flag_refused.finding(context.at(launch.line, text))
+            edits = context.mended(Places.without_value, launch, option.name)
+            yield flag_refused.finding(context.at(launch.line, text), edits=edits)
 
 
 _NOT_HYDRA = (
@@ -370,12 +329,14 @@ def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     refused = [option for option in options if option in REFUSED.get(dialect, ())]
     if refused:
         text = f"{', '.join(refused)}: refused by {dialect}, which is the mpirun here"
-        yield mpi_dialect.finding(context.at(launch.line, text))
+        edits = context.mended(mending.in_dialect, launch, dialect)
+        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
     if dialect.startswith("openmpi") and launch.total in ("1", "2") and not binds:
         text = f"mpirun -n {launch.total} without --bind-to"
-        yield one_core_each.finding(context.at(launch.line, text))
+        edits = context.mended(mending.behind_program, launch, "--bind-to", "none")
+        yield one_core_each.finding(context.at(launch.line, text), edits=edits)
     behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
     if binder := next((name for name in behind if name in CONFINERS), None):
         text = f"{binder} behind mpirun binds every rank to the same CPUs"
@@ -411,7 +372,28 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
             evidence=context.at(launch.line, evidence),
             command=command,
             severity=Severity.WARNING if unsure else finding.severity,
+            edits=_of_a_rank_mended(finding, options, launch, context),
         )
+
+
+def _reads_trainer_flags(launch: TrainingCommand, context: Context) -> bool:
+    """Whether --use_cpu may be told to the script, or --cpu to its accelerate launch."""
+    by_accelerate = (launch.inner or launch).launcher == "accelerate"
+    return by_accelerate or reader_of("--use_cpu", launch, context) == "trainer"
+
+
+def _of_a_rank_mended(
+    finding: Finding, options: Mapping[str, str], launch: TrainingCommand, context: Context
+) -> tuple[Edit, ...]:
+    """The cure of a machine's finding, in the file: an option that decides, or the variable."""
+    if context.places is None:
+        return ()
+    if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
+        return mending.told_cpu(context.places, launch)
+    if finding.code == ranks_auto.code and launch.launcher == "torchrun":
+        edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
+        return edits or mending.by_command(context.places, launch, finding.command)
+    return mending.by_command(context.places, launch, finding.command)
 
 
 _ADDRESS = {

@@ -130,6 +130,8 @@ class _Reader:
         if whole and whole[1] in self.values:
             return self.values[whole[1]]
         text = _EXPANSION.sub(self._value, word)
+        if _EXPANSION.fullmatch(word) and text.startswith("-"):
+            return text.split()  # ARGS="--bf16 --use_cpu" means several words
         return [text if len(text) <= max(LETTERS_AT_MOST, len(word)) else "$?"]
 
     def _value(self, found: re.Match[str]) -> str:

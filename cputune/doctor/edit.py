@@ -1,0 +1,45 @@
+"""A change of a file as data: which characters become what; and what of it ``patch`` takes.
+
+A finding carries the edits that cure it, so that what is found and what is mended are one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Edit:
+    """The characters from ``start`` to ``end`` of a file become ``text``."""
+
+    start: int
+    end: int
+    text: str = ""
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """The text with these edits; of two that overlap the first is taken."""
+    parts, at = list[str](), 0
+    for edit in sorted(set(edits)):
+        if edit.start < at:
+            continue
+        parts += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join((*parts, text[at:]))
+
+
+def unified(name: str, before: str, after: str) -> str:
+    """The change as ``patch -p0`` and ``git apply -p0`` take it; "" where there is none."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), name, name)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as ``patch`` counts them: a line feed alone ends one."""
+    parts = text.split("\n")
+    whole = [f"{part}\n" for part in parts[:-1]]
+    return whole + parts[-1:] if parts[-1] else whole

@@ -1,0 +1,149 @@
+"""What a launch file of an earlier stack needs, and this one has no longer.
+
+Launchers that a package brought, files that are sourced, variables that nobody reads: which they
+are, and since when, stands in ``stack.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune.doctor.files import mending
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.places import Places
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.stack.tables import load
+from cputune.training_command import TrainingCommand
+
+
+@fault("file-launcher-missing", Severity.ERROR)
+def launcher_missing() -> None:
+    """The launcher of this file is not there
+
+    Symptom: "ipexrun: command not found", "No module named 'intel_extension_for_pytorch'".
+
+    Cause: ipexrun and intel_extension_for_pytorch.cpu.launch came with IPEX, whose last release
+    is 2.8.0; deepspeed is a package of its own.
+
+    Remedy: Start one rank with python, several with torchrun or mpirun; set OMP_NUM_THREADS and
+    the CPUs as `cputune emit` does.
+
+    Source: https://github.com/intel/intel-extension-for-pytorch,
+    https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+@fault("file-variable-unread", Severity.WARNING)
+def variable_unread() -> None:
+    """A variable that nobody reads here
+
+    Symptom: it is set, and models are downloaded into another folder, or ccl is not used.
+
+    Cause: TRANSFORMERS_CACHE is read by transformers to 4.57. CCL_ variables are read by oneCCL
+    and by an accelerate to 1.12.
+
+    Remedy: Write what the evidence says instead, or take it out.
+
+    Source: huggingface/transformers:src/transformers/utils/hub.py, huggingface/accelerate#3883
+    """
+
+
+def _variables(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    version = context.versions.transformers
+    for row in load().transformers.variables:
+        value = launch.environment.get(row.name)
+        if value is None or version is None or row.covers(version):
+            continue
+        instead = row.instead(version) or ""
+        text = f"{row.name} is not read by transformers {version}: write {instead}"
+        edits = context.mended(Places.rename_variable, row.name, instead)
+        yield variable_unread.finding(context.at(launch.line, text), edits=edits)
+    ccl = [name for name in launch.environment if name.startswith("CCL_")]
+    accelerate = context.versions.accelerate
+    absent = context.versions.oneccl is None and "oneccl" not in context.versions.unreadable
+    known = accelerate is not None and load().accelerate.does("no-ccl", accelerate)
+    if ccl and absent and known and context.here:
+        text = f"{', '.join(ccl)}: oneCCL is not installed, and accelerate {accelerate} has no ccl"
+        taken = [context.mended(Places.unset_variable, launch, name) for name in ccl]
+        edits = tuple(edit for each in taken for edit in each)
+        yield variable_unread.finding(context.at(launch.line, text), edits=edits)
+
+
+@fault("file-instances", Severity.ERROR)
+def instances_alone() -> None:
+    """Each of these instances trains the same model alone
+
+    Symptom: no error, and no faster: every instance reports world size 1.
+
+    Cause: torch.backends.xeon.run_cpu starts processes that know nothing of each other. It is
+    made for inference.
+
+    Remedy: Start the ranks with torchrun.
+
+    Source: https://docs.pytorch.org/docs/stable/backends.html, torch/backends/xeon/run_cpu.py
+    """
+
+
+def judge_ended(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    """Launchers that are gone, and variables that nobody reads."""
+    yield from _launcher(launch, context)
+    yield from _variables(launch, context)
+
+
+def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    rows = {row.name: row for row in load().launchers}
+    row = rows.get(launch.launcher)
+    if row is not None and context.facts.package(row.package) is None:
+        text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
+        edits = context.mended(mending.plain_launcher, launch)
+        yield launcher_missing.finding(context.at(launch.line, text), edits=edits)
+    if launch.launcher == "run_cpu" and launch.several:
+        text = f"run_cpu --ninstances {launch.total}"
+        edits = context.mended(mending.plain_launcher, launch)
+        yield instances_alone.finding(context.at(launch.line, text), edits=edits)
+
+
+@fault("file-sourced-missing", Severity.ERROR)
+def sourced_missing() -> None:
+    """A file that is sourced is not there
+
+    Symptom: "setvars.sh: No such file or directory", or "No module named
+    'oneccl_bindings_for_pytorch'" before the training starts.
+
+    Cause: env/setvars.sh lies in the oneCCL bindings, or below /opt/intel/oneapi. Neither the
+    bindings nor oneAPI are needed for gloo, which is what today's stack uses.
+
+    Remedy: Take the line out, or install what brings the file.
+
+    Source: https://huggingface.co/docs/transformers/v4.43.2/en/perf_train_cpu_many
+    """
+
+
+def judge_sourced(context: Context) -> Iterator[Finding]:
+    """What a file sources of oneCCL or oneAPI, and what is not there."""
+    if context.places is None:
+        return
+    versions = context.versions
+    absent = versions.oneccl is None and "oneccl" not in versions.unreadable
+    for line, path, own, edits in mending.sourced(context.places):
+        gone = absent if own else _is_gone(path, context)
+        if gone:
+            why = ": the oneCCL bindings are not installed" if own else ", which is not there"
+            text = f"{context.name}:{line}: sources {path}{why}"
+            yield sourced_missing.finding(text, edits=edits)
+
+
+def _is_gone(path: str, context: Context) -> bool:
+    """Whether a file of this machine is not there; of one with a variable nothing is known."""
+    if not context.here or not path.startswith("/"):
+        return False
+    try:
+        context.host.read_text(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+CHECKS = checks_of(__name__)

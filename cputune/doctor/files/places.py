@@ -1,0 +1,316 @@
+"""Where the words of a launch stand in its file, and the edits that change them there.
+
+The launches are read with their variables filled in; a change has to find the words as they were
+written. They are looked for in the lines of the launch, and where they are not (an array, a
+variable), in the whole file; comments are passed over. What is taken out takes its line, its comma
+or its backslash along, so that the layout around it stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from cputune.doctor.edit import Edit
+from cputune.training_command import TrainingCommand
+
+
+class Token(NamedTuple):
+    """A word as it is written, with its quotes between ``start`` and ``end``."""
+
+    start: int
+    end: int
+    text: str
+
+
+_WORD = re.compile(r"""(["']?)([^\s"'\[\],;|&()\\]+)(\1)""")
+_COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
+_SWITCH_VALUES = ("true", "false", "yes", "no", "1", "0")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The text of one file, and how to change it.
+
+    Attributes:
+        text: of the whole file.
+        yaml: whether it is YAML, in which a variable is a ``name`` and a ``value``.
+        sets: the word that sets a variable: ``export``, in a Dockerfile ``ENV``.
+    """
+
+    text: str
+    yaml: bool = False
+    sets: str = "export"
+
+    @cached_property
+    def code(self) -> str:
+        """The text with spaces for comments: places in it are places in the text."""
+        return _COMMENT.sub(lambda found: " " * len(found[0]), self.text)
+
+    def line_start(self, line: int) -> int:
+        """Where a line (from 1) begins."""
+        at = 0
+        for _ in range(line - 1):
+            at = self.text.find("\n", at) + 1
+        return at
+
+    def span(self, launch: TrainingCommand) -> tuple[int, int]:
+        """The lines of a launch: to the end of its last continued line; in YAML the whole file."""
+        start = self.line_start(max(launch.line, 1))
+        if self.yaml or not launch.line:
+            return start, len(self.text)
+        ended = re.compile(r"(?<!\\)\n").search(self.code, start)
+        return start, ended.start() if ended else len(self.text)
+
+    def tokens(self, start: int, end: int) -> Iterator[Token]:
+        """The words between two places; the dash of a YAML list is none."""
+        for found in _WORD.finditer(self.code, start, end):
+            if found[2] != "-":
+                yield Token(found.start(), found.end(), found[2])
+
+    def of(self, launch: TrainingCommand) -> list[Token]:
+        """The words of a launch as they are written."""
+        return list(self.tokens(*self.span(launch)))
+
+    # --- Flags ------------------------------------------------------------------------
+
+    def flags(self, launch: TrainingCommand, name: str) -> list[list[Token]]:
+        """Each place of a flag: the word, and that of its value, where it has one of its own.
+
+        ``name`` is the flag, or the flag and its value: ``--ddp_backend ccl``.
+        """
+        flag, _, value = name.partition(" ")
+        found = _flags(self.of(launch), flag, value)
+        return found or _flags(list(self.tokens(0, len(self.text))), flag, value)
+
+    def change_flag(self, launch: TrainingCommand, name: str, instead: str) -> tuple[Edit, ...]:
+        """``--no_cuda`` becomes ``--use_cpu``; with "" it is taken out.
+
+        A replacement that the launch has already takes the flag out, too.
+        """
+        if instead and launch.argument(instead.partition(" ")[0]) is not None:
+            same = instead.partition(" ")[0] == name.partition(" ")[0]
+            instead = instead if same else ""
+        edits = list[Edit]()
+        for words in self.flags(launch, name):
+            if not instead:
+                edits += self.without(words)
+                continue
+            flag, _, value = instead.partition(" ")
+            first = words[0]
+            given = first.text.partition("=")[2]
+            if given:
+                edits.append(self.becomes(first, f"{flag}={value or given}"))
+                continue
+            edits.append(self.becomes(first, flag))
+            if value and len(words) > 1:
+                edits.append(self.becomes(words[1], value))
+            elif value:
+                edits.append(self.after(first, (value,)))
+        return tuple(edits)
+
+    def add_flags(self, launch: TrainingCommand, *flags: str) -> tuple[Edit, ...]:
+        """Arguments of the script, behind its name: there no redirection can be in the way."""
+        scripts = [token for token in self.of(launch) if token.text == launch.script]
+        return (self.after(scripts[-1], flags),) if scripts else ()
+
+    def after(self, token: Token, words: Sequence[str]) -> Edit:
+        """Words behind one that is there."""
+        return Edit(start=token.end, end=token.end, text=self._behind(token, words))
+
+    def without_value(self, launch: TrainingCommand, name: str) -> tuple[Edit, ...]:
+        """An option taken out with whatever value it has."""
+        value = launch.argument(name) or launch.option(name)
+        return self.change_flag(launch, f"{name} {value}" if value else name, "")
+
+    def _behind(self, token: Token, flags: Sequence[str]) -> str:
+        """The words as a list of YAML has them, or a line of shell."""
+        line = self.text[self.text.rfind("\n", 0, token.start) + 1 : token.start]
+        quote = self.text[token.start]
+        quote = quote if quote in "\"'" else ""
+        if self.text[token.end : token.end + 1] in (",", "]"):
+            return "".join(f", {quote or chr(34)}{flag}{quote or chr(34)}" for flag in flags)
+        if self.yaml and re.fullmatch(r"\s*-\s+", line):
+            return "".join(f"\n{line}{quote}{flag}{quote}" for flag in flags)
+        return "".join(f" {flag}" for flag in flags)
+
+    # --- Words ------------------------------------------------------------------------
+
+    def becomes(self, token: Token, text: str) -> Edit:
+        """One word becomes another; its quotes stay."""
+        quote = self.text[token.start]
+        quote = quote if quote in "\"'" else ""
+        return Edit(start=token.start, end=token.end, text=f"{quote}{text}{quote}")
+
+    def without(self, tokens: Sequence[Token]) -> tuple[Edit, ...]:
+        """These neighbouring words taken out."""
+        first, last = tokens[0], tokens[-1]
+        between = self.text[first.end : last.start]
+        if "\n" in between and re.search(r"\n\s*-\s", between):
+            return tuple(self.cut(token.start, token.end) for token in tokens)
+        return (self.cut(first.start, last.end),)
+
+    def cut(self, start: int, end: int) -> Edit:
+        """What stands there taken out, with the line, the comma or the backslash around it."""
+        first = self.text.rfind("\n", 0, start) + 1
+        last = self.text.find("\n", end)
+        last = len(self.text) if last < 0 else last
+        before, after = self.text[first:start], self.text[end:last]
+        listed = re.match(r",[ \t]*", after)
+        if listed and before.strip() not in ("",):
+            return Edit(start=start, end=end + listed.end())
+        if re.search(r",[ \t]*$", before):
+            return Edit(start=first + len(before.rstrip().rstrip(",")), end=end)
+        if re.fullmatch(r"\s*(-\s+)?", before) and re.fullmatch(r",?\s*\\?[ \t\r]*(#.*)?", after):
+            if "\\" in after or not self._continued(first):
+                return Edit(start=first, end=min(last + 1, len(self.text)))
+            ended = self.text.rfind("\\", 0, first)
+            return Edit(start=len(self.text[:ended].rstrip(" \t")), end=last)
+        spaces = len(before) - len(before.rstrip(" \t"))
+        if before.strip():
+            return Edit(start=start - spaces, end=end)
+        following = len(after) - len(after.lstrip(" \t"))
+        return Edit(start=start, end=end + following)
+
+    def _continued(self, line_start: int) -> bool:
+        """Whether the line before this one goes on in it."""
+        return bool(re.search(r"\\\r?\n$", self.text[:line_start]))
+
+    def relaunched(
+        self, launch: TrainingCommand, words: Sequence[str], variables: Sequence[str] = ()
+    ) -> tuple[Edit, ...]:
+        """The launcher with its options becomes these words; the script and what follows stay.
+
+        ``variables`` (``NAME=VALUE``) stand in front of a line of shell.
+        """
+        tokens = self.of(launch)
+        at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
+        if at is None or not launch.script:
+            return ()
+        behind = [token for token in tokens[at + 1 :] if token.text == launch.script]
+        if not behind:
+            return ()
+        first, script = tokens[at], behind[0]
+        texts = [*variables, *words]
+        quote = self.text[script.start] if self.text[script.start] in "\"'" else ""
+        between = self.text[first.start : script.start]
+        listed = re.search(r"\n\s*-\s+$", between) if self.yaml else None
+        if variables and (listed or re.search(r",\s*$", between)):
+            texts = ["env", *texts]
+        if re.search(r",\s*$", between):
+            texts = [f"{quote or chr(34)}{text}{quote or chr(34)}" for text in texts]
+            said = ", ".join(texts) + ", "
+        elif listed:
+            said = listed[0].join(f"{quote}{text}{quote}" for text in texts) + listed[0]
+        else:
+            kept = re.search(r"\s*\\\n\s*$", between)
+            said = " ".join(texts) + (kept[0] if kept else " ")
+        return (Edit(start=first.start, end=script.start, text=said),)
+
+    # --- Variables --------------------------------------------------------------------
+
+    def assigned(self, name: str) -> list[tuple[int, int, int, int]]:
+        """Each place that gives a variable its value: of the assignment, and of the value."""
+        found = list[tuple[int, int, int, int]]()
+        value = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"';,]*)"""
+        for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
+            found.append((match.start(), match.end(), match.start(1), match.end(1)))
+        for match in re.finditer(rf"(?<=[ \t])-{{1,2}}g?env[ \t]+{name}[ \t]+(\S+)", self.code):
+            found.append((match.start(), match.end(), match.start(1), match.end(1)))
+        if self.yaml:
+            inline = rf"""\bname:[ \t]*["']?{name}["']?[\s,]+value:[ \t]*({value}|"[^"]*")"""
+            for match in re.finditer(inline, self.code):
+                end = match.end(1) - self.code[match.start(1) : match.end(1)].endswith("}")
+                found.append((match.start(), end, match.start(1), end))
+        else:
+            for match in re.finditer(rf"(?m)^[ \t]*ENV[ \t]+{name}[ \t]+(\S+)", self.code):
+                found.append((match.start(), match.end(), match.start(1), match.end(1)))
+        return found
+
+    def set_variable(self, launch: TrainingCommand, name: str, value: str) -> tuple[Edit, ...]:
+        """Its value changed where it stands; else it is set before the launch."""
+        found = self.assigned(name)
+        quote = '"' if self.yaml else ""
+        if found:
+            return tuple(
+                Edit(
+                    start=at, end=end, text=f'"{value}"' if self.text[at:end][:1] == '"' else value
+                )
+                for _, _, at, end in found
+            )
+        if self.yaml:
+            listed = re.search(r"(?m)^([ \t]*)env:[ \t]*\n([ \t]*-[ \t]+)name:", self.code)
+            if listed is None:
+                return ()
+            dash = listed[2]
+            inside = " " * len(dash)
+            said = f"{dash}name: {name}\n{inside}value: {quote}{value}{quote}\n"
+            return (Edit(start=listed.start(2), end=listed.start(2), text=said),)
+        return self.line_before(launch, f"{self.sets} {name}={value}")
+
+    def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
+        """Another name for a variable, wherever it is set."""
+        named = (re.search(re.escape(name), self.text[at:]) for at, *_ in self.assigned(name))
+        starts = [place[0] for place in self.assigned(name)]
+        return tuple(
+            Edit(start=at + found.start(), end=at + found.end(), text=instead)
+            for at, found in zip(starts, named, strict=True)
+            if found
+        )
+
+    def unset_variable(self, launch: TrainingCommand, name: str) -> tuple[Edit, ...]:
+        """The variable taken out where it is set; else it is unset before the launch."""
+        found = self.assigned(name)
+        if not found:
+            in_shell = not self.yaml and self.sets == "export"
+            return self.line_before(launch, f"unset {name}") if in_shell else ()
+        return tuple(edit for at, end, _, _ in found for edit in self._unassign(at, end))
+
+    def _unassign(self, start: int, end: int) -> tuple[Edit, ...]:
+        first = self.text.rfind("\n", 0, start) + 1
+        before = self.text[first:start]
+        if self.yaml and re.fullmatch(r"\s*-\s+\{?\s*", before):
+            last = self.text.find("\n", end)
+            last = len(self.text) if last < 0 else last + 1
+            return (Edit(start=first, end=last),)
+        option = re.search(r"(?:-{1,2}g?env|-x|export|declare -x|ENV)[ \t]+$", before)
+        alone = re.match(r"[ \t]*(?:$|\\?\n|;|&&|#)", self.text[end:])
+        if option and (alone or option[0].strip().startswith("-")):
+            start = first + option.start()
+            separated = re.match(r"[ \t]*(?:;|&&)[ \t]*", self.text[end:])
+            if separated and not option[0].startswith("-"):
+                return (Edit(start=start, end=end + separated.end()),)
+        return (self.cut(start, end),)
+
+    def line_before(self, launch: TrainingCommand, line: str) -> tuple[Edit, ...]:
+        """A line of shell in front of the launch, as far to the right as that."""
+        if self.yaml or not launch.line:
+            return ()
+        start = self.line_start(launch.line)
+        indent = re.match(r"[ \t]*", self.text[start:])
+        return (Edit(start=start, end=start, text=f"{indent[0] if indent else ''}{line}\n"),)
+
+
+def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
+    """Each place of a flag among these words, with its value."""
+    found = list[list[Token]]()
+    wanted = flag.lstrip("-").replace("-", "_")
+    for at, token in enumerate(tokens):
+        name, equals, given = token.text.partition("=")
+        if not name.startswith("-") or name.lstrip("-").replace("-", "_") != wanted:
+            continue
+        following = tokens[at + 1] if at + 1 < len(tokens) else None
+        if equals:
+            if not value or given == value:
+                found.append([token])
+        elif value:
+            if following is not None and following.text == value:
+                found.append([token, following])
+        elif following is not None and following.text.lower() in _SWITCH_VALUES:
+            found.append([token, following])
+        else:
+            found.append([token])
+    return found

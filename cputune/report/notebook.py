@@ -1,0 +1,121 @@
+"""What a notebook shows: a running study, a result at the end of a cell, its trials as a frame.
+
+A kernel is known by IPython's own word for its shell. Outside of one nothing is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from html import escape
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from cputune.errors import MissingPackageError
+from cputune.figures import Figures
+from cputune.figures.canvas import svg
+from cputune.report.live import Standing, live_lines
+from cputune.report.show import ResultToShow
+from cputune.result import Result
+from cputune.text import visible
+from cputune.tuner.events import Event, OnEvent, StudyEnded
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+COLUMNS = 100
+"""Of the view, as a notebook shows them without a scroll bar."""
+
+LEAST_SECONDS = 0.5
+"""Between two drawings of the view: a browser need not follow every step."""
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def view(started: float) -> OnEvent:
+    """Draw the standing of a study below the cell, again and again in its place.
+
+    ``started`` is when the study began, by ``time.monotonic()``.
+    """
+    from IPython.display import DisplayHandle, display
+
+    standing, drawn_at = Standing(started=started), 0.0
+    handle: DisplayHandle = display(_Text(""), display_id=True)
+
+    def hear(event: Event) -> None:
+        nonlocal drawn_at
+        standing.take(event)
+        now = time.monotonic()
+        if isinstance(event, StudyEnded):
+            handle.update(_Text(""))
+        elif now - drawn_at >= LEAST_SECONDS:
+            drawn_at = now
+            lines = live_lines(standing, now, COLUMNS)
+            handle.update(_Text("\n".join(line.plain for line in lines)))
+
+    return hear
+
+
+class _Text:
+    """Text of a fixed width, for a browser and for a kernel that shows plain text alone."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height:1.3">{escape(self._text)}</pre>'
+
+
+def html_of(result: Result) -> str:
+    """The verdict in words and, where matplotlib is installed, the waterfall."""
+    verdict = ResultToShow(result=result).verdict()
+    means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
+    words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
+    if find_spec("matplotlib") is None:
+        return f"<div>{words}</div>"
+    picture = svg(Figures(result).waterfall(), f"cputune-{id(result)}")
+    ground = "background:#ffffff;color:#1b1f24;padding:.5em"
+    return f'<div style="{ground}">{words}{picture}</div>'
+
+
+def frame_of(result: Result) -> DataFrame:
+    """A row for each trial: its plan, knob by knob, its speed in samples per second, its end.
+
+    Raises MissingPackageError without pandas.
+    """
+    if find_spec("pandas") is None:
+        raise MissingPackageError(
+            "a frame needs pandas, which is not installed", hint="pip install pandas"
+        )
+    from pandas import DataFrame
+
+    rows: list[dict[str, Any]] = []
+    for trial in result.trials:
+        plan, rate = trial.plan, trial.samples_per_second
+        row = {
+            "trial": trial.number,
+            "plan": plan.short(),
+            "nodes": plan.nodes,
+            "ranks": plan.processes_per_node,
+            "threads": plan.threads_per_process,
+            "precision": plan.precision,
+            "allocator": plan.allocator,
+            "openmp": plan.openmp,
+            **plan.settings,
+            "state": trial.state,
+            "reason": trial.reason,
+            "steps": trial.steps,
+            "samples_per_second": None if rate is None else rate.median,
+            "low": None if rate is None else rate.low,
+            "high": None if rate is None else rate.high,
+        }
+        rows.append(row)
+    return DataFrame(rows).set_index("trial")

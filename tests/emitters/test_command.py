@@ -1,0 +1,148 @@
+"""``emit --format command``: the launch as a person types it, run word for word."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emit_machines import one_socket
+from in_process import ran
+
+from cputune.emitters import FORMATS, PRINTED_FORMATS, emit
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.host import LiveHost
+from cputune.result import Result
+from cputune.workload import Workload
+
+TELL = """
+import json, os, sys
+names = ("OMP_NUM_THREADS", "ACCELERATE_MIXED_PRECISION", "RANK", "WORLD_SIZE", "KMP_AFFINITY")
+told = {name: os.environ.get(name) for name in names}
+told.update(cpus=sorted(os.sched_getaffinity(0)), words=sys.argv)
+print("SEEN " + json.dumps(told), flush=True)
+"""
+"""A script that trains nothing; it tells what it was given."""
+
+ONE = {"processes_per_node": 1, "threads_per_process": 2}
+
+
+def tuned(workload: Workload, **changed: object) -> Result:
+    """A result whose best plan differs from that of a small machine in these fields."""
+    result = one_socket().result
+    plan = replace(result.best.plan, **changed)  # type: ignore[arg-type]
+    best = replace(result.best, plan=plan)
+    compared = {"speedup": None, "not_compared": "the study was interrupted", "confirmation": ()}
+    return replace(result, workload=workload, best=best, **compared)  # type: ignore[arg-type]
+
+
+def script(framework: str, **more: object) -> Workload:
+    job = Workload.script(["train.py", "--output_dir", "my runs/$USER"], global_batch_size=8)
+    return replace(job, framework=framework, **more)  # type: ignore[arg-type]
+
+
+def written(result: Result, *, facts: HostFacts | None = None, python: str | None = None) -> str:
+    (file,) = emit(result, "command", facts=facts, python=python, host=LiveHost())
+    return file.text
+
+
+def test_a_trainer_is_given_variables_cpus_and_flags() -> None:
+    job = script("trainer", parses_arguments=True)
+    text = written(tuned(job, cpus=((0, 1),), **ONE))
+    assert text.count("\n") <= 4
+    words = shlex.split(text.replace("\\\n", " "))
+    assert "OMP_NUM_THREADS=2" in words
+    at = words.index("taskset")
+    assert words[at : at + 7] == [
+        "taskset",
+        "-c",
+        "0-1",
+        "python3",
+        "train.py",
+        "--output_dir",
+        "my runs/$USER",
+    ]
+    assert words[words.index("--bf16") + 1] == "True"
+
+
+@pytest.mark.parametrize(
+    ("code", "typed"),
+    [("Accelerator()", True), ('Accelerator(mixed_precision="no")', False)],
+)
+def test_an_accelerator_takes_its_precision_from_a_variable_where_the_script_says_none(
+    code: str, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(code)
+    text = written(tuned(script("accelerate"), cpus=((0, 1),), settings={}, **ONE))
+    assert ("ACCELERATE_MIXED_PRECISION=bf16" in text) == typed
+    assert (text == "cputune run cputune.json\n") != typed
+
+
+@pytest.mark.parametrize(
+    ("workload", "settings"),
+    [
+        (Workload.from_recipe("bert-mini-sst2"), {}),
+        (script("pytorch"), {"dropout": "bytes"}),
+        (script("trainer", parses_arguments=True), {"padding": "cut"}),
+    ],
+)
+def test_what_lives_in_the_process_is_started_by_cputune_run(
+    workload: Workload, settings: dict[str, str]
+) -> None:
+    result = tuned(workload, cpus=((0, 1),), settings=settings, **ONE)
+    (file,) = emit(result, "command", named="my results.json")
+    assert file.text == "cputune run 'my results.json'\n"
+
+
+def test_without_a_result_a_plan_that_needs_files_is_no_line() -> None:
+    with pytest.raises(UsageError, match="inside the training process"):
+        emit(None, "command", facts=one_socket().facts)
+
+
+def test_it_is_printed_and_is_no_file_to_verify() -> None:
+    assert "command" in PRINTED_FORMATS
+    assert "command" not in FORMATS
+
+
+def run(text: str, place: Path, **variables: str) -> list[dict[str, object]]:
+    import json
+
+    (place / "train.py").write_text(TELL)
+    done = ran(["bash", "-c", text], cwd=place, env=variables)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(x.partition("SEEN ")[2]) for x in done.stdout.splitlines() if "SEEN " in x]
+
+
+def test_the_line_of_one_rank_runs_as_it_stands(tmp_path: Path) -> None:
+    job = script("trainer", parses_arguments=True)
+    text = written(tuned(job, cpus=((0,),), **ONE), python=sys.executable)
+    (seen,) = run(text, tmp_path, OMP_NUM_THREADS="7")
+    assert (seen["cpus"], seen["OMP_NUM_THREADS"]) == ([0], "2")
+    assert seen["words"][:3] == ["train.py", "--output_dir", "my runs/$USER"]  # type: ignore[index]
+
+
+def test_what_this_shell_has_and_the_plan_has_not_is_unset(tmp_path: Path) -> None:
+    case = one_socket()
+    facts = replace(case.facts, environment={"KMP_AFFINITY": "compact", "HOME": "/root"})
+    job = script("trainer", parses_arguments=True)
+    text = written(tuned(job, cpus=((0,),), **ONE), facts=facts, python=sys.executable)
+    (seen,) = run(text, tmp_path, KMP_AFFINITY="compact")
+    assert seen["KMP_AFFINITY"] is None
+    assert "HOME" not in text
+
+
+@pytest.mark.torch
+def test_the_line_of_several_ranks_binds_each(tmp_path: Path) -> None:
+    text = written(
+        tuned(script("pytorch"), cpus=((0,), (1,)), processes_per_node=2, threads_per_process=1),
+        python=sys.executable,
+    )
+    assert text.count("\n") <= 4
+    seen = sorted(run(text, tmp_path), key=lambda one: str(one["RANK"]))
+    assert [one["RANK"] for one in seen] == ["0", "1"]
+    assert [one["cpus"] for one in seen] == [[0], [1]]
+    assert {one["WORLD_SIZE"] for one in seen} == {"2"}

@@ -1,0 +1,109 @@
+"""The notebook of the docs in a real kernel; what a result and a study show there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from nbconvert.preprocessors import ExecutePreprocessor
+from report.result_cases import hostile, only_failures, tuned
+
+HERE = Path(__file__).parent
+NOTEBOOK = HERE.parent.parent / "docs" / "notebook.ipynb"
+
+SIMULATED = f"""
+import sys
+sys.path[:0] = {[str(HERE.parent), str(HERE.parent.parent / "benchmarks")]!r}
+from tuner.fakes import SMALL, VARIED, FakeKeepingRunner, truthful
+import cputune
+facts, job = SMALL.facts, SMALL.workload
+result = cputune.tune(job, facts=facts, runner=FakeKeepingRunner(truthful()), knobs=VARIED)
+result
+"""
+"""What is run in the place of the cell that measures for minutes."""
+
+
+def outputs(notebook: Any) -> list[tuple[str, dict[str, str]]]:
+    """(source, what is shown) of each cell of code."""
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            shown = {}
+            for output in cell.outputs:
+                shown |= output.get("data", {})
+                shown["stream"] = shown.get("stream", "") + output.get("text", "")
+            found.append((cell.source, shown))
+    return found
+
+
+@pytest.fixture(scope="module")
+def executed() -> Any:
+    """The notebook after a kernel has run it, trials from a simulated machine."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in notebook.cells:
+        if "cputune.tune(" in cell.source:
+            cell.source = SIMULATED
+    ExecutePreprocessor(timeout=120, kernel_name="python3").preprocess(notebook)
+    return notebook
+
+
+def test_every_cell_shows_what_the_text_says(executed: Any) -> None:
+    shown = outputs(executed)
+    (result,) = (data for source, data in shown if source == SIMULATED)
+    assert "times as fast as today" in result["text/html"]
+    assert "<svg" in result["text/html"]
+    (frame,) = (data for source, data in shown if "to_frame" in source)
+    assert "samples_per_second" in frame["text/html"]
+    pictures = [
+        data for source, data in shown if re.search(r"figures\.(comparison|trials)", source)
+    ]
+    assert all("image/png" in data for data in pictures)
+    assert len(pictures) == 2
+    assert "slurm.sh" in shown[-1][1]["stream"]
+
+
+def test_it_is_a_page(executed: Any) -> None:
+    page, _ = HTMLExporter().from_notebook_node(executed)
+    assert page.count("data:image/png") >= 3
+
+
+def test_the_study_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cputune.report import notebook
+    from cputune.tuner.events import StudyEnded, TrialStarted
+
+    drawn: list[str] = []
+
+    class FakeHandle:
+        def update(self, shown: object) -> None:
+            drawn.append(repr(shown))
+
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: FakeHandle())
+    hear = notebook.view(0.0)
+    result = tuned()
+    hear(TrialStarted(number=0, plan=result.baseline.plan, origin="baseline"))
+    hear(StudyEnded(result=result))
+    assert drawn[0].startswith(f"trial 0  {result.baseline.plan.short()}")
+    assert drawn[-1] == ""
+
+
+def test_outside_of_a_kernel_nothing_is_a_notebook() -> None:
+    from cputune.report.notebook import is_notebook
+
+    assert not is_notebook()
+
+
+def test_a_frame_has_a_row_for_each_trial() -> None:
+    result = tuned()
+    frame = result.to_frame()
+    assert list(frame.index) == [trial.number for trial in result.trials]
+    best = frame[frame["plan"] == result.best.plan.short()].iloc[0]
+    assert best["threads"] == result.best.plan.threads_per_process
+    assert only_failures().to_frame()["samples_per_second"].isna().all()
+
+
+def test_nothing_in_a_result_becomes_part_of_the_notebook() -> None:
+    assert "<script" not in hostile()._repr_html_()
