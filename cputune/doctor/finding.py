@@ -103,7 +103,7 @@ class Check:
 
     ``find`` is given the facts of a machine; where hosts are compared, all hosts. By default it
     finds nothing: faults of files and children are found by other code. ``module`` is the name of
-    the module that describes the check.
+    the module that describes the check. ``tuned``: ``cputune tune`` tries what it advises.
     """
 
     code: str
@@ -113,6 +113,7 @@ class Check:
     source: str
     story: str
     module: str
+    tuned: bool = False
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
@@ -142,9 +143,11 @@ class Check:
         )
 
 
-def check(code: str, severity: Severity) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
+def check(
+    code: str, severity: Severity, *, tuned: bool = False
+) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
     """Make a Check of a function and of its docstring: title, story, remedy and source."""
-    return lambda find: replace(_described(code, severity, find), find=find)
+    return lambda find: replace(_described(code, severity, find), find=find, tuned=tuned)
 
 
 def fault(

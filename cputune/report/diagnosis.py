@@ -58,18 +58,50 @@ def blocks(
         line = f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
         yield Lines((("", line),))
     stories = {check.code: check.story for check in all_checks()} if unfold else {}
-    for heading, worst in (("What is wrong", True), ("Worth doing", False)):
-        of = [f for f in diagnosis.findings if (f.severity is not Severity.ADVICE) is worst]
-        if of:
-            yield Heading(heading)
-            yield FindingRows(found=tuple(_joined(of)), stories=stories)
+    advice = [f for f in diagnosis.findings if f.severity is Severity.ADVICE]
+    wrong = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
+    if wrong:
+        yield Heading("What is wrong")
+        yield FindingRows(found=tuple(_joined(wrong)), stories=stories)
+    if advice:
+        yield Heading("Worth doing")
+        brief = machine and not unfold
+        by_tune = [f for f in advice if f.code in _tuned()] if brief else []
+        rest = tuple(_joined([f for f in advice if f not in by_tune]))
+        yield FindingRows(found=rest, stories=stories, brief=brief)
+        if by_tune:
+            yield Lines((("", f"cputune tune tries: {', '.join(map(_tried, by_tune))}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
-        facts = diagnosis.facts
         yield Heading("The machine")
-        yield Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=unfold)))
+        yield _machine(diagnosis.facts, unfold=unfold)
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
-        yield Lines((("more", f"cputune doctor --explain {code} tells the story of a finding"),))
+        more = f"cputune doctor -v; the story of one: cputune doctor --explain {code}"
+        yield Lines((("more", more),))
+
+
+IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
+"""What of a machine is shown without ``-v``, a line each."""
+
+
+def _tuned() -> frozenset[str]:
+    """The codes of the advice that ``cputune tune`` tries by itself."""
+    from cputune.doctor.registry import all_checks
+
+    return frozenset(check.code for check in all_checks() if check.tuned)
+
+
+def _tried(finding: Finding) -> str:
+    if finding.worth is None:
+        return finding.code
+    return f"{finding.code} (×{finding.worth[0]:.2f}–{finding.worth[1]:.2f})"
+
+
+def _machine(facts: HostFacts, *, unfold: bool) -> Labelled:
+    if unfold:
+        return Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=True)))
+    rows = tuple(row for row in machine_lines(facts) if row[0] in IN_BRIEF)
+    return Labelled(rows=(*rows, *_unknown_rows(facts, unfold=False)), cut=True)
 
 
 def _joined(findings: list[Finding]) -> Iterator[Finding]:

@@ -63,10 +63,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Label and text of each row; those of ``pasted`` are never wrapped."""
+    """Label and text of each row; those of ``pasted`` are never wrapped.
+
+    ``cut``: each has one line, and ends where the terminal does.
+    """
 
     rows: tuple[tuple[str, str], ...]
     pasted: tuple[str, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,13 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
-    """What the doctor finds; ``stories``, by code, are told with it."""
+    """What the doctor finds; ``stories``, by code, are told with it.
+
+    ``brief``: a finding is its title, what it is worth, and its command.
+    """
 
     found: tuple[Finding, ...]
+    brief: bool = False
     stories: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,6 +140,10 @@ def _print(block: Block, console: Console) -> None:
                 console.print(Text.assemble(head, visible(first)), soft_wrap=True)
                 for line in more:
                     console.print(Text(visible(line)), soft_wrap=True)
+            elif block.cut:
+                row = Text.assemble(head, visible(text))
+                row.truncate(console.width, overflow="ellipsis")
+                console.print(row)
             else:
                 print_hanging(console, head, Text(visible(text)))
     elif isinstance(block, Lines):
@@ -159,6 +171,9 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
 
     severity = finding.severity.value
     margin, blank = Text(f"{severity:7} ", STYLES[severity]), Text(" " * 8)
+    if block.brief:
+        _print_brief(finding, console, margin)
+        return
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
@@ -172,6 +187,23 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
         sources = (f"Source: {url}" for url in source_urls(finding.source))
         for line in (*story.splitlines(), *sources):
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
+
+
+def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
+    """Title and worth in one line; then the command, or what to do where there is none."""
+    from rich.text import Text
+
+    head = Text(visible(finding.title), "bold")
+    if finding.worth is not None:
+        head.append(f"  ×{finding.worth[0]:.2f}–{finding.worth[1]:.2f}", style="not bold")
+    head.append(f"  [{visible(finding.code)}]", style="not bold dim")
+    print_hanging(console, margin, head)
+    blank = Text(" " * len(margin))
+    commands = (finding.command or "").splitlines()
+    for line in commands:
+        console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
+    if not commands:
+        print_hanging(console, blank, Text(visible(finding.remedy), "green"))
 
 
 LONGEST_BAR, LONGEST_NAME = 28, 34

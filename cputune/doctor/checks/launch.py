@@ -146,7 +146,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("ranks-alone", Severity.ERROR)
+@check("ranks-alone", Severity.ERROR, tuned=True)
 def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     """Every rank trains alone
 
