@@ -142,6 +142,15 @@ class PunctualRunner(Runner, Protocol):
         ...
 
 
+@runtime_checkable
+class PatientRunner(Runner, Protocol):
+    """A runner that can be told how long a plan may take to its first step."""
+
+    def start_within(self, seconds: float) -> None:
+        """From now on, a plan that has no first step after so long ends by ``TimedOut``."""
+        ...
+
+
 BEFORE_ITS_FIRST_STEP = "before its first step"
 
 

@@ -57,7 +57,8 @@ MOST_WORDS = 2000
 """How many characters of a failing script's output are kept."""
 
 STARTUP_SECONDS = 1800.0
-"""The patience with the first step: a script may download and tokenize before it trains."""
+"""The patience with the first step where no other start is known: a script may download and
+tokenize before it trains."""
 
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
@@ -106,6 +107,7 @@ class Job:
         grace_seconds: between SIGINT, SIGTERM and SIGKILL.
         hosts: the other hosts on which the ranks run, in order; none: this machine.
         on_note: told what a rank says for people.
+        start_seconds: the patience with the first step.
         clean: removes secrets from what a script has written.
         ranks: what each rank has told, by its number.
         exits: of the processes that were started here, in the order of their ends.
@@ -120,6 +122,7 @@ class Job:
     world: int
     grace_seconds: float
     hosts: tuple[str, ...] = ()
+    start_seconds: float = STARTUP_SECONDS
     on_note: Callable[[str], None] = lambda text: None
     clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
     ranks: dict[int, Rank] = field(default_factory=dict)
@@ -259,7 +262,7 @@ class Job:
         """
         now, count = time.monotonic(), self._gather.count
         longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
-        longest = longest if count else STARTUP_SECONDS
+        longest = longest if count else self.start_seconds
         if now - since >= longest:
             reason = f"no step for {longest:.0f} s after {count} steps"
             if not count:

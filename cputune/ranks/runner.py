@@ -33,7 +33,7 @@ from cputune.ranks import compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
-from cputune.ranks.job import Job
+from cputune.ranks.job import STARTUP_SECONDS, Job
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
@@ -85,6 +85,7 @@ class ProcessRunner:
             self.source = script_text(workload.argv)
         self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
+        self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
         self.supervisors = Supervisors(self.work, self.on_note)
         self._unseen: set[str] = set()
@@ -97,6 +98,10 @@ class ProcessRunner:
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
         """End the steps by TimeUp where no time is left; imports and start-up use time, too."""
         self.seconds_left = seconds_left
+
+    def start_within(self, seconds: float) -> None:
+        """End a plan by TimedOut that has no first step after so long."""
+        self.start_seconds = seconds
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """Start the plan and yield its steps; closing the iterator ends all of it.
@@ -337,6 +342,7 @@ class LivingPlan:
             world=plan.world_size,
             grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
             hosts=() if hosts is None else hosts.names[: plan.nodes],
+            start_seconds=runner.start_seconds,
             on_note=runner.on_note,
             clean=lambda text: runner.workload.hide(text, os.environ),
         )

@@ -41,7 +41,6 @@ from cputune.steps import (
     LivingRunner,
     NoMeasurement,
     ProfilingLiving,
-    PunctualRunner,
     Runner,
     TimeUp,
     TrialError,
@@ -319,8 +318,7 @@ class Confirmation:
         """
         fresh = fresh or runner
         for one in (runner, fresh):
-            if isinstance(one, PunctualRunner):
-                one.keep_to(partial(self._measuring.timer.left, 1.0))
+            self._measuring.hold_to_time(one, 1.0, together=1 + len(self.rivals))
         if not self.is_over:
             self._block(runner, 0, (self.baseline, *self.rivals))
         leads = self._leader()

@@ -37,9 +37,11 @@ from cputune.steps import (
     Living,
     NoMeasurement,
     OutOfMemory,
+    PatientRunner,
     PunctualRunner,
     Runner,
     Step,
+    TimedOut,
 )
 from cputune.text import figure
 from cputune.tuner.events import OnEvent, Said, StepTaken
@@ -112,6 +114,10 @@ ATTEMPTS = 3
 USUAL_SECONDS, USUAL_RUNS = 300.0, 12
 """How long a study takes at most where the user gave no time: so many seconds, or so many times as
 long as today's launch took to start and to be measured, whichever is more."""
+
+HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
+"""A plan hangs that has no first step after so many times the slowest start so far; and the
+seconds that each is given. Assumed: a busy machine makes a start two times as long."""
 
 NEAR_ENOUGH = 2 * WANDER
 """How far (log) a trial may lie behind the fastest and still be compared with it in the
@@ -249,7 +255,7 @@ class Measuring:
     """Runs plans, and writes down what the runs show of the machine.
 
     ``reference`` are the losses of the baseline, by step. ``start_seconds`` are those from the
-    start of the last run to its first step.
+    start of the last run to its first step, ``slowest_start_seconds`` the most that any run took.
     """
 
     facts: HostFacts
@@ -259,6 +265,7 @@ class Measuring:
     on_event: OnEvent
     reference: Sequence[float | None] = field(default=())
     start_seconds: float = 0.0
+    slowest_start_seconds: float = 0.0
     living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -347,8 +354,7 @@ class Measuring:
         verdict: Callable[[Sequence[float]], Verdict] | None = None,
     ) -> Run:
         share = share_of(number)
-        if isinstance(runner, PunctualRunner):
-            runner.keep_to(partial(self.timer.left, share))
+        self.hold_to_time(runner, share)
         rules = replace(
             self.rules(plan, number),
             verdict=verdict or self.race.verdict,
@@ -358,8 +364,28 @@ class Measuring:
         )
         begun = self.timer.used_seconds
         run = read_run(runner, plan, rules)
-        self.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
+        run.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
+        self.start_seconds = run.start_seconds
+        if run.steps:
+            self.saw_start(run.start_seconds)
+        elif run.cut is not None and run.start_seconds > HANGS * self.slowest_start_seconds > 0:
+            run.failure = TimedOut(f"no first step in {run.start_seconds:.0f} s: {run.cut}")
         return run
+
+    def saw_start(self, seconds: float) -> None:
+        """Learn how long a start takes that comes to its first step."""
+        self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
+
+    def hold_to_time(self, runner: Runner, share: float, *, together: int = 1) -> None:
+        """Have a runner wait for steps while there is time, and for a start while it may come.
+
+        ``together`` plans start at the same time, and slow each other down.
+        """
+        if isinstance(runner, PunctualRunner):
+            runner.keep_to(partial(self.timer.left, share))
+        if isinstance(runner, PatientRunner) and self.slowest_start_seconds:
+            longest = max(LEAST_PATIENCE_SECONDS, HANGS * self.slowest_start_seconds)
+            runner.start_within(together * longest)
 
     def _keeps(self, run: Run) -> bool:
         """Whether a run is kept alive for the confirmation: today's, or perhaps the best."""

@@ -60,7 +60,8 @@ class Run:
     the time of all of them, whether they count or not, and ``trace`` holds each one's, and whether
     others delayed it. ``ended``: the job
     came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
-    ``living`` are its processes, where they were left alive.
+    ``living`` are its processes, where they were left alive. ``start_seconds`` are those before its
+    first step.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Run:
     delayed: int = 0
     steps: int = 0
     step_seconds: float = 0.0
+    start_seconds: float = 0.0
     trace: list[tuple[float, bool]] = field(default_factory=list)
     samples: int | None = None
     verdict: Verdict = "more"

@@ -44,11 +44,15 @@ Identity = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A trial as it stands in the study, with its steps: log seconds per sample, and losses."""
+    """A trial as it stands in the study, with its steps: log seconds per sample, and losses.
+
+    ``start_seconds`` are those before its first step.
+    """
 
     trial: Trial
     logs: tuple[Finite, ...] = ()
     losses: tuple[Finite | None, ...] = ()
+    start_seconds: Finite = 0.0
 
 
 _STATES: Mapping[State, TrialState] = {
@@ -131,7 +135,11 @@ class StudyStorage:
                 document = frozen.user_attrs.get(_TRIAL)
                 if document is not None:
                     kept = record_of(_Kept, document)
-                    run = Run(logs=list(kept.logs), losses=list(kept.losses))
+                    run = Run(
+                        logs=list(kept.logs),
+                        losses=list(kept.losses),
+                        start_seconds=kept.start_seconds,
+                    )
                     # A server that was lost while it wrote may have a trial twice.
                     found.setdefault(kept.trial.number, (kept.trial, run))
                 elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
@@ -168,7 +176,14 @@ class StudyStorage:
             "plan": trial.plan.describe(),
             "origin": trial.origin,
             "reason": trial.reason,
-            _TRIAL: plain(_Kept(trial=trial, logs=tuple(run.logs), losses=tuple(losses))),
+            _TRIAL: plain(
+                _Kept(
+                    trial=trial,
+                    logs=tuple(run.logs),
+                    losses=tuple(losses),
+                    start_seconds=run.start_seconds,
+                )
+            ),
         }
         rate = trial.samples_per_second if trial.state == COMPLETED else None
         for index, log in enumerate(run.logs):

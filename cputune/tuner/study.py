@@ -265,6 +265,8 @@ class TuningStudy:
             self._next = max(self._next, trial.number + 1)
             if not was_disturbed(trial) and trial.kind != HostLost.kind:
                 self._learn(trial, run)
+            if run.logs:
+                self._measuring.saw_start(run.start_seconds)
         self._timer.step_seconds = 0.0  # spent by an earlier command
         return len(self._findings.trials)
 
@@ -405,7 +407,7 @@ class TuningStudy:
         if run.cut is not None:
             findings.cut_off = run.cut
             findings.notes.append(f"Trial {number} ({plan.describe()}) was cut short {run.cut}.")
-            if not run.logs:  # nothing to write down; it may be tried again
+            if not run.logs and run.failure is None:  # it may be tried again
                 self._storage.abandon()
                 return
         seen = tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()

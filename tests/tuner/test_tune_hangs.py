@@ -1,0 +1,134 @@
+"""A plan that never comes to its first step costs three usual starts, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, steady
+
+import cputune
+from cputune.options import TuneOptions
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, Result
+from cputune.steps import Step, TimedOut, TimeUp
+from cputune.tuner import measuring
+from cputune.tuner.study import TuningStudy
+
+
+@dataclass
+class FakeHanging(FakeRunner):
+    """Each plan starts in 30 s of its clock, and bf16 never does; it waits as long as it may."""
+
+    now: float = 0.0
+    patience: float = 1800.0
+    left: Callable[[], float] = lambda: 1e9
+
+    def keep_to(self, seconds_left: Callable[[], float]) -> None:
+        self.left = seconds_left
+
+    def start_within(self, seconds: float) -> None:
+        self.patience = seconds
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        self.started.append(plan)
+        if plan.precision == "bf16":
+            waited = min(self.patience, self.left())
+            self.now += waited
+            if waited < self.patience:
+                raise TimeUp("before its first step")
+            raise TimedOut(f"no first step in {waited:.0f} s")
+        self.now += 30
+        for step in steady(0.5):
+            self.now += step.seconds
+            yield step
+
+
+def tuned(runner: FakeHanging, **options: object) -> Result:
+    return TuningStudy(
+        SMALL.workload,
+        SMALL.facts,
+        lambda workload, fresh: nullcontext(runner),
+        TuneOptions(**options),  # type: ignore[arg-type]
+        clock=lambda: runner.now,
+        started=0.0,
+    ).run()
+
+
+def test_a_plan_that_hangs_is_given_three_times_the_slowest_start() -> None:
+    runner = FakeHanging(lambda plan, before: ())
+    result = tuned(runner, budget=4)
+    hung = [trial for trial in result.trials if trial.state == FAILED]
+    assert [trial.reason for trial in hung] == ["no first step in 90 s"]
+    assert [trial.kind for trial in hung] == ["timed out"]
+    assert sum(trial.state == COMPLETED for trial in result.trials) >= 2  # the search went on
+
+
+def test_a_start_that_is_quick_is_waited_for_a_minute() -> None:
+    held, runner = measuring.Measuring, FakeHanging(lambda plan, before: ())
+    one = held(
+        facts=SMALL.facts,
+        race=measuring.Race(),
+        findings=measuring.Findings(),
+        timer=measuring.Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
+        on_event=lambda event: None,
+    )
+    one.hold_to_time(runner, 1.0)
+    assert runner.patience == 1800  # nothing has started yet: a script may download its model
+    one.saw_start(5.0)
+    one.hold_to_time(runner, 1.0)
+    assert runner.patience == 60
+    one.hold_to_time(runner, 1.0, together=4)
+    assert runner.patience == 240
+
+
+def test_it_is_not_tried_again_where_the_time_was_up_meanwhile(tmp_path: Path) -> None:
+    """It was cut off after more than three starts, so it hangs: that is on record."""
+    book = {"study": str(tmp_path / "s.db"), "budget": 6}
+    runner = FakeHanging(lambda plan, before: ())
+    runner.start_within = lambda seconds: None  # type: ignore[method-assign]
+    first = tuned(runner, max_time_seconds=300.0, **book)
+    assert [trial.kind for trial in first.trials] == [None, "timed out"]
+    later = FakeHanging(lambda plan, before: ())
+    tuned(later, resume=True, **book)
+    assert first.trials[1].plan not in later.started
+
+
+def test_a_study_that_is_resumed_knows_how_long_a_start_takes(tmp_path: Path) -> None:
+    book = {"study": str(tmp_path / "s.db")}
+    tuned(FakeHanging(lambda plan, before: ()), budget=1, **book)
+    later = FakeHanging(lambda plan, before: ())
+    result = tuned(later, budget=2, resume=True, **book)
+    assert result.trials[1].reason == "no first step in 90 s"
+
+
+@pytest.mark.torch
+def test_a_real_script_that_hangs_in_one_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for ever before its first step where the plan asks for two ranks."""
+    (tmp_path / "train.py").write_text(
+        "import os, time\n"
+        "import torch\n"
+        "if os.environ.get('WORLD_SIZE', '1') != '1':\n"
+        "    time.sleep(600)\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "print('unused')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    from cputune.ranks.runner import ProcessRunner
+
+    facts = cputune.probe()
+    job = cputune.Workload.script(["train.py"], global_batch_size=2)
+    two = next(
+        plan
+        for plan in cputune.search_space(facts, job).plans()
+        if plan.processes_per_node == 2 and plan.allocator == "default"
+    )
+    with ProcessRunner(job, facts, fresh=True, offline=True) as runner:
+        runner.start_within(8.0)
+        with pytest.raises(TimedOut, match="no first step in 8 s"):
+            next(runner.steps(two))
