@@ -18,7 +18,7 @@ from cputune.emitters.format import (
     Format,
     LaunchJob,
 )
-from cputune.emitters.hand import COMMAND
+from cputune.emitters.hand import COMMAND, is_left_out
 from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB
 from cputune.emitters.mpirun import MPIRUN
@@ -96,6 +96,8 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
         notes = (*job.aloud, *(() if one.printed else job.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
+        alone = one.alone and job.plan.world_size == 1
         for file in () if one.printed else job.companions:
-            files.setdefault(file.name, file)
+            if not (alone and is_left_out(job, file.name)):
+                files.setdefault(file.name, file)
     return tuple(files.values())

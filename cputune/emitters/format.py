@@ -185,6 +185,7 @@ class Format:
         write: turns a job into its files, the main one first. Raises UsageError.
         consumers: who takes its main file, by their names in ``cputune.verifier``, readers
             before runners.
+        alone: whether a job of one rank starts without ``rank.py``.
         printed: whether it is read from the output and launches nothing.
     """
 
@@ -193,3 +194,4 @@ class Format:
     write: Callable[[LaunchJob], tuple[EmittedFile, ...]]
     consumers: tuple[str, ...] = ()
     printed: bool = False
+    alone: bool = False

@@ -14,7 +14,7 @@ import shlex
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
-from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret
+from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.shell import quote, variables
 from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
@@ -45,7 +45,7 @@ def is_typed(job: LaunchJob) -> bool:
     return not recipe and job.plan.nodes == 1 and job.plan.backend != "ccl"
 
 
-def words(job: LaunchJob) -> tuple[object, ...]:
+def words(job: LaunchJob) -> tuple[Word, ...]:
     """What python is told to run: without ``carry.py`` where its part can be left out."""
     first, *rest = job.command
     carried = first == Beside("carry.py")
@@ -76,7 +76,12 @@ def _variables_say_it(job: LaunchJob) -> bool:
         return False
 
 
-def parts(job: LaunchJob, python: str, command: tuple[object, ...]) -> list[str]:
+def is_left_out(job: LaunchJob, name: str) -> bool:
+    """Whether a lone process that is started so needs no such file beside it."""
+    return name == "rank.py" or (name == "carry.py" and Beside(name) not in words(job))
+
+
+def parts(job: LaunchJob, python: str, command: tuple[Word, ...]) -> list[str]:
     """The command in pieces that a line ends after: variables, binding, the training."""
     found = [f"{name}={ShellWord(value)}" for name, value in variables(job).items()]
     cleared = [f"-u {name}" for name in sorted(job.surrounding) if is_cleared(name)]
@@ -84,18 +89,18 @@ def parts(job: LaunchJob, python: str, command: tuple[object, ...]) -> list[str]
     if cleared:
         found = ["env", *cleared, *found]
     lines = [" ".join(found)] if found else []
-    trained = " ".join(quote(word) for word in command)  # type: ignore[arg-type]
+    trained = " ".join(quote(word) for word in command)
     lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
     if job.plan.world_size == 1:
-        return _joined([*lines, f"taskset -c {lists[0]} {python} {trained}"])
+        return packed([*lines, f"taskset -c {lists[0]} {python} {trained}"])
     bound = f'c=({" ".join(lists)}); exec taskset -c "${{c[LOCAL_RANK]}}" {python} "$@"'
     launcher = (
         f"{_torchrun(python)} --standalone --nproc-per-node {job.plan.world_size} --no-python"
     )
-    return _joined([*lines, launcher, f"bash -c {shlex.quote(bound)} rank", trained])
+    return packed([*lines, launcher, f"bash -c {shlex.quote(bound)} rank", trained])
 
 
-def _joined(lines: list[str]) -> list[str]:
+def packed(lines: list[str]) -> list[str]:
     """Lines that are short enough stand together."""
     found = lines[:1]
     for line in lines[1:]:

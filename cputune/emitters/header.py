@@ -28,18 +28,31 @@ TRAINING_PACKAGES = (
 
 
 def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
-    """The header of an artefact's main file: for people, then one line for `cputune verify`."""
-    lines = [f"{title} Written by cputune {_version()}.", "", *job.header]
+    """The header of a document: for people, then one line for `cputune verify`."""
+    return said(job, format, title, notes) + promised(job, format)
+
+
+def said(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
+    """What an artefact's main file says to people: plan, gain, date, and how to make it again."""
+    again = "" if job.named is None else f": cputune emit --format {format} {job.named}"
+    lines = [f"{title} Written by cputune {_version()}{again}", *job.header]
     lines += [f"Note: {note}" for note in (*job.notes, *notes)]
-    return comment(lines) + replace(job.promise, format=format).line()
+    return comment(lines)
+
+
+def promised(job: LaunchJob, format: str) -> str:
+    """The line for `cputune verify`."""
+    return replace(job.promise, format=format).line()
 
 
 def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     """What a result says of its best plan. ``plan`` is the one that is written down."""
     best, baseline = result.best, result.baseline
     when = f" on {result.created[:10]}" if result.created else ""
+    verdict = verdict_of(result, "start it")
     lines = [
-        *verdict_of(result, "start it; `cputune verify` shows what its ranks get").lines(),
+        verdict.means,
+        f"How sure: {verdict.sure}",
         f"Plan: {plan.describe()}.",
         f"Measured{when}: {_speed(result, best.samples_per_second)} on {machine(result.host)}.",
     ]
@@ -59,9 +72,7 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     versions = result.versions
     if told := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
         lines.append(f"With {', '.join(told)}.")
-    if result.data:
-        lines.append(f"Data: {result.data}.")
-    return (*lines, *(f"Note: {note}" for note in result.notes))
+    return tuple(lines)
 
 
 def unmeasured(host: Mapping[str, object], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from textwrap import indent
 from cputune import cpulist
 from cputune.carrier.interface import interface_arguments
 from cputune.emitters import shell
+from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
 from cputune.emitters.words import ShellWord, Variables, comment
 from cputune.errors import UsageError
@@ -30,6 +31,8 @@ OPENMPI_HOSTS = "hosts.openmpi"
 
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
+    if job.plan.world_size == 1:
+        return (script_of_one(job, "mpirun"),)
     shell.require_hosts(job)
     refuse_colon(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
@@ -176,5 +179,6 @@ MPIRUN = Format(
     name="mpirun",
     write=emit_mpirun,
     main="mpirun.sh",
+    alone=True,
     consumers=("bash", "launcher"),
 )

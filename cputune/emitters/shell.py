@@ -12,7 +12,7 @@ from cputune.carrier.environment import CLEARED
 from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.words import WIDTH, ShellWord, Variables, comment, typed
+from cputune.emitters.words import WIDTH, ShellWord, Variables, typed
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -41,7 +41,7 @@ def launch_script(
     notes = tuple(notes)
     said = f"Launch of {job.workload.name} with {title}."
     filled = {
-        "header": header.full(job, format, said, notes),
+        "header": header.said(job, format, said, notes),
         "tuned": python(job),
         "clear": clear(),
         "oneccl": oneccl(job),
@@ -49,25 +49,23 @@ def launch_script(
         "exports": exports(variables(job)),
         **values,
     }
-    text = fill(f"{format}.sh", filled)
+    text = fill(f"{format}.sh", filled) + header.promised(job, format)
     return EmittedFile(name=f"{format}.sh", text=text, executable=True, notes=notes)
 
 
 def clear() -> str:
     """Lines that remove from the outer environment what would change the plan."""
-    text = "\n# An outer environment must not change the plan: trials were run without these too.\n"
-    for group in CLEARED:
-        words = [f'"${{!{n[:-1]}@}}"' if n.endswith("*") else n for n in group.names]
-        text += comment([f"{group.why[0].upper()}{group.why[1:]}."])
-        text += textwrap.fill(
-            " ".join(["unset", *words]),
-            WIDTH,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        ).replace("\n", " \\\n")
-        text += "\n"
-    return text
+    names = [name for group in CLEARED for name in group.names]
+    words = [f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name for name in names]
+    lines = textwrap.wrap(
+        " ".join(["unset", *words]),
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    text = " \\\n".join(lines)
+    return f"\n# What a shell or another launch has set would change the plan.\n{text}\n"
 
 
 def quote(word: Word) -> str:
@@ -110,14 +108,20 @@ def python(job: LaunchJob) -> str:
 
 
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
+LITERAL = "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
+
+
+def literal(words: Iterable[Word]) -> str:
+    """A line that stands before words which look like code to shellcheck; else nothing."""
+    texts = (word.name if isinstance(word, Output) else word for word in words)
+    found = any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts)
+    return LITERAL if found else ""
 
 
 def training(job: LaunchJob) -> str:
     """The training command as the array ``train``, and a look whether its script is there."""
     text = "\n# What is trained; further arguments of this script are appended.\n"
-    texts = (word.name if isinstance(word, Output) else word for word in job.command)
-    if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts):
-        text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
+    text += literal(job.command)
     for name in job.workload.secrets:
         text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'
     text += array("train", job.command)

@@ -7,6 +7,7 @@ to 1 where it is unset; rank.py binds, the script sets.
 from __future__ import annotations
 
 from cputune.emitters import shell
+from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import ShellWord
 
@@ -14,6 +15,8 @@ from cputune.emitters.words import ShellWord
 def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
+    if plan.world_size == 1:
+        return (script_of_one(job, "torchrun"),)
     shell.require_hosts(job)
     several = plan.nodes > 1
     values = {
@@ -39,5 +42,6 @@ TORCHRUN = Format(
     name="torchrun",
     write=emit_torchrun,
     main="torchrun.sh",
+    alone=True,
     consumers=("bash", "launcher"),
 )

@@ -50,7 +50,7 @@ def test_without_a_result_it_says_that_nothing_was_measured(emit: Run) -> None:
     assert answer.code == 0
     assert "note: nothing was measured" in answer.err
     assert answer.out.splitlines() == [
-        f"launch/{name}" for name in ("mpirun.sh", "rank.py", "train.py", "recipe.json")
+        f"launch/{name}" for name in ("mpirun.sh", "train.py", "recipe.json")
     ]
     assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
     assert os.access("launch/mpirun.sh", os.X_OK)
@@ -84,7 +84,7 @@ def test_what_is_printed_is_the_main_file(emit: Run) -> None:
 def test_a_file_name_is_that_of_the_main_file(emit: Run) -> None:
     assert emit("-f", "torchrun", "-o", "jobs/go.sh").code == 0
     assert sorted(path.name for path in Path("jobs").iterdir()) == [
-        *("go.sh", "rank.py", "recipe.json", "train.py")
+        *("go.sh", "recipe.json", "train.py")
     ]
 
 
@@ -132,7 +132,9 @@ def test_a_script_of_the_user(emit: Run) -> None:
     answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "2", "--run_name", "x y")
     assert answer.code == 0
     text = Path("launch/torchrun.sh").read_text()
-    assert "  run.py\n  --force\n  --format 2\n  --run_name 'x y'\n)" in text
+    assert 'carry.py" run.py --force --format 2 --run_name \'x y\' "$@"\n' in text.replace(
+        " \\\n ", ""
+    )
     assert "was not run yet" in text.replace("\n# ", " ")
     assert "carry.py" in text
     assert Path("launch/carry.py").exists()
@@ -179,17 +181,17 @@ def test_emitting_again_replaces_nothing_that_differs(emit: Run) -> None:
     emit("-f", "mpirun")
     assert emit("-f", "mpirun").code == 0, "the same files are no conflict"
     assert emit("-f", "torchrun").code == 0, "companions are shared"
-    Path("launch/rank.py").write_text("mine")
+    Path("launch/recipe.json").write_text("mine")
     Path("launch/mpirun.sh").unlink()
     answer = emit("-f", "mpirun")
     assert answer.code == 2
     assert answer.err.endswith(
-        "error: launch/rank.py exists already\nhint: give --force to replace it\n"
+        "error: launch/recipe.json exists already\nhint: give --force to replace it\n"
     )
     assert not Path("launch/mpirun.sh").exists(), "all files or none"
-    assert Path("launch/rank.py").read_text() == "mine"
+    assert Path("launch/recipe.json").read_text() == "mine"
     assert emit("-f", "mpirun", "--force").code == 0
-    assert Path("launch/rank.py").read_text() != "mine"
+    assert Path("launch/recipe.json").read_text() != "mine"
 
 
 def test_a_result_of_another_machine(emit: Run) -> None:
@@ -255,11 +257,11 @@ def test_it_refuses_in_words(emit: Run, arguments: tuple[str, ...], code: int, s
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_directory_where_a_file_should_be(emit: Run, format: str) -> None:
-    Path("launch/rank.py").mkdir(parents=True)
+    Path("launch/recipe.json").mkdir(parents=True)
     answer = emit("-f", format, "--force")
     assert answer.code == 3
-    assert "launch/rank.py is a directory" in answer.err
-    assert [path.name for path in Path("launch").iterdir()] == ["rank.py"]
+    assert "launch/recipe.json is a directory" in answer.err
+    assert [path.name for path in Path("launch").iterdir()] == ["recipe.json"]
 
 
 def test_emission_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,8 @@ class TestHostileArguments:
     def test_the_header_stays_a_comment(self, format: str) -> None:
         workload = replace(script_workload(), name="evil\nname: x\r$(touch executed)\u2028--- !x")
         text = emit(one_socket().result, format, workload=workload)[0].text
-        head = text.split("\n")[: 1 + text.split("\n").index("#")]
+        head = [line for line in text.split("\n") if "evil?" in line or "$(touch" in line]
+        assert head
         assert all(line.startswith("#") for line in head)
         assert not set("\r\u2028\u0085") & set(text)
 

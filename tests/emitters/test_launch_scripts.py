@@ -64,13 +64,13 @@ class Place:
         path.write_text(text)
         path.chmod(0o755)
 
-    def emit(self, format: str, cpus: tuple[int, ...] = ALLOWED[:1], **options: object) -> Path:
-        """Write the files for a plan of one rank on these CPUs; the path of the script."""
+    def emit(self, format: str, cpus: tuple[int, ...] = ALLOWED[:2], **options: object) -> Path:
+        """Write the files for a plan of a rank on each of these CPUs; the path of the script."""
         result = one_socket().result
         plan = replace(
             result.best.plan,
-            processes_per_node=1,
-            cpus=(cpus,),
+            processes_per_node=len(cpus),
+            cpus=tuple((cpu,) for cpu in cpus),
             threads_per_process=1,
             preload=(),
             allocator="default",
@@ -89,6 +89,9 @@ class Place:
     @property
     def started(self) -> list[str]:
         return self.dump.read_text().splitlines() if self.dump.exists() else []
+
+
+pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 
 
 @pytest.fixture
@@ -121,13 +124,42 @@ class TestStarted:
     def test_out_of_a_bound_shell_it_says_that_it_leaves_those_cpus(
         self, format: str, place: Place
     ) -> None:
-        if len(ALLOWED) < 2:
-            pytest.skip("needs two CPUs")
-        script = place.emit(format, cpus=ALLOWED[1:2])
+        script = place.emit(format)
         answer = place.run("taskset", "-c", str(ALLOWED[0]), str(script))
         assert answer.returncode == 0, answer.stderr
         assert f"note: this launch was bound to CPUs {ALLOWED[0]} (taskset" in answer.stderr
         assert "note: this launch" not in place.run(str(script)).stderr
+
+
+@pytest.mark.parametrize("format", ["mpirun", "torchrun"])
+class TestAlone:
+    def test_a_lone_process_needs_no_launcher_and_no_file(self, format: str, place: Place) -> None:
+        script = place.emit(format, cpus=ALLOWED[1:2])
+        assert [path.name for path in place.launch.iterdir()] == [script.name]
+        answer = place.run("sh", str(script), "--more", "a b", PYTHON=sys.executable)
+        assert answer.returncode == 0, answer.stderr
+
+    def test_what_the_kernel_passes_over_in_silence_is_said(
+        self, format: str, place: Place
+    ) -> None:
+        script = place.emit(format, cpus=(4000,))
+        answer = place.run(str(script))
+        assert (answer.returncode, place.started) == (3, [])
+        assert answer.stderr.startswith("error: CPUs 4000 are not all here\nhint: ")
+
+    def test_it_is_short(self, format: str, place: Place) -> None:
+        result = one_socket().result
+        plan = replace(result.best.plan, processes_per_node=1, cpus=((0, 1),))
+        job = replace(script_workload(), framework="trainer", parses_arguments=True)
+        best = replace(result.best, plan=plan)
+        (file,) = emit(replace(result, best=best, **UNCOMPARED), format, workload=job)
+        head, body, promise = [], [], []
+        for line in file.text.splitlines()[1:]:
+            kind = body if body or not line.startswith("#") else head
+            (promise if line.startswith("# cputune-plan: ") else kind).append(line)
+        assert len(head) <= 12
+        assert len([line for line in body if line]) <= 25
+        assert len(promise) == 1
 
 
 @pytest.mark.parametrize("says", VERSION_TEXTS.values(), ids=VERSION_TEXTS)
@@ -135,7 +167,7 @@ class TestStarted:
 def test_cpus_that_are_not_here_are_our_message_before_any_launcher(
     format: str, says: str, place: Place
 ) -> None:
-    answer = place.run(str(place.emit(format, cpus=(4000,))), MPI_SAYS=says)
+    answer = place.run(str(place.emit(format, cpus=(4000, 4001))), MPI_SAYS=says)
     assert answer.returncode == 3
     assert "error: rank 0 cannot have CPUs 4000, it may use" in answer.stderr
     assert "\nhint: " in answer.stderr

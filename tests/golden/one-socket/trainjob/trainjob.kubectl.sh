@@ -7,14 +7,12 @@
 #   delete   delete the job; the volume and what is on it stay
 #
 # 1.57 times as fast as today's launch: an hour of training takes 38 min.
-# Do now: start it; `cputune verify` shows what its ranks get
 # How sure: 95 % interval 1.51–1.62, 5 pairs side by side
 # Plan: 2 × 4 threads, bf16, gloo, tcmalloc.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # w5-3425, 1 socket, 8 cores, 8 CPUs.
 # Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-# Data: synthetic tokens.
 set -euo pipefail
 
 image='<your-registry>/bert-base-squad:latest'

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Launch of bert-large-squad with accelerate launch. Written by cputune VERSION.
-#
+# Launch of bert-large-squad with accelerate launch. Written by cputune VERSION: cputune emit
+# --format accelerate cputune.json
 # 1.57 times as fast as today's launch: an hour of training takes 38 min.
-# Do now: start it; `cputune verify` shows what its ranks get
 # How sure: 95 % interval 1.51–1.62, 5 pairs side by side
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
@@ -10,13 +9,11 @@
 # Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
-# Data: synthetic tokens.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
 # nodes: neither speed, nor memory, nor the network between them.
 # Note: accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back,
 # and binds each rank, whatever mpirun has done.
-# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384}
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
@@ -39,22 +36,13 @@ sys.exit(importlib.util.find_spec("torch") is None)' ||
 sys.exit(importlib.util.find_spec("accelerate") is None)' ||
   fail "$python has no accelerate" "pip install accelerate"
 
-# An outer environment must not change the plan: trials were run without these too.
-# The numbers of another launch; torch believes them before those of MPI.
+# What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
-  MASTER_PORT
-# The numbers that an MPI or Slurm gave to this very process.
-unset "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
-  "${!MV2_COMM_@}" SLURM_PROCID SLURM_LOCALID
-# Options of accelerate and torchrun.
-unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
-# Threads and their places.
-unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
-  MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}"
-# Workers of oneCCL, pinning of Intel MPI.
-unset "${!CCL_@}" "${!I_MPI_PIN@}"
-# Another malloc or OpenMP.
-unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
+  MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
+  "${!MV2_COMM_@}" SLURM_PROCID SLURM_LOCALID "${!ACCELERATE_@}" "${!PET_@}" \
+  "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
+  MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
+  LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
 setvars=$("$python" -c 'import importlib.util, os
@@ -187,3 +175,4 @@ do :; done
 # Whatever the launcher has left behind, however it ended.
 kill -s TERM -- "-$started" 2>/dev/null || true
 exit "$status"
+# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384}

@@ -7,7 +7,6 @@
 #   delete   delete the job; the volume and what is on it stay
 #
 # 1.57 times as fast as today's launch: an hour of training takes 38 min.
-# Do now: start it; `cputune verify` shows what its ranks get
 # How sure: 95 % interval 1.51–1.62, 5 pairs side by side
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
@@ -15,7 +14,6 @@
 # Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
-# Data: synthetic tokens.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
 # nodes: neither speed, nor memory, nor the network between them.
