@@ -32,7 +32,7 @@ def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]
 def test_a_token_reaches_the_ranks_and_no_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     done = run(*TUNE, "--", "train.py", "--hub_token", TOKEN, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4, done.stderr  # today alone gave a number: nothing was compared
     assert "refused: (hidden)" in (tmp_path / "cputune.json").read_text()
     emitted = run(sys.executable, "-m", "cputune", "emit", "-f", "all", cwd=tmp_path)
     assert emitted.returncode == 0, emitted.stderr
@@ -49,5 +49,5 @@ def test_a_study_goes_on_without_its_stderr(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = " ".join((*TUNE, "--", "train.py", "--hub_token", TOKEN))
     done = run("bash", "-c", f"{words} 2> >(head -n 1 >/dev/null)", cwd=tmp_path)
-    assert done.returncode == 0
+    assert done.returncode == 4
     assert (tmp_path / "cputune.json").is_file()

@@ -111,7 +111,7 @@ def test_a_terminal_that_goes_away_loses_nothing(tmp_path: Path) -> None:
     with start(tmp_path, stderr=theirs, start_new_session=True) as child:
         os.close(theirs)
         seen = b""
-        while b"trial 1:" not in seen:
+        while b"trial 1 " not in seen:
             seen += os.read(ours, 1024)
         os.close(ours)
         child.send_signal(signal.SIGHUP)
