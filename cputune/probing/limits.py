@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from cputune import cpulist
 from cputune.facts import Limits
+from cputune.host import Host
 from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
@@ -229,3 +231,33 @@ def _upwards(look: Look, root: str, point: str, path: str) -> tuple[str, ...]:
         if directory in (point, "/"):
             return tuple(found)
         directory = posixpath.dirname(directory)
+
+
+def watch_cpus(host: Host) -> Callable[[], str | None]:
+    """What says, in words, what this process may use less of than now; None where it is nothing.
+
+    A container may be given another cpuset or quota while it runs, and a CPU may go offline.
+    """
+    before, quota = host.affinity() or (), _own_quota(host)
+
+    def look() -> str | None:
+        now, lower = host.affinity() or (), _own_quota(host)
+        gone = cpulist.render(sorted(set(before) - set(now)))
+        if gone:
+            were = "CPU {} was" if gone.isdigit() else "CPUs {} were"
+            return (
+                f"{were.format(gone)} taken away in the middle: {cpulist.render(before)} could be "
+                f"used at first, {cpulist.render(now) or 'none'} now"
+            )
+        if lower is None or (quota is not None and lower >= quota):
+            return None
+        if quota is None:
+            return f"a CPU quota of {lower:g} was set in the middle"
+        return f"the CPU quota was lowered in the middle, from {quota:g} to {lower:g}"
+
+    return look
+
+
+def _own_quota(host: Host) -> float | None:
+    look = Look(host)
+    return _cpu_quota(look, find_groups(look)["cpu"])[0]

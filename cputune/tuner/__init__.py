@@ -87,6 +87,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     space_of(asked, facts, job, hosts)
 
     from cputune.host.locks import measuring_lock
+    from cputune.probing.limits import watch_cpus
     from cputune.tuner.databases import database_of
     from cputune.tuner.events import logged, waiting_for
     from cputune.tuner.study import TuningStudy
@@ -116,6 +117,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         # Nobody is looked for beside a runner that simulates, and on other hosts, whose ranks say
         # what delays them.
         neighbours = _who_computes_here() if runner is None and hosts is None else tuple
+        taken_away = watch_cpus(LiveHost()) if runner is None and hosts is None else lambda: None
         busy = () if asked.share_machine else neighbours()
         if busy:
             said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
@@ -128,6 +130,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             on_event=hear,
             started=started,
             neighbours=neighbours,
+            taken_away=taken_away,
             hosts=hosts,
             limited=runner is None,
         )

@@ -121,7 +121,7 @@ def recommend(findings: Findings, noise: float) -> Recommendation:
         raise _nothing_valid(findings)
     baseline = findings.baseline
     found = None if baseline is None else fastest_of(baseline, paired(findings), noise)
-    if baseline is None or found is None:
+    if baseline is None or found is None or findings.taken_away is not None:
         base = next((trial for trial in valid if trial.plan.as_found), valid[0])
         alone = _measured(base)
         why, do = why_not_compared(findings, valid)
@@ -168,6 +168,8 @@ _KEEP = "nothing: keep the launch that you have"
 def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, str]:
     """Why there are no pairs of today's launch and another plan; and the one thing to do now."""
     today, rivals = findings.baseline, findings.rivals
+    if findings.taken_away is not None:
+        return findings.taken_away, "cputune tune --resume, when they are given back"
     if findings.disturbed:
         return findings.how_disturbed, _MEASURE_AGAIN
     if today is not None and _fell(today):

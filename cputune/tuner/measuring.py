@@ -78,6 +78,7 @@ class Findings:
     time_up: bool = False
     interrupted: bool = False
     host_lost: bool = False
+    taken_away: str | None = None
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)

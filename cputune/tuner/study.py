@@ -120,10 +120,13 @@ class TuningStudy:
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
         neighbours: Look = tuple,
+        taken_away: Callable[[], str | None] = lambda: None,
         hosts: RankHosts | None = None,
         limited: bool = False,
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
+
+        ``taken_away`` says which CPUs may not be used any more, None where all may.
 
         ``limited``: a study that was given no time takes the usual one.
         """
@@ -134,6 +137,7 @@ class TuningStudy:
         self._created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
+        self._taken_away = taken_away
         self._hosts = hosts
         self._named = () if hosts is None else hosts.names
         self._limited = limited and options.max_time_seconds is None
@@ -231,6 +235,20 @@ class TuningStudy:
             error.result = self._concluded()
         return error
 
+    def _require_cpus(self) -> None:
+        """Raise NotMeasurableError where CPUs were taken away: what ran last is not believed."""
+        gone = self._findings.taken_away = self._taken_away()
+        if gone is None:
+            return
+        error = NotMeasurableError(
+            f"not measurable any more: {gone}",
+            hint="--resume goes on with what was measured before, once they are given back; "
+            "--force starts over with those that are left",
+        )
+        with suppress(NoValidTrialError):
+            error.result = self._concluded()
+        raise error
+
     def _interrupted(self) -> Interrupted:
         findings, count = self._findings, len(self._findings.trials)
         error = Interrupted(
@@ -325,6 +343,7 @@ class TuningStudy:
         if not self._findings.host_lost:
             fresh = partial(self._open_runner, self._workload, True)
             confirm_best(self._measuring, space, sampler.believe(), runner, fresh)
+            self._require_cpus()
             self._findings.time_up |= self._timer.up(1.0)
 
     def _observed_workload(self, runner: Runner) -> Workload:
@@ -404,6 +423,7 @@ class TuningStudy:
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         measuring.living.make_room(self._history.rank_bytes * plan.processes_per_node)
         run, seconds = measuring.quiet_run(runner, plan, number)
+        self._require_cpus()
         if run.cut is not None:
             findings.cut_off = run.cut
             findings.notes.append(f"Trial {number} ({plan.describe()}) was cut short {run.cut}.")

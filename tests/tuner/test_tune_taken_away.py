@@ -1,0 +1,106 @@
+"""CPUs that are taken away in the middle are named, and nothing that ran since is believed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+from cputune.errors import NotMeasurableError
+from cputune.host import LiveHost
+from cputune.options import TuneOptions
+from cputune.probing.limits import watch_cpus
+from cputune.result import Result
+from cputune.tuner.study import TuningStudy
+
+GONE = "CPU 1 was taken away in the middle: 0-1 could be used at first, 0 now"
+
+
+class FakeLosing(FakeRunner):
+    """A CPU is gone from the trial on that has this number; -1: never."""
+
+    at = -1
+
+    @property
+    def gone(self) -> str | None:
+        return GONE if len(self.started) > self.at > -1 else None
+
+
+def tuned(runner: FakeLosing, **options: object) -> Result:
+    return TuningStudy(
+        SMALL.workload,
+        SMALL.facts,
+        lambda workload, fresh: nullcontext(runner),
+        TuneOptions(**options),  # type: ignore[arg-type]
+        taken_away=lambda: runner.gone,
+    ).run()
+
+
+def test_the_trial_in_which_it_happened_is_not_believed_and_run_again(tmp_path: Path) -> None:
+    book = {"study": str(tmp_path / "s.db"), "budget": 4}
+    runner = FakeLosing(truthful())
+    runner.at = 2
+    with pytest.raises(NotMeasurableError, match=GONE) as ended:
+        tuned(runner, **book)
+    found = ended.value.result
+    assert found is not None
+    assert len(found.trials) == 2
+    assert found.speedup is None
+    assert found.not_compared == GONE
+    assert "--resume" in str(ended.value.hint)
+    again = FakeLosing(truthful())
+    result = tuned(again, resume=True, **book)
+    assert len(result.trials) == 4
+    assert runner.started[2] in again.started
+
+
+def test_no_ratio_holds_of_a_confirmation_in_which_it_happened() -> None:
+    quiet = FakeLosing(truthful())
+    assert tuned(quiet, budget=3).speedup is not None
+    runner = FakeLosing(truthful())
+    runner.at = len(quiet.started) - 1  # in its last run
+    with pytest.raises(NotMeasurableError, match=GONE) as ended:
+        tuned(runner, budget=3)
+    found = ended.value.result
+    assert found is not None
+    assert found.speedup is None
+    assert found.best.plan.as_found
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ((0, 1, 2, 3), None),
+        ((0, 1, 2), "CPU 3 was taken away in the middle: 0-3 could be used at first, 0-2 now"),
+        ((1,), "CPUs 0,2-3 were taken away in the middle: 0-3 could be used at first, 1 now"),
+    ],
+)
+def test_what_is_gone_is_told_by_its_numbers(
+    now: tuple[int, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LiveHost, "affinity", lambda self: (0, 1, 2, 3))
+    look = watch_cpus(LiveHost())
+    monkeypatch.setattr(LiveHost, "affinity", lambda self: now)
+    assert look() == said
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "said"),
+    [
+        (None, None, None),
+        (2.0, 2.0, None),
+        (2.0, None, None),
+        (2.0, 4.0, None),
+        (None, 1.5, "a CPU quota of 1.5 was set in the middle"),
+        (2.0, 1.0, "the CPU quota was lowered in the middle, from 2 to 1"),
+    ],
+)
+def test_a_quota_that_is_lowered_is_told(
+    first: float | None, now: float | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cputune.probing.limits._own_quota", lambda host: first)
+    look = watch_cpus(LiveHost())
+    monkeypatch.setattr("cputune.probing.limits._own_quota", lambda host: now)
+    assert look() == said
