@@ -14,11 +14,10 @@ block also runs the plans between the two, which shows what each change is worth
 not hold two plans, or the runner runs one plan at a time, a block is one round of processes that
 run one after the other.
 
-There is one rule for stopping. After each round the interval of the gain is looked at; it is wide
-enough to be looked at that often (``gains``). The confirmation ends when the interval gives an
-answer: the leader is faster by more than ``DELTA``, or practically as fast as the baseline. It ends
-without an answer when the time or the blocks are spent. Where the user gave a time, all of it may
-be used; otherwise the confirmation ends soon once an answer is unlikely.
+There is one rule for stopping. After each block from the second on the interval of the gain is
+looked at. The confirmation ends when the leader is faster by more than ``DELTA``, or practically as
+fast as the baseline. It ends without an answer when the time or the blocks are spent. Where the
+user gave a time, all of it may be used; otherwise it ends soon once an answer is unlikely.
 """
 
 from __future__ import annotations
@@ -27,21 +26,25 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from statistics import median
 from typing import Any
 
+from cputune.errors import CputuneError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, ConfirmRun, Profile, Trial, Turn
+from cputune.result import COMPLETED, FAILED, LEAST_BLOCKS, ConfirmRun, Profile, Trial, Turn
 from cputune.steps import (
     Contended,
+    Crashed,
     HostLost,
     Living,
     LivingRunner,
     NoMeasurement,
     ProfilingLiving,
     Runner,
+    Step,
     TimeUp,
     TrialError,
 )
@@ -52,6 +55,7 @@ from cputune.tuner.gains import (
     SLOWER,
     Contender,
     Gain,
+    blocks_of,
     doubt_each,
     fastest_of,
     gain_of,
@@ -91,43 +95,30 @@ AWAKE_STEPS = 2
 still since: one that is slow after the pause, and another one."""
 
 
-MOST_ROUNDS = 50
-"""The most rounds of a block, those included in which other processes delayed a step."""
+MOST_ROUNDS, GIVEN_UP = 50, 12
+"""The most rounds of a block; and after how many it ends if others delayed nearly all of them."""
 
-GIVEN_UP = 12
-"""After so many rounds the block ends if other processes delayed nearly all of them."""
+LEAST_ROUNDS, LATER_ROUNDS, OLD_STEPS = 6, 4, 30
+"""The rounds of the first block, at least, and of each later one. The first goes on until its
+processes have taken ``OLD_STEPS``, for a long warm-up shows there. ``benchmarks/aa.py`` shows that
+new processes tell more than further rounds."""
 
-
-LEAST_ROUNDS, LEAST_LATER = 6, 3
-"""The fewest rounds of the first block, and of each later one. Rounds in which other processes
-delayed a step do not count."""
-
-MOST_LATER = 5
-"""The most rounds of each later block. Beyond them, new processes tell more than further rounds."""
-
-LEAST_BLOCKS, MOST_BLOCKS = 2, 24
-MOST_ALONE = 5
-"""The most blocks where processes run one after the other. Each such block starts all of them."""
+MOST_BLOCKS, MOST_ALONE = 24, 5
+"""The most blocks; and the most where processes run one after the other, all anew in each."""
 
 MOST_STEPS_ALONE = 12
 """The most steps of one run in such a block, warm-up included."""
 
-MOST_SECONDS, PROMISING_SECONDS = 50.0, 110.0
-"""The most seconds of the confirmation where the user gave no time; when they are spent, the answer
-is that the gain is not known. The second number holds where a gain is in sight. ``LEAST_BLOCKS``
-are run in any case."""
+MOST_SECONDS, PROMISING_SECONDS = 60.0, 110.0
+"""The most seconds of the confirmation where the user gave no time: then the gain is not known.
+The second number holds where a gain is in sight. ``LEAST_BLOCKS`` are run in any case."""
 
 UNTIL_PROFILE = 0.95
 """The share of a given time after which the confirmation ends. The rest is for the profile, which
 shows where the time of the best plan goes."""
 
-OLD_STEPS = 32
-"""The fewest steps that the processes of one block take, where there is time: fewer would not show
-a warm-up of many steps."""
-
-TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 9.0
-"""The seconds of steps in the first block where several rivals are left; and the fewest for each
-plan, without which a warm-up of many steps would not show."""
+TELL_APART_SECONDS = 20.0
+"""The seconds of steps in the first block where several rivals are left."""
 
 CLEARLY = 0.1
 """The doubt of the interval that shows a rival to be slower than the leader. Such a rival takes no
@@ -161,6 +152,20 @@ class TooShort(Exception):  # noqa: N818
     """A script trains to its end before its warm-up and one turn are over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """Processes that could not be started: their first turn raises why."""
+
+    failure: TrialError
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Raise what was wrong."""
+        raise self.failure
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
 class Started:
     """The processes of a contender in one block, and what was read of them.
 
@@ -189,11 +194,18 @@ class Started:
         self._steps_before = self._turns_of_this_life = self._warmup = 0
         self._step_seconds = TWICE_SECONDS
         if kept is None:
-            self.living = begin()
+            self.living = self._start()
         else:
             self.living, read = kept.living, kept.run
             self._turns_of_this_life, self._steps_before = 1, read.steps
             self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
+
+    def _start(self) -> Living:
+        """Its processes; where they cannot be started, such as tell that in their first turn."""
+        try:
+            return self._begin()
+        except TrialError as failure:
+            return Unstarted(failure)
 
     @property
     def age(self) -> int:
@@ -257,17 +269,25 @@ class Started:
         except NoMeasurement as end:
             self._begin_again(end)
         except TrialError as failure:
-            self.run.failure = failure
-            self.contender.out = self.run.why
-            self.living.close()
+            self._fall(failure)
+        except (KeyboardInterrupt, CputuneError, TimeUp):
+            raise
+        except Exception as error:
+            self._fall(Crashed(f"{type(error).__name__}: {error}"))
         self.contender.sizes = max(self.contender.sizes, list(self.run.sizes), key=len)
         return taken
+
+    def _fall(self, failure: TrialError) -> None:
+        self.run.failure = failure
+        self.contender.out = self.run.why
+        with suppress(Exception):
+            self.living.close()
 
     def _begin_again(self, end: NoMeasurement) -> None:
         if not self._turns_of_this_life:
             raise TooShort(str(end)) from end
         self.living.close()
-        self.living = self._begin()
+        self.living = self._start()
         self._turns_of_this_life, self._steps_before = 0, -self.run.steps
         self.run.sizes.clear()
         self._read(self._warmup)
@@ -321,25 +341,30 @@ class Confirmation:
             self._measuring.hold_to_time(one, 1.0, together=1 + len(self.rivals))
         if not self.is_over:
             self._block(runner, 0, (self.baseline, *self.rivals))
-        leads = self._leader()
-        if self.is_over or leads is None:
-            return
-        leader, gain = leads
-        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 3) else ()
-        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in found[:-1])
+        found: Sequence[Change] = ()
+        leader: Contender | None = None
+        for block in range(1, MOST_BLOCKS):
+            leads = self._leader()
+            if self.is_over or leads is None:
+                break
+            if leader is None or leader.out is not None:  # a leader that fell: the next one
+                leader, gain = leads
+                if block == 1 and gain.mean > max(DELTA, gain.half_width / 3):
+                    found = way(leader.plan)
+                    self._join(found)
+            racing = (self.baseline, leader, *(self._between if block == 1 else ()))
+            self._block(fresh if block % 2 else runner, block, racing, leader)
+            if leader.out is None and self._is_answered(leader):
+                break
+        if leader is not None:
+            self._say_what_it_is_worth(leader, found)
+
+    def _join(self, way: Sequence[Change]) -> None:
+        """Let the plans between the baseline and the leader take part in the second block."""
+        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in way[:-1])
         for between in self._between:
             for _ in self.baseline.logs:
                 between.add(0)  # they had no part in the first block
-        for block in range(1, MOST_BLOCKS):
-            if self.is_over or self._is_answered(leader, block):
-                break
-            racing = (self.baseline, leader, *(self._between if block == 1 else ()))
-            self._block(fresh if block % 2 else runner, block, racing, leader)
-            if leader.out is None:  # the choice is made; what follows is no new one
-                for rival in self.rivals:
-                    if rival is not leader and rival.out is None:
-                        rival.out = SLOWER
-        self._say_what_it_is_worth(leader, found)
 
     def _say_what_it_is_worth(self, leader: Contender, way: Sequence[Change]) -> None:
         findings, whole = self._measuring.findings, self._gain(leader)
@@ -391,18 +416,19 @@ class Confirmation:
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
         return "enough" if done or len(logs) >= MOST_STEPS_ALONE else "more"
 
-    def _is_answered(self, leader: Contender, blocks: int) -> bool:
+    def _is_answered(self, leader: Contender) -> bool:
         """Whether measuring can end: the answer is there, cannot be had, or takes too long."""
-        gain = None if leader.out is not None else self._gain(leader)
-        if gain is None:
+        gain = self._gain(leader)
+        if gain is None or leader.out is not None:
             return True
-        if blocks < LEAST_BLOCKS or gain.answer == "faster":
-            return blocks >= LEAST_BLOCKS
-        spent = self._measuring.timer.used_seconds - self._begun
-        if gain.answer == "undecided" and self._measuring.timer.given:
+        if len(blocks_of(leader)) < LEAST_BLOCKS:
+            return False
+        if gain.answer != "undecided" and not gain.settles:
+            return True
+        if self._measuring.timer.given:
             return self._measuring.timer.up(UNTIL_PROFILE)
-        no_from_young = gain.answer == "same" and max(leader.ages) < OLD_STEPS
-        promising = gain.settles or no_from_young or gain.mean > gain.half_width / 2
+        spent = self._measuring.timer.used_seconds - self._begun
+        promising = gain.settles or gain.mean > gain.half_width / 2
         return spent > (PROMISING_SECONDS if promising else MOST_SECONDS)
 
     @property
@@ -437,7 +463,7 @@ class Confirmation:
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
             self._rounds(started[::way], block, leader)
-            if leader is not None and self._is_answered(leader, block + 1):
+            if leader is not None and self._is_answered(leader):
                 self._look_where_time_goes(started, leader)
         between = [one.plan for one in self._between]
         for one in started[::way]:
@@ -465,7 +491,7 @@ class Confirmation:
                     one.rules = measuring.rules(one.contender.plan)
                 since = done
             before = seconds_of(started)
-            if self._is_enough(block, leader, len(started), quiet, before - begun):
+            if self._is_enough(leader, started, quiet, before - begun):
                 return
             turned = turned[::-1] if done % 2 else order.sample(started, len(started))
             logs = {
@@ -480,26 +506,23 @@ class Confirmation:
                 self._let_the_slower_sit_out()
 
     def _is_enough(
-        self, block: int, leader: Contender | None, racing: int, quiet: int, seconds: float
+        self, leader: Contender | None, started: Sequence[Started], quiet: int, seconds: float
     ) -> bool:
         """Whether a block can end, after so many quiet rounds and seconds of their steps.
 
-        ``racing`` contenders have processes. A block with plans between baseline and leader takes
-        as many rounds as the first one, since it has to tell what each change is worth.
+        The first block, without a leader, tells the rivals apart and shows a long warm-up. A block
+        with plans between baseline and leader takes as many rounds, to tell what each change is
+        worth. A leader that still settles is measured on.
         """
         if self.is_over:
             return True
         if leader is None:
             left = sum(rival.out is None for rival in self.rivals)
-            known = left < 2 and seconds > LEAST_SECONDS * racing
-            return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
-        least, most = (LEAST_LATER, MOST_LATER) if racing == 2 else (LEAST_ROUNDS, LEAST_ROUNDS)
-        if quiet >= least and self._is_answered(leader, block + 1):
-            return True
+            old = min(one.age for one in started if one.is_in) >= OLD_STEPS
+            return quiet >= LEAST_ROUNDS and ((left < 2 and old) or seconds > TELL_APART_SECONDS)
         gain = self._gain(leader)
         settles = gain is not None and gain.settles
-        old = block == 1 or max(leader.ages) >= OLD_STEPS
-        return quiet >= most and old and not settles
+        return quiet >= (LATER_ROUNDS if len(started) == 2 else LEAST_ROUNDS) and not settles
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile the plan that will be recommended, in the processes that were measured last."""

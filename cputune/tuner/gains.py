@@ -1,20 +1,21 @@
 """How much faster one plan is than another, from rounds in which both had their turn.
 
-A round gives one difference (log of seconds per sample). Rounds of the same processes are a
-block, and its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges
-and Lehmann 1963): a round that was disturbed weighs little, however far off it lies. What drifts
-while the rounds go on is taken out by their order, which is turned in every second round.
+A round gives one difference (log of seconds per sample). Rounds of the same processes are a block,
+and its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges and
+Lehmann 1963): a round that was disturbed weighs little, however far off it lies. What drifts while
+the rounds go on is taken out by their order, which is turned in every second round.
 
-Blocks differ by more than their rounds say: processes of one plan do, and what the machine does
-to two plans wanders over a minute. Neither is known beforehand. So the gain is a mean over what
-both may be, each weighed by how likely it makes these blocks (the marginal likelihood, Rasmussen
-and Williams 2006, 5.8) and by how often it is met: Student's t where all blocks are alike sure,
-with what is usual for few blocks. Looks come as often as rounds do; the doubt of an interval is
-what ``benchmarks/aa.py`` needs for it to hold however often it is looked at.
+Blocks differ by more than their rounds say, for processes of one plan do. So a block weighs
 
-A plan that still gets faster or slower beside the other may be told by rounds of one block, and by
-blocks whose processes have taken more steps or fewer. So that is among what may be, too: a
-difference that dies away with the steps of a process. The gain is what is left of it in the end.
+    1 / (2 * PROCESS**2 + scatter**2 / rounds)
+
+and the gain is the mean of the blocks. Its interval is Student's, with a variance that is moderated
+(Smyth 2004): what the blocks scatter by, and ``PROCESS``, as if read ``FREEDOM`` times.
+
+One of the two plans may still get faster or slower (a long warm-up). Then the difference dies away
+with the steps that its processes have taken. These are two hypotheses beside the level one, each
+weighed by how likely it makes the rounds; the gain is what is left of the difference in the end,
+and the interval is wider by as much as the hypotheses disagree.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product, repeat
-from statistics import NormalDist, fmean, median
+from statistics import fmean, median
 from typing import Literal
 
 from cputune.plan import Plan
 from cputune.result import Role, Speedup, Throughput
 from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
 
-DOUBT = 0.05
-"""The doubt of an interval: how often the truth may lie outside it."""
+PROCESS, FREEDOM = 0.02, 2.0
+"""What two processes of a plan differ by (log), and how many readings that is worth. Read by
+``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one comparison."""
 
-LOOK_DOUBT = 0.025
-"""The doubt of an interval that is looked at after each round. It is smaller, so that the interval
-holds the truth as often as one that is looked at once."""
+DOUBT = 0.05
+"""The doubt of an interval: how often the truth may lie outside it (``benchmarks/aa.py``)."""
 
 RUN_NOISE = 0.02
 """What two runs of one plan, one after the other, differ by beyond the noise of steps (log)."""
@@ -43,46 +43,18 @@ RUN_NOISE = 0.02
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
-BLOCK_SECONDS, WANDER_SECONDS = 20.0, 60.0
-"""About how long after a block the next one is measured; and the time after which the ratio of two
-plans on a machine no longer depends on what it was before."""
+SETTLING, DIES, OFTEN = 0.3, 20.0, 0.1
+"""How far (log) a difference may be off when processes start, after how many steps a third of that
+is left, and how often this is met. An assumption, held by ``benchmarks/aa.py`` ("warm-up")."""
 
-PROCESSES = ((0.0, 0.17), (0.008, 0.26), (0.016, 0.2), (0.03, 0.14), (0.05, 0.09), (0.08, 0.14))
-"""By what two plans may differ from process to process (log), and how often they do: Cauchy's
-distribution with a scale of 1.5 %, as is usual for a deviation of few groups (Gelman 2006).
+NOISE_WEIGHT = 4.0
+"""How many rounds' worth of evidence the noise of steps is: few agree by chance sometimes."""
 
-Measured: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and
-8 % between blocks of one confirmation.
-"""
+FAR = 6.0
+"""How many scatters a round may lie from the middle of its block: beyond, a step was delayed."""
 
-WANDERS = ((0.0, 0.3), (0.015, 0.2), (0.03, 0.36), (0.06, 0.14))
-"""By what the ratio of two plans wanders with the machine (log), and how often it does."""
-
-SETTLING = ((0.0, 1.0, 0.9), (0.3, 7.0, 0.04), (0.3, 20.0, 0.06))
-"""How far a ratio is off when processes start (log), after how many steps a third of that is left,
-and how often this is met."""
-
-_MAY_BE = tuple(
-    (process, wander, size, steps, usual * usually * often)
-    for (process, usual), (wander, usually), (size, steps, often) in product(
-        PROCESSES, WANDERS, SETTLING
-    )
-)
-
-PIECE_ROUNDS = 4
-"""The fewest rounds of a block that are joined into one centre. A block with more is divided, since
-its later rounds are of processes that have taken more steps."""
-
-FAR = 0.3
-"""How far (log) a round may lie from the middle of all rounds. Processes of one plan never differ
-by so much: beyond it, a step was delayed."""
-
-NEGLIGIBLE = 1e-6
-"""A combination of ``_MAY_BE`` with a smaller weight than this is left out of the mean."""
-
-_PRIOR_WEIGHT = 2.0
-_NOISE_WEIGHT = 4.0
-"""How many rounds' worth of evidence the noise of steps counts for."""
+Ages = tuple[float, float]
+"""How many steps the processes of two plans had taken at a round: the other's, the baseline's."""
 
 Answer = Literal["faster", "same", "undecided"]
 
@@ -125,68 +97,107 @@ class Gain:
     @property
     def settles(self) -> bool:
         """Whether the plan still gets faster or slower compared with the other."""
-        return abs(self.to_come) > DELTA
+        return abs(self.to_come) > DELTA / 2
 
 
 def gain_side_by_side(
     blocks: Sequence[Sequence[float]],
     noise: float,
     *,
-    ages: Sequence[Sequence[float]] | None = None,
+    ages: Sequence[Sequence[Ages]] | None = None,
     doubt: float = DOUBT,
     shared: float = 0.0,
 ) -> Gain | None:
     """The gain from the differences of rounds, grouped by block.
 
-    In a block the same processes take all turns. What one process of a plan differs by from the
-    next is therefore in all rounds of the block, and the interval has to cover it. ``noise`` is
-    that of a step. ``shared`` is the variance of an error that all blocks share. ``ages`` are the
-    steps that the processes had taken at each round; None: so many that nothing changes any more.
+    ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
+    ``ages`` are those at each round; None: so many steps that nothing changes any more.
     Returns None before there are two rounds.
     """
-    import numpy as np  # here: `compare` reads this module, and needs no numpy
-
     every = [value for block in blocks for value in block]
     if len(every) < 2:
         return None
     scatter = _scatter([block for block in blocks if block], noise)
-    middle, far = median(every), max(6 * scatter, FAR)
-    pieces = []
+    near = []
     for at, block in enumerate(blocks):
-        rounds = list(zip(block, ages[at] if ages else repeat(math.inf), strict=False))
-        near = [one for one in rounds if abs(one[0] - middle) <= far] or rounds
-        count = max(min(1, len(near)), len(near) // PIECE_ROUNDS)
-        for first in range(count):
-            part = near[first * len(near) // count : (first + 1) * len(near) // count]
-            values, steps = zip(*part, strict=True)
-            pieces.append((at, center_of(values), fmean(steps), scatter**2 / len(values)))
-    block_of, centers, age, own = np.array(pieces).T
-    apart = np.abs(block_of[:, None] - block_of)
-    alike = np.exp(-BLOCK_SECONDS * apart / WANDER_SECONDS)
-    # One covariance for each combination of _MAY_BE: (combinations, pieces, pieces).
-    process, wander, size, dies, usual = (column[:, None, None] for column in np.array(_MAY_BE).T)
-    left = size * np.exp(-age / dies)
-    covariance = process**2 * (apart == 0) + wander**2 * alike + np.diag(own) + shared
-    factor = np.linalg.cholesky(covariance + left * np.swapaxes(left, 1, 2))
-    known = np.broadcast_to(np.stack([np.ones_like(own), centers]), (len(left), 2, len(own)))
-    told = np.linalg.solve(factor, np.concatenate([known, left], axis=1).swapaxes(1, 2))
-    ones, values, late = np.moveaxis(told, 2, 0)
-    precision = (ones**2).sum(axis=1)
-    means = (ones * values).sum(axis=1) / precision
-    rest = values - means[:, None] * ones
-    to_come = -(late * rest).sum(axis=1) * left[:, 0, age.argmax()]
-    determinant = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
-    likely = np.log(usual[:, 0, 0]) - determinant - (np.log(precision) + (rest**2).sum(axis=1)) / 2
-    weights = np.exp(likely - likely.max())
-    weights /= weights.sum()
-    columns = (weights.tolist(), means.tolist(), (precision**-0.5).tolist())
-    mixture = [one for one in zip(*columns, strict=True) if one[0] > NEGLIGIBLE]
+        middle = median(block) if block else 0.0
+        for place, value in enumerate(block):
+            if abs(value - middle) <= FAR * scatter:
+                near.append((at, value, ages[at][place] if ages else (math.inf, math.inf)))
+    fits = [_fit(near, scatter, settles) for settles in (None, 0, 1)]
+    likely = max(fit.likely for fit in fits)
+    usual = (1 - OFTEN, OFTEN / 2, OFTEN / 2)
+    shares = [often * math.exp(fit.likely - likely) for often, fit in zip(usual, fits, strict=True)]
+    shares = [share / sum(shares) for share in shares]
+    told = list(zip(shares, fits, strict=True))
+    mean = sum(share * fit.mean for share, fit in told)
+    level = fits[0].variance
+    more = sum(share * (fit.variance - level + (fit.mean - mean) ** 2) for share, fit in told)
+    off = sum(share * fit.off for share, fit in told)
+    freedom = FREEDOM + len({at for at, _, _ in near}) - 1
+    moderated = level * (FREEDOM + off) / freedom
+    half = _students_quantile(1 - doubt / 2, freedom) * math.sqrt(moderated + more + shared)
     return Gain(
-        mean=float(weights @ means),
-        low=_below(mixture, doubt / 2),
-        high=_below(mixture, 1 - doubt / 2),
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
         pairs=len(every),
-        to_come=float(weights @ to_come),
+        to_come=sum(share * fit.to_come for share, fit in told),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The mean of all blocks under one hypothesis, and how likely that makes the rounds (log).
+
+    ``off`` is the sum of squares by which the blocks lie off the mean, in units of their variance.
+    ``to_come`` is how much the gain of the last round is expected to change.
+    """
+
+    mean: float
+    variance: float
+    likely: float
+    off: float
+    to_come: float
+
+
+def _fit(rounds: Sequence[tuple[int, float, Ages]], scatter: float, settles: int | None) -> Fit:
+    """Fit (block, difference, ages) of rounds: generalized least squares over halves of blocks.
+
+    ``settles`` is which of the two plans still does, by its place in the ages; None: neither.
+    """
+    import numpy as np  # here: `compare` reads this module, and needs no numpy
+
+    pieces = []
+    for at in sorted({block for block, _, _ in rounds}):
+        block = [one for one in rounds if one[0] == at]
+        cut = len(block) // 2 if len(block) > 3 else 0
+        for part in filter(None, (block[:cut], block[cut:])):
+            left = 0.0
+            if settles is not None:
+                left = math.exp(-fmean(ages[settles] for _, _, ages in part) / DIES)
+            pieces.append((at, center_of([v for _, v, _ in part]), left, scatter**2 / len(part)))
+    of, centres, left, own = np.array(pieces).T
+    same = of[:, None] == of
+    covariance = np.diag(own) + 2 * PROCESS**2 * same + SETTLING**2 * np.outer(left, left)
+    inverse = np.linalg.inv(covariance)
+    precision = inverse.sum()
+    mean = float((inverse @ centres).sum() / precision)
+    rest = inverse @ (centres - mean)
+    factor = SETTLING**2 * float(left @ rest)
+    likely = -(np.linalg.slogdet(covariance)[1] + np.log(precision) + (centres - mean) @ rest) / 2
+    off = 0.0
+    for at in np.unique(of):
+        here = of == at
+        weight = 1 / own[here]
+        apart = float(weight @ (centres[here] - mean - factor * left[here]) / weight.sum())
+        off += apart**2 / (2 * PROCESS**2 + 1 / float(weight.sum()))
+    return Fit(
+        mean=mean,
+        variance=float(1 / precision),
+        likely=float(likely),
+        off=off,
+        to_come=-factor * float(left.min()),
     )
 
 
@@ -198,26 +209,14 @@ def center_of(values: Sequence[float]) -> float:
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     """Standard deviation of one round, from how far rounds lie from the middle of their block.
 
-    It is taken from their median, so that a few disturbed rounds do not widen it. The noise of
-    steps counts too, because few rounds sometimes agree by chance.
+    It is taken from their median, so that a few disturbed rounds do not widen it.
     """
     off = [abs(value - median(block)) for block in blocks for value in block]
     freedom = len(off) - len(blocks)
     if freedom <= 0:
         return math.sqrt(2) * noise
     seen = median(off) / 0.6745 * math.sqrt(len(off) / freedom)
-    return math.sqrt((_NOISE_WEIGHT * 2 * noise**2 + freedom * seen**2) / (_NOISE_WEIGHT + freedom))
-
-
-def _below(mixture: Sequence[tuple[float, float, float]], share: float) -> float:
-    """The value below which so much of a mixture of normal distributions lies, by bisection."""
-    low = min(mean - 9 * deviation for _, mean, deviation in mixture)
-    high = max(mean + 9 * deviation for _, mean, deviation in mixture)
-    for _ in range(30):
-        middle = (low + high) / 2
-        under = sum(w * (1 + math.erf((middle - m) / (d * math.sqrt(2)))) for w, m, d in mixture)
-        low, high = (middle, high) if under < 2 * share else (low, middle)
-    return (low + high) / 2
+    return math.sqrt((NOISE_WEIGHT * 2 * noise**2 + freedom * seen**2) / (NOISE_WEIGHT + freedom))
 
 
 SLOWER = "slower than the other"
@@ -285,15 +284,25 @@ def gain_of(
     """The paired gain of a plan over the baseline; None before two rounds have both."""
     count = max(baseline.blocks, default=-1) + 1
     blocks: list[list[float]] = [[] for _ in range(count)]
-    ages: list[list[float]] = [[] for _ in range(count)]
-    rounds = (baseline.blocks, baseline.logs, other.logs, other.ages or repeat(math.inf))
-    for block, slow, fast, age in zip(*rounds, strict=False):
+    ages: list[list[Ages]] = [[] for _ in range(count)]
+    for at, block in enumerate(baseline.blocks[: len(other.logs)]):
+        slow, fast = baseline.logs[at], other.logs[at]
         if slow is not None and fast is not None:
             blocks[block].append(slow - fast)
-            ages[block].append(age)
+            ages[block].append((_age(other, at), _age(baseline, at)))
     other_data = _order(baseline.plan) != _order(other.plan)
     shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
     return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared)
+
+
+def blocks_of(contender: Contender) -> set[int]:
+    """The blocks in which a contender gave a number."""
+    rounds = zip(contender.blocks, contender.logs, strict=True)
+    return {block for block, log in rounds if log is not None}
+
+
+def _age(one: Contender, at: int) -> float:
+    return one.ages[at] if at < len(one.ages) else math.inf
 
 
 def fastest_of(
@@ -319,7 +328,7 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
     are new rounds, without this luck. With half of the doubt, fewer than 3 % of the gains are false
     (benchmarks/aa.py, "A/A among 4").
     """
-    return LOOK_DOUBT if len(rivals) < 2 else LOOK_DOUBT / 2
+    return DOUBT if len(rivals) < 2 else DOUBT / 2
 
 
 def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
@@ -331,25 +340,18 @@ def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
     count, mean = len(logs), fmean(logs)
     usual = 2 * (noise**2 / 3 + RUN_NOISE**2)
     squares = sum((value - mean) ** 2 for value in logs)
-    freedom = count - 1 + _PRIOR_WEIGHT
-    variance = (squares + _PRIOR_WEIGHT * usual) / freedom
+    freedom = count - 1 + FREEDOM
+    variance = (squares + FREEDOM * usual) / freedom
     half = 2 * math.sqrt(usual / 2)
     if count > 1:
-        half = _students_quantile(freedom) * math.sqrt(variance / count)
+        half = _students_quantile(0.975, freedom) * math.sqrt(variance / count)
     return Throughput(
         median=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
     )
 
 
-def _students_quantile(freedom: float) -> float:
-    """The two-sided quantile of Student's t, within 1 % from 3 degrees of freedom on.
+def _students_quantile(share: float, freedom: float) -> float:
+    """The value below which so much of Student's distribution lies."""
+    from scipy.special import stdtrit  # here: `compare` reads this module, and needs no scipy
 
-    Cornish and Fisher's expansion around the normal one (Abramowitz and Stegun, 26.7.5).
-    """
-    z = NormalDist().inv_cdf(1 - DOUBT / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+    return float(stdtrit(freedom, share))
