@@ -277,6 +277,38 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
     assert made.prepare_data_loader(loader(None)) == (None, 0)
 
 
+DROPS = SimpleNamespace(config=SimpleNamespace(encoder_layerdrop=0.05))
+DROPS_NONE = SimpleNamespace(config=SimpleNamespace(encoder_layerdrop=0.0), layer_dropout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "force", "given", "looks"),
+    [
+        ([DROPS_NONE], {}, {}, None),
+        ([DROPS_NONE], {"find_unused": True}, {}, True),
+        ([DROPS_NONE, SimpleNamespace(layerdrop=0.1)], {}, {}, True),
+        ([DROPS], {}, {"find_unused_parameters": False}, True),
+        ([DROPS], {}, {"static_graph": True}, None),
+        ([DROPS], {"find_unused": True, "world_size": 1, "typed_ranks": 2}, {}, None),
+    ],
+)
+def test_several_ranks_look_for_what_a_step_leaves_out(
+    parts: list[Any], force: dict[str, Any], given: dict[str, Any], looks: bool | None
+) -> None:
+    """Also where the first step has left out nothing, but another one may (LayerDrop)."""
+    told: list[Any] = []
+
+    class FakeDDP:
+        def __init__(self, module: Any, **kwargs: Any) -> None:
+            told.append(kwargs.get("find_unused_parameters"))
+
+    carried = Carried(**{"world_size": 2, **force})
+    name = "torch.nn.parallel.distributed"
+    cls = carried.patched(name, DistributedDataParallel=FakeDDP).DistributedDataParallel
+    cls(SimpleNamespace(modules=lambda: parts), **given)
+    assert told == [looks]
+
+
 @pytest.mark.parametrize(
     ("force", "hooks"),
     [
@@ -284,11 +316,11 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
         ({"torch": {"dropout": "bytes"}}, 1),
         ({"world_size": 1}, 7),
         ({"world_size": 1, "torch": {"dropout": "bytes"}}, 8),
-        ({"world_size": 2}, 9),
+        ({"world_size": 2}, 10),
         ({"world_size": 2, "batch_per_rank": 4}, 7),
         ({"world_size": 2, "typed_ranks": 2}, 7),
         ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 8),
-        ({"world_size": 2, "by_flags": True}, 5),
+        ({"world_size": 2, "by_flags": True}, 6),
     ],
 )
 def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:

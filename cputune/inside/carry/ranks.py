@@ -25,9 +25,9 @@ class RanksPart:
         """Where schedules, the number of ranks, and DistributedDataParallel are asked for."""
         force = self._setting.force
         found: list[Hook] = []
-        if force.find_unused and force.world_size > 1:
+        if force.world_size > 1:
             distributed = "torch.nn.parallel.distributed"
-            found.append((distributed, "DistributedDataParallel.__init__", _find_unused))
+            found.append((distributed, "DistributedDataParallel.__init__", self._find_unused))
         if force.other_ranks:
             found.append(("accelerate.scheduler", "", self._keep_schedules))
             found.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
@@ -36,6 +36,15 @@ class RanksPart:
     def said(self) -> dict[str, str]:
         """Nothing: it changes no state of a rank."""
         return {}
+
+    def _find_unused(
+        self, original: Original, ddp: object, module: Any, *args: object, **kwargs: object
+    ) -> None:
+        """One rank needs no word of parameters that a step leaves out; several have to look."""
+        unused = self._setting.force.find_unused or drops_layers(module)
+        if unused and not kwargs.get("static_graph"):
+            kwargs["find_unused_parameters"] = True
+        original(ddp, module, *args, **kwargs)
 
     def _keep_schedules(self, module: ModuleType) -> None:
         """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
@@ -96,8 +105,19 @@ def keep_shuffles(force: Force, sampler: Any) -> None:
         sampler.__class__ = Reseeded
 
 
-def _find_unused(original: Original, ddp: object, *args: object, **kwargs: object) -> None:
-    """One rank needs no word of parameters that a step leaves out; several have to look."""
-    if not kwargs.get("static_graph"):
-        kwargs["find_unused_parameters"] = True
-    original(ddp, *args, **kwargs)
+def drops_layers(model: Any) -> bool:
+    """Whether a model leaves out whole layers at random (LayerDrop): other ones in each step.
+
+    Its first step need not show it: with a rate of 0.05 most steps leave out none of four layers.
+    """
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        settings = {**vars(part), **getattr(config, "__dict__", {})}
+        for name, value in settings.items():
+            if (
+                name.endswith(("layerdrop", "layer_drop"))
+                and isinstance(value, float)
+                and value > 0
+            ):
+                return True
+    return False
