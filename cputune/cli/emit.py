@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ from cputune.cli.given import (
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
+from cputune.doctor.edit import unified
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
+from cputune.emitters.format import Emission
+from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
 from cputune.options import Cluster, EmitOptions
+from cputune.result import Result
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
@@ -41,11 +46,11 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 @click.option(
     "--format",
     "-f",
-    required=True,
     type=click.Choice(_NAMES),
     metavar="FORMAT",
     help="One of: " + ", ".join(_NAMES) + ".",
 )
+@click.option("--like", metavar="FILE", help="Change your own launch file; prints the diff.")
 @output_option("Directory or file; - prints the main file. Default: launch/, for command -.", None)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
@@ -69,8 +74,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format mpirun
     cputune emit --format all -o launch --nodes 2 --hosts node1,node2
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
+    cputune emit --like train.sh | patch -p0
     """
     script = script_of(ctx)
+    if (options["format"] is None) == (options["like"] is None):
+        raise UsageError(
+            "give a format, or a launch file of yours", hint="--format torchrun, or --like train.sh"
+        )
     output = options["output"]
     if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
@@ -81,23 +91,64 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
     versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}
-    files = emit(
-        result,
-        options["format"],
-        facts=facts,
-        workload=launched(result, script, *batch, nodes=asked.nodes or len(hosts) or 1),
-        nodes=asked.nodes,
-        hosts=hosts,
-        mpi=asked.mpi,
-        python=training_python() if facts.package("torch") and not facts.recorded else None,
-        versions={name: version for name, version in versions.items() if version},
-        cluster=given(Cluster, options),
-        named=options["result"] or str(DEFAULT_RESULT),
-        host=LiveHost(),
-    )
+    own = None if options["like"] is None else _own_launch(options["like"])
+    if own is not None:
+        script = own.script or script
+    more: dict[str, Any] = {
+        "facts": facts,
+        "workload": launched(result, script, *batch, nodes=asked.nodes or len(hosts) or 1),
+        "nodes": asked.nodes,
+        "hosts": hosts,
+        "mpi": asked.mpi,
+        "python": training_python() if facts.package("torch") and not facts.recorded else None,
+        "versions": {name: version for name, version in versions.items() if version},
+        "cluster": given(Cluster, options),
+        "named": options["result"] or str(DEFAULT_RESULT),
+        "host": LiveHost(),
+    }
+    if own is not None:
+        _like(own, result, Emission(**more), output, force=options["force"])
+        return
+    files = emit(result, options["format"], **more)
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
     _write(files, output, options["force"], several=options["format"] == "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLaunch:
+    """A launch file of the user's; ``script`` is what it trains, where it says that."""
+
+    path: str
+    text: str
+    script: tuple[str, ...] | None
+
+
+def _own_launch(path: str) -> OwnLaunch:
+    """The file, or what is piped in (``-``). Raises CputuneError."""
+    try:
+        text = sys.stdin.read() if path == "-" else read_document(path)
+    except OSError as error:
+        said = f"cannot read {path}: {error.strerror or error}"
+        raise CannotError(said, hint="--like takes a launch file") from error
+    launch = launch_in(text, path)
+    return OwnLaunch(path=path, text=text, script=None if launch is None else launch.argv)
+
+
+def _like(
+    own: OwnLaunch, result: Result | None, asked: Emission, output: str | None, *, force: bool
+) -> None:
+    """Print the diff to the user's file, or write the changed file to ``output``."""
+    done = like(own.text, own.path, result, asked)
+    for note in done.notes:
+        say(note)
+    if output is None:
+        click.echo(unified(own.path, own.text, done.text), nl=False)
+        for file in done.beside:
+            click.echo(unified(file.name, "", file.text), nl=False)
+        return
+    changed = EmittedFile(name=Path(own.path).name, text=done.text, executable=True)
+    _write([changed, *done.beside], output, force, several=False)
 
 
 def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool) -> None:

@@ -72,7 +72,7 @@ def check_file(
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
         return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
-    places = Places(text, yaml=_is_yaml(text, name))
+    places = Places(text, yaml=is_yaml(text, name))
     return by_severity(_judge(text, replace(context, places=places)))
 
 
@@ -101,7 +101,7 @@ def mended(
     return text, found
 
 
-def _is_yaml(text: str, name: str) -> bool:
+def is_yaml(text: str, name: str) -> bool:
     """Whether a file is YAML (or JSON), by its name or by its first key."""
     lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
     suffix = name.lower().endswith((".yaml", ".yml", ".json"))
@@ -109,7 +109,7 @@ def _is_yaml(text: str, name: str) -> bool:
 
 
 def _judge(text: str, context: Context) -> Iterator[Finding]:
-    if not _is_yaml(text, context.name):
+    if not is_yaml(text, context.name):
         launches = read_launches(text, context.name)
         if not launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)

@@ -31,8 +31,12 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def unified(name: str, before: str, after: str) -> str:
-    """The change as ``patch -p0`` and ``git apply -p0`` take it; "" where there is none."""
-    lines = difflib.unified_diff(_lines(before), _lines(after), name, name)
+    """The change as ``patch -p0`` and ``git apply -p0`` take it; "" where there is none.
+
+    Of a file that is new nothing is ``before``.
+    """
+    old = name if before else "/dev/null"
+    lines = difflib.unified_diff(_lines(before), _lines(after), old, name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )

@@ -19,6 +19,8 @@ FACTS = machine(TODAY, cores=16)
 MENDED = (
     # a line of shell, and what becomes of it
     ("python run_qa.py --no_cuda --use_ipex --bf16", "python run_qa.py --use_cpu --bf16"),
+    ('python run_qa.py --use_ipex "$@"', 'python run_qa.py "$@"'),
+    ("python run_qa.py --logging_dir $LOGS --do_train", "python run_qa.py --do_train"),
     ("python run_qa.py --no-cuda True", "python run_qa.py --use_cpu True"),
     ("python run_qa.py --use_cpu --no_cuda", "python run_qa.py --use_cpu"),
     ("python run_qa.py --bf16 > log 2>&1", "python run_qa.py --use_cpu --bf16 > log 2>&1"),

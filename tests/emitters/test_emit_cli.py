@@ -231,7 +231,7 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     ("arguments", "code", "said"),
     [
         (("-f", "yarn"), 2, "'yarn' is not one of"),
-        ((), 2, "Missing option"),
+        ((), 2, "give a format"),
         (("-f", "mpirun", "--mpi", "lam"), 2, "no MPI is called 'lam'"),
         (("gone.json", "-f", "mpirun"), 3, "cannot read gone.json"),
         (("-f", "mpirun", "--nodes", "2"), 2, "needs their names"),

@@ -515,6 +515,14 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
         )
 
 
+def job_launches(document: Document) -> Iterator[TrainingCommand]:
+    """What the containers of a job that train start, with the variables of their ``env``."""
+    for at, _ in _containers(document):
+        items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
+        variables = {str(one.get("name")): str(one["value"]) for one in items if "value" in one}
+        yield from (one for one in _launches(document, at, variables) if one.script)
+
+
 def _shares_memory(document: Document, container: Path) -> bool:
     """Whether memory is mounted at /dev/shm."""
     volumes = [Document(value=one) for one in document.items(*container[:-2], "volumes")]

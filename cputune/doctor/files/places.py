@@ -28,6 +28,7 @@ class Token(NamedTuple):
 
 _WORD = re.compile(r"""(["']?)([^\s"'\[\],;|&()\\]+)(\1)""")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
+_TAKES_A_WORD = re.compile("dir|strategy|backend|size|ratio|config|deepspeed")
 _SWITCH_VALUES = ("true", "false", "yes", "no", "1", "0")
 
 
@@ -123,7 +124,9 @@ class Places:
 
     def without_value(self, launch: TrainingCommand, name: str) -> tuple[Edit, ...]:
         """An option taken out with whatever value it has."""
-        value = launch.argument(name) or launch.option(name)
+        value = launch.argument(name) or launch.option(name) or ""
+        if value.startswith("$") and not _TAKES_A_WORD.search(name):
+            value = ""  # --use_ipex "$@": what follows a switch is no value of it
         return self.change_flag(launch, f"{name} {value}" if value else name, "")
 
     def _behind(self, token: Token, flags: Sequence[str]) -> str:
@@ -215,7 +218,8 @@ class Places:
     def assigned(self, name: str) -> list[tuple[int, int, int, int]]:
         """Each place that gives a variable its value: of the assignment, and of the value."""
         found = list[tuple[int, int, int, int]]()
-        value = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"';,]*)"""
+        bare = r"""[^\s"';,]*""" if self.yaml else r"""[^\s"';&|)]*"""
+        value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
         for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
             found.append((match.start(), match.end(), match.start(1), match.end(1)))
         for match in re.finditer(rf"(?<=[ \t])-{{1,2}}g?env[ \t]+{name}[ \t]+(\S+)", self.code):
@@ -284,6 +288,16 @@ class Places:
             if separated and not option[0].startswith("-"):
                 return (Edit(start=start, end=end + separated.end()),)
         return (self.cut(start, end),)
+
+    def set_key(self, key: str, value: str) -> tuple[Edit, ...]:
+        """A key of the top level of YAML: another value, or a line of its own at the end."""
+        found = re.search(rf"(?m)^{key}:[ \t]*([^\n]*?)[ \t]*$", self.code)
+        if found is None:
+            start = len(self.text.rstrip("\n"))
+            return (Edit(start=start, end=start, text=f"\n{key}: {value}"),)
+        if found[1].strip("'\"") == value.strip("'\""):
+            return ()
+        return (Edit(start=found.start(1), end=found.end(1), text=value),)
 
     def line_before(self, launch: TrainingCommand, line: str) -> tuple[Edit, ...]:
         """A line of shell in front of the launch, as far to the right as that."""

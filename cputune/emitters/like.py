@@ -1,0 +1,339 @@
+"""``emit --like FILE``: the user's own launch, with the words changed that the plan changes.
+
+The file is first brought up to date as ``doctor --check-file --print-fix`` does it. Then its
+variables, the flags of its script and its launcher become those of the plan; all else stays. Beside
+each change stands in a comment what it is worth, and the last line is the plan for
+``cputune verify``.
+
+A batch script and a pod get their CPUs from Slurm and from the kubelet: there nothing is bound. A
+configuration of accelerate holds ranks and precision alone; what it cannot hold is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cputune import cpulist
+from cputune.carrier.environment import is_cleared
+from cputune.doctor.checkfile import is_yaml, mended
+from cputune.doctor.edit import Edit, apply
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.documents import MARKS, job_launches, read_documents
+from cputune.doctor.files.judge import reader_of
+from cputune.doctor.files.places import Places
+from cputune.doctor.files.shell import read_launches
+from cputune.emitters.command import CARRY_SCRIPT, as_typed
+from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
+from cputune.emitters.hand import parts, words
+from cputune.emitters.job import make_job, target_facts, versions_of
+from cputune.emitters.shell import variables
+from cputune.emitters.words import ShellWord
+from cputune.errors import UsageError
+from cputune.host import Host
+from cputune.result import Result
+from cputune.training_command import CONFINERS, TrainingCommand
+from cputune.workload import Workload
+
+_BY_VARIABLE = {"LD_PRELOAD": ("allocator", "openmp"), "OMP_NUM_THREADS": ("layout",)}
+_LAYOUT = "layout"
+_FORMATS = {"PyTorchJob": "pytorchjob", "TrainJob": "trainjob"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The file as the plan has it, and what it needs ``beside`` it in the folder of the launch.
+
+    ``notes`` say what it cannot hold.
+    """
+
+    text: str
+    beside: tuple[EmittedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def launch_in(text: str, name: str) -> TrainingCommand | None:
+    """The launch of a file, the last of several; None in a configuration of accelerate.
+
+    Raises UsageError where there is none.
+    """
+    if not is_yaml(text, name):
+        found = list(read_launches(text, name))
+    else:
+        documents = read_documents(text, name)
+        if any(key in one.mapping() for one in documents for key in MARKS):
+            return None
+        jobs = (one for one in documents if one.get("kind") in _FORMATS)
+        found = [launch for one in jobs for launch in job_launches(one)]
+    if not found:
+        raise UsageError(
+            f"no training command was found in {name}",
+            hint="it takes a launch script, sbatch, accelerate YAML, PyTorchJob or TrainJob",
+        )
+    return found[-1]
+
+
+def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewritten:
+    """The file with what the plan changes. Raises UsageError for what it cannot carry."""
+    facts = target_facts(asked.facts, _versions(result, asked))
+    host = asked.host or Host()
+    current, _ = mended(text, name, facts, host)
+    launch = launch_in(current, name)
+    job = make_job(result, replace(asked, workload=_workload(launch, asked, facts, host)))
+    if job.plan.nodes > 1:
+        raise UsageError(
+            "a plan for several nodes changes who starts the ranks",
+            hint="cputune emit --format mpirun, or slurm, writes such launches",
+        )
+    if launch is None:
+        return _configuration(current, job)
+    if job.workload.recipe is not None or (_carries(job) and is_yaml(text, name)):
+        raise UsageError(
+            "a part of this plan lies in files beside the launch",
+            hint="cputune emit --format pytorchjob, or trainjob, writes an image that holds them",
+        )
+    return _launch(current, name, launch, job, result)
+
+
+def _carries(job: LaunchJob) -> bool:
+    """Whether ``carry.py`` runs the script: neither a flag nor a variable says all of the plan."""
+    return words(job)[:1] == (Beside(CARRY_SCRIPT),)
+
+
+def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
+    """The versions of the job: the tuned ones, or the machine's, and those that are named."""
+    known = {} if asked.facts is None else versions_of(asked.facts)
+    tuned = dict(known if result is None else result.versions)
+    return {**tuned, **(asked.versions or {})}
+
+
+def _workload(
+    launch: TrainingCommand | None, asked: Emission, facts: object, host: Host
+) -> Workload | None:
+    """What the file trains, and that it takes flags where its text or its name shows that."""
+    workload = asked.workload
+    if launch is None or workload is None or workload.framework is not None:
+        return workload
+    context = Context(name="", facts=facts, host=host)  # type: ignore[arg-type]
+    if reader_of("--bf16", launch, context) != "trainer":
+        return workload
+    ranks = launch.ranks or 1
+    return replace(workload, framework="trainer", parses_arguments=True, launch_ranks=ranks)
+
+
+# --- A launch in shell, or in a pod ----------------------------------------------------
+
+
+def _launch(
+    text: str, name: str, launch: TrainingCommand, job: LaunchJob, result: Result | None
+) -> Rewritten:
+    in_yaml = is_yaml(text, name)
+    places = Places(text, yaml=in_yaml)
+    by_slurm = bool(re.search(r"(?m)^#SBATCH", text))
+    edits = [*_started(places, launch, job, bound=not in_yaml and not by_slurm)]
+    flags = [*_flags(places, launch, job)]
+    notes = list[str]()
+    told: dict[str, str] = {str(one): str(value) for one, value in variables(job).items()}
+    if in_yaml and "LD_PRELOAD" in told:
+        preload = told.pop("LD_PRELOAD")
+        notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
+    of_plan = {one: value for one, value in told.items() if not _same(launch, one, value)}
+    edits += flags
+    edits += _variables(places, launch, of_plan, result)
+    for gone in launch.environment:
+        of_image = in_yaml and gone == "LD_PRELOAD"
+        if is_cleared(gone) and gone not in told and gone not in _KEPT and not of_image:
+            edits += places.unset_variable(launch, gone)
+    if by_slurm:
+        edits += _allocated(text, job)
+    after = apply(text, edits)
+    if edits:
+        after = _commented(after, name, _worth(result, _named(of_plan)))
+    kind = _format(after, name, launch, by_slurm)
+    beside = tuple(one for one in job.companions if _carries(job) and one.name == CARRY_SCRIPT)
+    return Rewritten(text=_promised(after, job, kind), beside=beside, notes=tuple(notes))
+
+
+_KEPT = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def _same(launch: TrainingCommand, name: str, value: str) -> bool:
+    return launch.environment.get(name) == value
+
+
+def _variables(
+    places: Places, launch: TrainingCommand, told: dict[str, str], result: Result | None
+) -> Iterator[Edit]:
+    """Each variable where it stands; those that stand nowhere in one line before the launch."""
+    new = list[str]()
+    for name, value in told.items():
+        if places.yaml or places.assigned(name):
+            yield from places.set_variable(launch, name, value)
+        else:
+            new.append(f"{name}={ShellWord(value)}")
+    if new:
+        worth = _worth(result, _named(told), only=True)
+        beside = f"  # {worth}" if worth else ""
+        yield from places.line_before(launch, f"export {' '.join(new)}{beside}")
+
+
+def _named(variables: Iterable[str]) -> frozenset[str]:
+    """The knobs that these variables carry, and that no word of the launch shows."""
+    found = (knob for name in variables for knob in _BY_VARIABLE.get(name, ()))
+    return frozenset(found) - {_LAYOUT}
+
+
+def _flags(places: Places, launch: TrainingCommand, job: LaunchJob) -> Iterator[Edit]:
+    """The arguments of the plan, in place of the script's own or behind its name."""
+    command = [str(word) for word in words(job)]
+    added = command[_carries(job) + len(as_typed(job.workload)) :]
+    new = list[str]()
+    for flag, value in _pairs(added):
+        typed = launch.argument(flag)
+        off = value.lower() in ("false", "no")
+        if typed is None:
+            if not off or flag not in ("--bf16", "--fp16", "--torch_compile"):
+                new += [flag, value] if value and value != "True" else [flag]
+            continue
+        on = (typed.lower() in ("", "true") or typed.startswith("$")) and value.lower() in (
+            "",
+            "true",
+        )
+        if typed == value or on:
+            continue
+        for found in places.flags(launch, f"{flag} {typed}" if typed else flag):
+            if "=" in found[0].text:
+                yield places.becomes(found[0], f"{flag}={value}")
+            elif len(found) > 1:
+                yield places.becomes(found[1], value)
+            else:
+                yield places.after(found[0], (value,))
+    if new:
+        yield from places.add_flags(launch, *new)
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """``--bf16 True --use_cpu`` as flags with values."""
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            following = words[at + 1 : at + 2]
+            if not value and following and not following[0].startswith("--"):
+                value = following[0]
+            yield name, value
+
+
+def _started(
+    places: Places, launch: TrainingCommand, job: LaunchJob, *, bound: bool
+) -> Iterator[Edit]:
+    """The launcher of the plan, and the CPUs that its ranks are bound to."""
+    ranks = job.plan.world_size
+    if not bound:
+        if places.yaml:
+            number = (
+                f'"{ranks}"' if re.search(r"(?m)^kind: *PyTorchJob", places.text) else str(ranks)
+            )
+            pattern = r"(?m)^([ \t]*nprocPerNode|[ \t]*numProcPerNode):[ \t]*([^\n#]*?)[ \t]*$"
+            for found in re.finditer(pattern, places.code):
+                if found[2].strip("'\"") != str(ranks):
+                    yield Edit(start=found.start(2), end=found.end(2), text=number)
+        return
+    tokens = places.of(launch)
+    carried = (CARRY_SCRIPT,) if _carries(job) else ()
+    own = launch.launcher == "python" and ranks == 1 and not carried
+    program = next((one for one in tokens if one.text == launch.program), None)
+    if program is None:
+        return
+    if own:
+        said = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
+        binder = next((one for one in tokens if one.text.rpartition("/")[2] in CONFINERS), None)
+        start = binder.start if binder and binder.start < program.start else program.start
+        if places.text[start : program.start].split() != said.split():
+            yield Edit(start=start, end=program.start, text=f"{said} ")
+        return
+    module = ("-m",) if launch.module else ()
+    lines = " ".join(parts(job, "python", (*carried, *module, "SCRIPT")))
+    started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
+    yield from places.relaunched(launch, (started.removesuffix("SCRIPT").rstrip(),))
+
+
+def _allocated(text: str, job: LaunchJob) -> Iterator[Edit]:
+    """CPUs for all threads of the plan, where the batch script asks for CPUs."""
+    cpus = sum(map(len, job.plan.cpus))
+    for found in re.finditer(r"(?m)^#SBATCH[ \t]+(?:--cpus-per-task[= ]|-c[ \t]*)(\d+)", text):
+        if found[1] != str(cpus):
+            yield Edit(start=found.start(1), end=found.end(1), text=str(cpus))
+
+
+# --- accelerate's configuration ---------------------------------------------------------
+
+
+def _configuration(text: str, job: LaunchJob) -> Rewritten:
+    """Precision and the CPU; one rank, since several need a host file and an mpirun."""
+    if job.plan.world_size > 1:
+        raise UsageError(
+            f"accelerate binds no ranks, and this plan has {job.plan.world_size}",
+            hint="cputune emit --format accelerate writes its files",
+        )
+    places = Places(text, yaml=True)
+    precision = "'no'" if job.plan.precision == "fp32" else job.plan.precision
+    edits = [
+        *places.set_key("mixed_precision", precision),
+        *places.set_key("num_processes", "1"),
+        *places.set_key("distributed_type", "'NO'"),
+        *places.set_key("use_cpu", "true"),
+    ]
+    told = dict(variables(job))
+    kept = {n: v for n, v in told.items() if not n.startswith("ACCELERATE_")}
+    line = " ".join(f"{n}={ShellWord(v)}" for n, v in kept.items())
+    bound = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
+    note = f"it holds no threads, CPUs or allocator; type {line} {bound} accelerate launch …"
+    return Rewritten(text=apply(text, edits), notes=(note,))
+
+
+# --- What is said beside the changes ----------------------------------------------------
+
+
+def _worth(result: Result | None, knobs: frozenset[str], *, only: bool = False) -> str:
+    """What was measured: of these knobs ``only``, or of the whole plan and all others."""
+    if result is None:
+        return "" if only else "cputune: not measured, the guides' plan for this machine"
+    said = [
+        f"{one.value} ×{one.speedup.ratio:.2f} ({one.speedup.low:.2f} to {one.speedup.high:.2f})"
+        for one in result.worth
+        if bool(set(one.knob.split(", ")) & knobs) == only
+    ]
+    if only:
+        return f"cputune: {', '.join(said)}" if said else ""
+    whole = result.speedup
+    if whole is None:
+        return "cputune: not compared with today's launch"
+    first = f"cputune: {whole.ratio:.2f} times today's launch ({whole.low:.2f} to {whole.high:.2f})"
+    return f"{first}: {', '.join(said)}" if said else first
+
+
+def _commented(text: str, name: str, worth: str) -> str:
+    """The worth in a line before the launch; in YAML before the key that holds the command."""
+    launch = launch_in(text, name)
+    if launch is None or not launch.line:
+        return text
+    places = Places(text)
+    return apply(text, places.line_before(launch, f"# {worth}"))
+
+
+def _format(text: str, name: str, launch: TrainingCommand, by_slurm: bool) -> str | None:
+    """By which consumers `cputune verify` has it run; None where none of them starts it."""
+    if is_yaml(text, name):
+        kind = next((one.get("kind") for one in read_documents(text, name)), "")
+        return _FORMATS.get(str(kind))
+    return None if by_slurm or launch.part else "torchrun"
+
+
+def _promised(text: str, job: LaunchJob, format: str | None) -> str:
+    """The file with the plan in its last line, in place of an older one."""
+    if format is None:
+        return text
+    text = re.sub(r"(?m)^# cputune-plan: .*\n?", "", text)
+    ended = text if text.endswith("\n") else f"{text}\n"
+    return ended + replace(job.promise, format=format).line()

@@ -1,0 +1,192 @@
+"""``emit --like FILE``: the user's own launch, with the words changed that the plan changes."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emit_machines import one_socket
+from in_process import ran
+
+from cputune.doctor.edit import unified
+from cputune.emitters.format import Emission
+from cputune.emitters.like import Rewritten, launch_in, like
+from cputune.emitters.promise import promise_in
+from cputune.errors import UsageError
+from cputune.host import LiveHost
+from cputune.result import Result, Speedup, Worth
+from cputune.training_command import TrainingCommand
+from cputune.workload import Workload
+
+CHANGED_AT_MOST = 5
+"""Lines of a usual launch that a plan changes; CONTRIBUTING's goal for public ones."""
+WORTHS = (
+    Worth(knob="layout", value="1 rank × 4", speedup=Speedup(ratio=1.2, low=1.1, high=1.3)),
+    Worth(knob="precision", value="bf16", speedup=Speedup(ratio=1.3, low=1.2, high=1.4)),
+    Worth(knob="allocator", value="tcmalloc", speedup=Speedup(ratio=1.15, low=1.1, high=1.2)),
+)
+SCRIPT = """\
+#!/bin/bash
+# what I always start
+source venv/bin/activate
+python run_qa.py \\
+  --output_dir out \\
+  --learning_rate 3e-5 | tee log
+"""
+
+
+def tuned(ranks: int = 1, framework: str = "trainer") -> Result:
+    case = one_socket().result
+    cpus = ((0, 1, 2, 3), (4, 5, 6, 7))[:ranks]
+    plan = replace(case.best.plan, processes_per_node=ranks, cpus=cpus, threads_per_process=4)
+    job = Workload.script(["run_qa.py", "--output_dir", "out"], global_batch_size=8)
+    job = replace(job, framework=framework, parses_arguments=framework == "trainer")
+    best = replace(case.best, plan=plan)
+    runs = tuple(
+        replace(one, plan=plan) if one.plan == case.best.plan else one for one in case.confirmation
+    )
+    return replace(case, best=best, workload=job, worth=WORTHS, confirmation=runs)
+
+
+def rewritten(text: str, result: Result | None = None, name: str = "run.sh") -> Rewritten:
+    result = tuned() if result is None else result
+    launch = launch_in(text, name)
+    workload = result.workload
+    if isinstance(launch, TrainingCommand):
+        typed = Workload.script(list(launch.argv))
+        workload = replace(workload, argv=typed.argv)
+    asked = Emission(facts=one_socket().facts, workload=workload, host=LiveHost())
+    return like(text, name, result, asked)
+
+
+def changed(text: str, after: str) -> list[str]:
+    diff = unified("run.sh", text, after).splitlines()
+    return [line for line in diff if line.startswith("+") and not line.startswith("+++")]
+
+
+def test_a_script_keeps_its_words_and_gets_those_of_the_plan() -> None:
+    after = rewritten(SCRIPT).text
+    lines = after.splitlines()
+    assert lines[:3] == SCRIPT.splitlines()[:3]
+    assert "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4" in lines[3]
+    assert "OMP_NUM_THREADS=4" in lines[3]
+    assert lines[5].startswith("taskset -c 0-3 python run_qa.py --use_cpu --bf16 ")
+    assert lines[6:8] == SCRIPT.splitlines()[4:6]
+    assert len(changed(SCRIPT, after)) <= CHANGED_AT_MOST
+
+
+def test_each_change_has_its_measured_worth_beside_it() -> None:
+    lines = rewritten(SCRIPT).text.splitlines()
+    assert lines[3].endswith("# cputune: tcmalloc ×1.15 (1.10 to 1.20)")
+    assert lines[4] == (
+        "# cputune: 1.57 times today's launch (1.51 to 1.62): 1 rank × 4 ×1.20 (1.10 to 1.30), "
+        "bf16 ×1.30 (1.20 to 1.40)"
+    )
+
+
+def test_what_comes_out_says_its_plan_and_is_read_again() -> None:
+    after = rewritten(SCRIPT).text
+    promise = promise_in(after)
+    assert (promise.format, promise.plan) == ("torchrun", tuned().best.plan)
+
+
+LAUNCHES = (
+    # what the user has, and what starts the training then
+    ("numactl -C 0-31 -m 0 python run_qa.py --bf16 False", "taskset -c 0-3 python run_qa.py"),
+    ("torchrun --nproc_per_node 1 run_qa.py", "taskset -c 0-3 python run_qa.py"),
+    ("accelerate launch --cpu --num_processes 1 run_qa.py", "taskset -c 0-3 python run_qa.py"),
+    ("ipexrun --ncores-per-instance 32 run_qa.py --no_cuda", "taskset -c 0-3 python run_qa.py"),
+    ("python -m pkg.run_qa --use_cpu", "taskset -c 0-3 python -m pkg.run_qa"),
+)
+
+
+@pytest.mark.parametrize(("line", "started"), LAUNCHES)
+def test_the_launcher_becomes_that_of_the_plan(line: str, started: str) -> None:
+    before = "export OMP_NUM_THREADS=64 KMP_AFFINITY=granularity=fine,compact,1,0"
+    after = rewritten(f'{before}\n{line} "$@"\n').text
+    assert after.count('"$@"') == 1
+    assert started in after
+    assert "OMP_NUM_THREADS=4" in after
+    assert "KMP_AFFINITY" not in after
+    assert "compact" not in after
+    launch = launch_in(after, "run.sh")
+    assert launch is not None
+    assert launch.switched_on("--use_cpu")
+    assert launch.switched_on("--bf16")
+    assert launch.argument("--no_cuda") is None
+
+
+def test_several_ranks_are_started_by_torchrun_and_bound_one_by_one() -> None:
+    result = tuned(ranks=2)
+    after = rewritten("python run_qa.py --output_dir out\n", result)
+    line = next(one for one in after.text.splitlines() if "torchrun " in one and one[0] != "#")
+    words = shlex.split(line)
+    assert words[: words.index("--no-python")][-1] == "2"
+    assert "c=(0-3 4-7)" in line
+    assert [file.name for file in after.beside] == ["carry.py"]
+
+
+def test_a_batch_script_asks_for_the_cpus_of_the_plan() -> None:
+    text = "#!/bin/bash\n#SBATCH --cpus-per-task=64\nsrun python run_qa.py --output_dir out\n"
+    after = rewritten(text).text
+    assert "#SBATCH --cpus-per-task=4\n" in after
+    assert "\nsrun python run_qa.py --use_cpu --bf16 " in after
+    assert "taskset" not in after, "Slurm gives the CPUs"
+
+
+JOB = """\
+kind: PyTorchJob
+apiVersion: kubeflow.org/v1
+metadata: {name: bert}
+spec:
+  nprocPerNode: "8"   # of the nodes that we had
+  pytorchReplicaSpecs:
+    Master:
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              command:
+                - torchrun
+                - run_qa.py
+                - --no_cuda
+              env:
+                - name: OMP_NUM_THREADS
+                  value: "64"
+"""
+
+
+def test_a_job_of_a_cluster_gets_ranks_variables_and_flags() -> None:
+    done = rewritten(JOB, name="job.yaml")
+    assert '  nprocPerNode: "1"   # of the nodes that we had\n' in done.text
+    assert 'name: OMP_NUM_THREADS\n                  value: "4"\n' in done.text
+    assert "                - --use_cpu\n" in done.text
+    assert "                - --bf16\n" in done.text
+    assert any("LD_PRELOAD" in note for note in done.notes)
+    assert promise_in(done.text).format == "pytorchjob"
+
+
+def test_a_configuration_of_accelerate_holds_ranks_and_precision() -> None:
+    text = "compute_environment: LOCAL_MACHINE\nmixed_precision: 'no'  # mine\nnum_processes: 1"
+    done = rewritten(text, name="config.yaml")
+    assert "mixed_precision: bf16  # mine\n" in done.text
+    assert done.text.endswith("num_processes: 1\ndistributed_type: 'NO'\nuse_cpu: true")
+    assert "taskset -c 0-3 accelerate launch" in done.notes[0]
+
+
+@pytest.mark.parametrize("text", ["echo nothing\n", "kind: Pod\n"])
+def test_what_starts_no_training_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no training command"):
+        launch_in(text, "run.sh")
+
+
+def test_the_diff_is_taken_by_patch_and_the_script_by_bash(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    done = rewritten((tmp_path / "run.sh").read_text())
+    diff = unified("run.sh", (tmp_path / "run.sh").read_text(), done.text)
+    subprocess.run(["patch", "-p0"], cwd=tmp_path, input=diff, text=True, check=True)
+    assert (tmp_path / "run.sh").read_text() == done.text
+    assert ran(["bash", "-n", str(tmp_path / "run.sh")]).returncode == 0
