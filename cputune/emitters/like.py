@@ -29,7 +29,7 @@ from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import parts, words
 from cputune.emitters.job import make_job, target_facts, versions_of
 from cputune.emitters.shell import variables
-from cputune.emitters.words import ShellWord
+from cputune.emitters.words import Argument, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.result import Result
@@ -253,7 +253,8 @@ def _started(
             yield Edit(start=start, end=program.start, text=f"{said} ")
         return
     module = ("-m",) if launch.module else ()
-    lines = " ".join(parts(job, "python", (*carried, *module, "SCRIPT")))
+    command = map(Argument, (*carried, *module, "SCRIPT"))
+    lines = " ".join(parts(job, "python", tuple(command)))
     started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
     yield from places.relaunched(launch, (started.removesuffix("SCRIPT").rstrip(),))
 
