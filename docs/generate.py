@@ -14,6 +14,7 @@ from engines_page import clusters_page
 from knobs_page import knobs_page
 from known_threads import page as threads_page
 from manual import man_page
+from run import RUN
 from terminal import PICTURES
 
 from cputune.cli import cli
@@ -62,6 +63,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
     **DRAWINGS,
     **PICTURES,
+    **RUN,
 }
 
 
