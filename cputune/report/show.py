@@ -339,8 +339,12 @@ def blocks(
 def end_blocks(shown: ResultToShow) -> Iterator[Block]:
     """What ``tune`` prints at its end: the answer, in at most 30 lines of 80 columns."""
     result = shown.result
+    launch = shown.launch()
     yield shown.verdict()
     yield speeds(result)
+    if "the same" in launch:
+        yield Heading("By hand")
+        yield Labelled(rows=(("", launch["train"]),), pasted=("",))
     if (changes := change_bars(result)).rows:
         yield Heading("What to change")
         yield changes
