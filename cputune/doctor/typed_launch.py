@@ -8,12 +8,14 @@ and with the variables of this shell.
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cputune.cores import usable_cores
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended, run_look, told_by
 from cputune.doctor.files.context import Context
@@ -24,7 +26,13 @@ from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.host.interpreter import shebang
-from cputune.training_command import TrainingCommand, require_trainable, script_text
+from cputune.placing import groups
+from cputune.training_command import (
+    TrainingCommand,
+    number_of,
+    require_trainable,
+    script_text,
+)
 
 NAME = "what was typed"
 _STACK = ("torch", "transformers", "accelerate")
@@ -65,7 +73,24 @@ def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[
         text = script_text(launch.argv)
     except UsageError as error:
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
+    found += _undivided(launch, facts)
     return by_severity((*found, *_imports(launch, text, host)))
+
+
+def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
+    """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
+    each = number_of(launch.argument("--per_device_train_batch_size"))
+    batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
+    ranks, nodes = launch.ranks, len(groups(usable_cores(facts), by_node=True))
+    if nodes < 2 or not (each and batches and ranks):
+        return
+    world, batch = nodes * launch.machines, each * batches * ranks * launch.machines
+    if batch % world == 0:
+        return
+    more = math.ceil(batch / world) * world
+    yield batch_undivided.finding(
+        f"a step takes {batch} samples, which cannot be divided over {world} NUMA nodes; {more} can"
+    )
 
 
 def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
@@ -141,6 +166,22 @@ def import_fails() -> None:
     Remedy: Install what is missing, or take away what stands in its place.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
+    """
+
+
+@fault("batch-undivided", Severity.ADVICE)
+def batch_undivided() -> None:
+    """No rank for each NUMA node can share this batch
+
+    Symptom: `cputune tune` does not try a rank for each NUMA node, often the fastest layout.
+
+    Cause: plans are compared at the batch of the launch as typed, the samples that all ranks
+    take in a step, and every rank takes the same number of them.
+
+    Remedy: If another batch is as good for your training, take one that can be divided:
+    `cputune tune --global-batch-size N`. It is another training.
+
+    Source: https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from clean_machine import CLEAN
+from machines import machine
 
 from cputune.doctor.finding import Finding
 from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
 from cputune.errors import UsageError
+from cputune.facts import HostFacts
 from cputune.host import LiveHost
 
 Judge = Callable[..., dict[str, Finding]]
@@ -44,9 +46,9 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
 
-    def judged(*words: str) -> dict[str, Finding]:
+    def judged(*words: str, facts: HostFacts = CLEAN) -> dict[str, Finding]:
         launch, host = read_launch(words), LiveHost()
-        return {f.code: f for f in judge_typed(launch, CLEAN, host)}
+        return {f.code: f for f in judge_typed(launch, facts, host)}
 
     return judged
 
@@ -117,3 +119,32 @@ def test_the_python_is_the_typed_one_else_that_of_the_launcher(
 def test_words_that_train_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no training command"):
         read_launch(("ls", "-l"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("python train.py", None),  # how many samples a step takes, its words do not say
+        ("python train.py --per_device_train_batch_size 16", None),
+        ("python train.py --per_device_train_batch_size 12", "12 samples, which cannot be"),
+        ("python train.py --per_device_train_batch_size 12", "over 8 NUMA nodes; 16 can"),
+        (
+            "python train.py --per_device_train_batch_size 6 --gradient_accumulation_steps 4",
+            None,
+        ),
+        (
+            "torchrun --nproc-per-node 2 train.py --per_device_train_batch_size 6",
+            "12 samples",
+        ),
+        ("torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 6", None),
+    ],
+)
+def test_a_batch_that_keeps_a_rank_from_each_numa_node(
+    judge: Judge, words: str, said: str | None
+) -> None:
+    facts = machine(sockets=2, cores_per_socket=32, nodes_per_socket=4)
+    found = judge(*words.split(), facts=facts)
+    assert ("batch-undivided" in found) == (said is not None)
+    if said is not None:
+        assert said in found["batch-undivided"].evidence
+    assert "batch-undivided" not in judge(*words.split())  # a machine of one NUMA node
