@@ -130,8 +130,11 @@ def recommend(findings: Findings, noise: float) -> Recommendation:
 
 
 def paired(findings: Findings) -> list[Contender]:
-    """The rivals that the confirmation has compared with today's launch in enough blocks."""
-    if findings.baseline is None:
+    """The rivals that the confirmation has compared with today's launch in enough blocks.
+
+    None where today's launch has failed in it: what came before may be part of that.
+    """
+    if findings.baseline is None or _fell(findings.baseline):
         return []
     today = findings.baseline.plan
     return [one for one in findings.rivals if pairs_of(findings.confirm_runs, today, one.plan)]

@@ -1,0 +1,145 @@
+"""Every way a study can end: a ratio is said where pairs were measured, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tuner.fakes import SMALL, FakeKeepingRunner
+
+import cputune
+from cputune.emitters.header import measured
+from cputune.plan import Plan
+from cputune.report.compare import compare
+from cputune.report.show import ResultToShow, document
+from cputune.result import Result
+from cputune.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
+from cputune.words import verdict_of
+
+CRASH = Crashed("rank 0 died: exit code 134", details="loading\nbad port 29500\n")
+
+
+@dataclass(frozen=True)
+class End:
+    """What befalls whom: ``life`` counts the processes of a plan, 0 are those of its trial."""
+
+    error: BaseException | None = None
+    who: str = "others"
+    life: int = 1
+    step: int = 0
+    why: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+    delayed: float = 0.0
+
+    def befalls(self, plan: Plan, life: int) -> bool:
+        """Whether these processes come to that end."""
+        concerned = self.who == "all" or plan.as_found is (self.who == "today")
+        return concerned and life >= self.life
+
+
+def run(end: End) -> Result:
+    """The result of a study that ends so."""
+
+    def script(plan: Plan, life: int) -> Iterator[Step]:
+        at = 0
+        while True:
+            if end.error is not None and at == end.step and end.befalls(plan, life):
+                raise end.error
+            yield Step(seconds=SMALL.seconds(plan), samples=8, delayed_seconds=end.delayed)
+            at += 1
+
+    try:
+        result: object = cputune.tune(
+            SMALL.workload,
+            facts=SMALL.facts,
+            runner=FakeKeepingRunner(script),
+            **{"budget": 4, **dict(end.options)},
+        )
+    except (cputune.Interrupted, cputune.NotMeasurableError) as error:
+        result = error.result
+    assert isinstance(result, Result)
+    return result
+
+
+AGAIN = "when it was started again"
+ENDS = {
+    "today crashes at once in the second block": End(CRASH, "today", why=AGAIN),
+    "today crashes in its third turn": End(CRASH, "today", step=5, why=AGAIN),
+    "today crashes in the first block": End(CRASH, "today", life=0, step=12, why=AGAIN),
+    "today has no memory beside the other": End(OutOfMemory("killed"), "today", why=AGAIN),
+    "today hangs": End(TimedOut("no step for 60 s"), "today", why=AGAIN),
+    "all rivals crash in the second block": End(CRASH, why=AGAIN),
+    "all rivals crash in the first block": End(CRASH, life=0, step=12, why=AGAIN),
+    "all rivals crash late": End(CRASH, step=5, why=AGAIN),
+    "all other trials fail": End(CRASH, life=0, why="every other plan failed: rank 0 died"),
+    "the runner dies with an error of its own": End(RuntimeError("gone"), "all", why=AGAIN),
+    "a host is lost": End(HostLost("node2", "no route"), why="node2 was lost"),
+    "the time is up in the second block": End(TimeUp("while importing torch"), "all", why="twice"),
+    "there is time for today alone": End(why="time", options=(("max_time_seconds", 6.0),)),
+    "there is time for a trial or two": End(why="time", options=(("max_time_seconds", 8.0),)),
+    "interrupted in the second block": End(KeyboardInterrupt(), why="interrupted"),
+    "interrupted in a trial": End(KeyboardInterrupt(), life=0, step=2, why="interrupted"),
+    "one trial was asked for": End(why="only one plan", options=(("budget", 1),)),
+    "others compute here": End(delayed=0.5, why="other processes delayed"),
+    "others compute here, and that is known": End(
+        delayed=0.5, why="other processes delayed", options=(("share_machine", True),)
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+def test_without_pairs_nothing_is_claimed(end: End) -> None:
+    result = run(end)
+    assert result.speedup is None
+    assert end.why in str(result.not_compared)
+    if not result.disturbed:
+        assert result.best == result.baseline
+        assert result.best.plan.as_found
+    verdict = verdict_of(result, "cputune run cputune.json")
+    assert verdict.do
+    assert "cputune run" not in verdict.do
+    said = " ".join((*verdict.lines(), *measured(result, result.best.plan), *result.notes))
+    assert "times as fast" not in said
+    assert "interval" not in said
+    assert document(ResultToShow(result=result))["speedup"] is None
+    assert result.to_json()["speedup"] is None
+    assert result.to_json()["not_compared"] == result.not_compared
+
+
+def test_with_pairs_the_ratio_is_told() -> None:
+    result = run(End())
+    assert result.speedup is not None
+    assert result.not_compared is None
+    assert not result.best.plan.as_found
+
+
+def test_a_leader_that_falls_is_followed_by_one_that_is_started_afresh() -> None:
+    best = run(End()).best.plan
+
+    def script(plan: Plan, life: int) -> Iterator[Step]:
+        if plan == best and life:
+            raise CRASH
+        while True:
+            yield Step(seconds=SMALL.seconds(plan), samples=8)
+
+    result = cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=FakeKeepingRunner(script), budget=6
+    )
+    assert result.speedup is not None
+    assert result.best.plan not in (best, result.baseline.plan)
+    blocks = {run.round for run in result.confirmation if run.plan == result.best.plan}
+    assert len(blocks) >= 2
+    fresh = [run for run in result.confirmation if run.round and run.plan == result.best.plan]
+    assert not any(run.kept for run in fresh)
+
+
+def test_the_last_line_of_what_crashed_is_said() -> None:
+    result = run(ENDS["today crashes at once in the second block"])
+    assert str(result.not_compared).endswith("exit code 134; its last line: bad port 29500")
+
+
+def test_two_results_without_pairs_can_still_be_compared() -> None:
+    first, second = run(ENDS["one trial was asked for"]), run(End())
+    assert compare(first, second, name="second").warnings
