@@ -183,6 +183,8 @@ class Loops:
     ) -> object:
         self.meter.watch(model)
         samples = self.meter.see_batch(inputs)
+        if isinstance(inputs, list):  # TRL hands over what it generates for several batches at once
+            samples = min(samples, self.meter.facts.get("batch", samples))
         loss = original(model, inputs, *args, **kwargs)
         self.meter.micro_step(samples, loss)
         return loss

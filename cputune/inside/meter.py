@@ -232,9 +232,14 @@ class Meter:
 
 
 def samples_in(batch: object) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor that has one."""
+    """How many samples a batch holds: the first dimension of its first tensor that has one.
+
+    A batch without tensors is a list of rows: prompts, from which a trainer of TRL generates.
+    """
     counts = (int(one.shape[0]) for one in tensors_of(batch) if len(one.shape))
-    return next(filter(None, counts), 0)
+    found = next(filter(None, counts), 0)
+    rows = isinstance(batch, list) and all(isinstance(row, Mapping) for row in batch)
+    return len(batch) if rows and not found else found  # type: ignore[arg-type]
 
 
 def size_of(batch: object) -> int:
@@ -250,9 +255,9 @@ def length_in(batch: object) -> int | None:
 
 
 def samples_of(data: Any) -> int | None:
-    """How many samples a data set has; None where it is not known."""
+    """How many samples a data set has, or several by name together; None where it is not known."""
     try:
-        return len(data)
+        return sum(map(len, data.values())) if isinstance(data, Mapping) else len(data)
     except (TypeError, NotImplementedError):
         return None
 

@@ -119,6 +119,20 @@ def test_paused_time_is_no_part_of_a_step(
 
 
 @pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        ([1, 2, 3], 3),
+        ({"pairs": [1, 2], "triples": [3]}, 3),  # what sentence-transformers makes of several
+        (iter([1]), None),
+        (None, None),
+        ({"stream": iter([1])}, None),
+    ],
+)
+def test_how_many_samples_there_are(data: object, count: int | None) -> None:
+    assert samples_of(data) == count
+
+
+@pytest.mark.parametrize(
     ("batch", "count"),
     [
         ({"input_ids": Shaped(4, 16), "labels": Shaped(4)}, 4),
@@ -126,12 +140,10 @@ def test_paused_time_is_no_part_of_a_step(
         ([{"pixels": Shaped(5, 3, 8, 8)}], 5),
         ({"scale": Shaped(), "x": Shaped(2, 2)}, 2),
         ({"text": "no tensor here"}, 0),
+        ([{"prompt": "w1"}, {"prompt": "w2"}, {"prompt": "w3"}], 3),  # GRPO
+        (["w1", "w2"], 0),
         (3, 0),
     ],
 )
 def test_samples_are_counted_in_any_batch(batch: object, count: int) -> None:
     assert samples_in(batch) == count
-
-
-def test_samples_are_known_of_data_that_have_a_length() -> None:
-    assert (samples_of([1, 2, 3]), samples_of(iter(()))) == (3, None)
