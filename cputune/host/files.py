@@ -124,7 +124,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             FOR_NOW.discard(Path(temporary))
 
 
-ROOM_BYTES = 1 << 18
+ROOM_BYTES = 1 << 17
 """How much must find room where a result is to be written: more than results have."""
 
 
