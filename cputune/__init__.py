@@ -43,11 +43,11 @@ if TYPE_CHECKING:  # isort: off
     from cputune.options import Cluster, EmitOptions, SecretKey, TuneOptions
     from cputune.plan import Plan
     from cputune.probing import probe
-    from cputune.report.compare import Compared, compare
     from cputune.report.show import show
     from cputune.result import ConfirmRun, Result, Trial
     from cputune.steps import Runner, Step, TrialError
     from cputune.tuner import SearchSpace, search_space, tune
+    from cputune.tuner.comparing import Comparison, compare
     from cputune.tuner.events import (
         ComparisonSoFar,
         ConfirmStarted,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # isort: off
 __all__ = [
     "CannotError",
     "Cluster",
-    "Compared",
+    "Comparison",
     "ComparisonSoFar",
     "ConfirmRun",
     "ConfirmStarted",
@@ -146,7 +146,7 @@ _PUBLIC = {
     "cputune.options": ("Cluster", "EmitOptions", "SecretKey", "TuneOptions"),
     "cputune.plan": ("Plan",),
     "cputune.probing": ("probe",),
-    "cputune.report.compare": ("Compared", "compare"),
+    "cputune.tuner.comparing": ("Comparison", "compare"),
     "cputune.report.show": ("show",),
     "cputune.result": ("ConfirmRun", "Result", "Trial"),
     "cputune.steps": ("Runner", "Step", "TrialError"),

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import facts_or_none, opened
+from cputune.cli.given import (
+    choose_python,
+    facts_of,
+    facts_or_none,
+    launched,
+    opened,
+    python_option,
+)
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
-from cputune.errors import UsageError
+from cputune.errors import CannotError, UsageError
 from cputune.host import write_atomically
+from cputune.options import seconds_of
 from cputune.words import slower_by
 
 if TYPE_CHECKING:
@@ -56,36 +66,65 @@ def show(result: str | None, json: bool, all: bool) -> None:
 
 @click.command(name="compare", cls=ConfiguredCommand)
 @click.argument("before")
-@click.argument("after")
+@click.argument("after", required=False)
 @json_option
 @fail_if_slower
+@click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m; usually 1 to 3m.")
+@click.option("--share-machine", is_flag=True, help="Measure even while others measure here.")
+@python_option
 @click.pass_context
-def compare(
-    ctx: click.Context, before: str, after: str, json: bool, fail_if_slower: str | None
-) -> None:
-    """Compare two results: today's launch with today's, best plan with best.
+def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any) -> None:
+    """Measure the best plans of two results side by side, now, on this machine.
 
-    A result is a file, an id of `cputune history`, or `last`. A ratio is said with its 95 %
-    interval, and where that holds 1 no difference can be told. Results of different work are not
-    compared; of different machines, arguments, data or versions it is said that they are.
+    A result is a file, an id of `cputune history`, or `last`. Of one alone, its best plan is held
+    against today's launch. The ratio is that of AFTER over BEFORE, with its 95 % interval; where
+    that holds 1, no difference can be told. Where one of them cannot run here, because it is of
+    other work or of another machine, the command lists what differs and says no ratio.
 
-    Ends with 0 where they were compared, 3 where they cannot be, and 1 where the best plan on the
-    same machine is slower beyond doubt by more than 5 %, or by what --fail-if-slower says: the
-    whole interval lies below.
+    Ends with 0. With --fail-if-slower it ends with 1 where AFTER is slower beyond doubt, by more
+    than that, and with 3 where nothing could be measured.
 
     \b
+    cputune compare cputune.json
     cputune compare before.json after.json
     cputune compare before.json after.json --fail-if-slower 5%
-    cputune compare 20261121-193000 last
     """
+    from cputune.cli.progress import progress
     from cputune.report import compare as page
+    from cputune.tuner.comparing import compare as measure
+    from cputune.tuner.comparing import why_not_here
 
-    share = slower_by(fail_if_slower or page.SLOWER)
-    (reference, _), (other, _) = opened(before), opened(after)
-    found = page.compare(reference, other, name=after)
-    told = page.blocks(before, reference, found)
-    _print(told, lambda: page.document(before, reference, found), json=json)
-    lost = page.slower(found, share) if fail_if_slower or not found.other_machine else None
+    started = time.monotonic()
+    share = None if typed["fail_if_slower"] is None else slower_by(typed["fail_if_slower"])
+    most = None if typed["max_time"] is None else seconds_of(typed["max_time"])
+    first = opened(before)[0]
+    second = None if after is None else opened(after)[0]
+    choose_python(typed["python"], first.workload.argv)
+    facts = facts_of()
+    if why_not_here(first, second, facts) is None:
+        first = replace(first, workload=launched(first, None))
+    with progress(started, most) as hears:
+        found = measure(
+            first,
+            second,
+            facts=facts,
+            on_event=hears,
+            max_time_seconds=most,
+            share_machine=typed["share_machine"],
+            started=started,
+        )
+    shown = page.ComparisonToShow(
+        found=found, before=first, after=second, first=before, second=after or page.TODAY
+    )
+    _print(page.blocks(shown), lambda: page.document(shown), json=typed["json"])
+    if share is None or found.is_same_plan:
+        return
+    if found.speedup is None:
+        raise CannotError(
+            f"nothing was measured, so nobody knows whether it is slower: {found.not_compared}",
+            hint=page.TUNE_BOTH,
+        )
+    lost = page.slower(shown, share)
     if lost is not None:
         tell(f"slower: {lost}")
         ctx.exit(1)

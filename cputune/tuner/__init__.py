@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,8 +22,7 @@ from cputune.options import TuneOptions, keywords_of
 from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
 from cputune.steps import Runner
-from cputune.text import visible
-from cputune.tuner.events import OnEvent, Said
+from cputune.tuner.events import OnEvent
 from cputune.tuner.space import SearchSpace, search_space, space_of
 from cputune.workload import Workload
 
@@ -86,46 +85,31 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         facts = probe()
     space_of(asked, facts, job, hosts)
 
-    from cputune.host.locks import measuring_lock
     from cputune.probing.limits import watch_cpus
+    from cputune.tuner.alone import measuring_alone, open_runner
     from cputune.tuner.databases import database_of
-    from cputune.tuner.events import logged, waiting_for
+    from cputune.tuner.events import logged
     from cputune.tuner.study import TuningStudy
-
-    def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
-        if runner is not None:
-            return nullcontext(runner)
-        from cputune.ranks.runner import ProcessRunner
-
-        return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
 
     hear = logged(asked.on_event or _notebook_view(started))
 
-    def say(text: str) -> None:
-        hear(Said(text=text))
-
-    def wait_for(owner: str) -> None:
-        hear(Said(text=waiting_for(owner), warns=True))
+    def opens(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
+        return open_runner(runner, workload, facts, hear, fresh=fresh, hosts=hosts)
 
     until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
+    real, share = runner is None, asked.share_machine
+    look = real and hosts is None
     with ExitStack() as held:
         database = database_of(asked.study, asked.study_name)
         if database is not None:
             held.enter_context(database.lock())
-        if runner is None and not asked.share_machine:
-            held.enter_context(measuring_lock(wait_for, until=until))
-        # Nobody is looked for beside a runner that simulates, and on other hosts, whose ranks say
-        # what delays them.
-        neighbours = _who_computes_here() if runner is None and hosts is None else tuple
-        taken_away = watch_cpus(LiveHost()) if runner is None and hosts is None else lambda: None
-        busy = () if asked.share_machine else neighbours()
-        if busy:
-            said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
-            hear(Said(text=f"warning: {said}", warns=True))
+        alone = measuring_alone(hear, share=share, until=until, real=real, look=look)
+        neighbours = held.enter_context(alone)
+        taken_away = watch_cpus(LiveHost()) if look else lambda: None
         study = TuningStudy(
             job,
             facts,
-            open_runner,
+            opens,
             asked,
             on_event=hear,
             started=started,
@@ -144,13 +128,6 @@ def _notebook_view(started: float) -> OnEvent | None:
     notebook = import_module("cputune.report.notebook")
     view: OnEvent | None = notebook.view(started) if notebook.is_notebook() else None
     return view
-
-
-def _who_computes_here() -> Callable[[], tuple[str, ...]]:
-    from cputune.probing.load import look_around
-
-    host = LiveHost()
-    return lambda: look_around(host)
 
 
 def _require_optuna() -> None:

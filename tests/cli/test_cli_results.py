@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import Run
 from tuner.fakes import SMALL
 
 import cputune as library
+from cputune.documents import plain
 from cputune.history import keep
+from cputune.plan import Plan
 from cputune.result import Result
+from cputune.steps import Step
 from cputune.workload import Workload
+
+
+class FakeProcessRunner:
+    """Stands in for the runner of real processes: every plan at its true speed."""
+
+    def __init__(self, workload: Workload, facts: Any, **_: Any) -> None:
+        pass
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        while True:
+            yield Step(seconds=SMALL.seconds(plan), samples=8)
+
+    def __enter__(self) -> FakeProcessRunner:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
 
 
 @pytest.fixture
@@ -28,6 +52,9 @@ def cputune(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("cputune.probing.probe", lambda host=None: SMALL.facts)
+    monkeypatch.setattr("cputune.probing.load.look_around", lambda host: ())
+    monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
+    monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
     result.save("cputune.json")
     keep(result, now="20261121-193000")
     return cputune
@@ -46,10 +73,13 @@ def test_show_opens_a_result_of_the_history_and_names_it_by_its_id(cputune: Run,
 
 
 def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
-    replace(result, created=None).save("other.json")
-    words = ("compare", "cputune.json", "other.json", "--json")
+    words = ("compare", "cputune.json", "--json")
     assert json.loads(cputune("show", "--json").out)["schema"] == "cputune.summary/1"
-    assert json.loads(cputune(*words).out)["schema"] == "cputune.comparison/1"
+    told = json.loads(cputune(*words).out)
+    assert told["schema"] == "cputune.comparison/2"
+    assert told["before"]["plan"] == plain(result.baseline.plan)
+    assert told["after"]["plan"] == plain(result.best.plan)
+    assert told["speedup"]["verdict"] == "faster"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +89,10 @@ def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
         (("show", "1999"), 2, "there is no file 1999", "`cputune history` lists them"),
         (("show", "broken.json"), 3, "broken.json is not JSON", "run `cputune tune` again"),
         (("show", "."), 3, "cannot read .: not a regular file", "cputune tune"),
-        (("compare", "cputune.json"), 2, "Missing argument 'AFTER'", "compare --help"),
+        (("compare",), 2, "Missing argument 'BEFORE'", "compare --help"),
+        (("compare", "last", "--fail-if-slower", "x"), 2, "not a share", "--fail-if-slower 5%"),
+        (("compare", "last", "--max-time", "x"), 2, "not a time", "--max-time 90s"),
         (("compare", "cputune.json", "no.json"), 3, "cannot read no.json", "cputune tune"),
-        (("compare", "cputune.json", "last"), 3, "one and the same result", "tune the same"),
     ],
 )
 def test_what_cannot_be_shown_is_said_with_a_hint(
@@ -87,19 +118,63 @@ def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
     assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
 
 
-def test_compare_says_it_in_words(cputune: Run) -> None:
-    replace(Result.load("cputune.json"), created=None).save("other.json")
-    ended = cputune("compare", "other.json", "last")
+def swapped(result: Result) -> Result:
+    """A result that recommends today's launch, which is the slower one."""
+    return replace(
+        result,
+        best=result.baseline,
+        speedup=None,
+        not_compared="it is of a test",
+        worth=(),
+        profile=None,
+    )
+
+
+def test_compare_measures_and_says_it_in_words(cputune: Run, result: Result) -> None:
+    swapped(result).save("today.json")
+    ended = cputune("compare", "today.json", "last", "--fail-if-slower", "5%")
     assert ended.code == 0
-    assert ended.out.startswith("The best plans of last and other.json are as fast: ")
+    assert re.match(
+        r"The plan of last is 2\.\d+ times as fast as the plan of today\.json: ", ended.out
+    )
+    assert "cputune run last" in ended.out
+    assert "side by side on this machine now" in ended.out
+    assert "other best plan" in ended.out
 
 
-def test_other_work_ends_compare_with_3(cputune: Run, result: Result) -> None:
-    other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
-    other.save("other.json")
+def test_compare_holds_one_result_against_todays_launch(cputune: Run) -> None:
+    ended = cputune("compare", "cputune.json", "--max-time", "5m")
+    assert ended.code == 0
+    assert ended.out.startswith("The best plan of cputune.json is 2.")
+    assert "as today's launch" in ended.out
+
+
+def test_a_guard_ends_with_1_where_the_second_is_slower(cputune: Run, result: Result) -> None:
+    swapped(result).save("today.json")
+    words = ("compare", "cputune.json", "today.json")
+    assert cputune(*words).code == 0
+    ended = cputune(*words, "--fail-if-slower", "5%")
+    assert ended.code == 1
+    assert "slower: the plan of today.json is 0.39 times as fast" in ended.err
+    assert cputune(*words, "--fail-if-slower", "70%").code == 0
+
+
+def test_the_same_plan_passes_a_guard(cputune: Run) -> None:
+    ended = cputune("compare", "cputune.json", "last", "--fail-if-slower", "5%")
+    assert ended.code == 0
+    assert "one and the same plan" in ended.out
+
+
+def test_other_work_is_listed_and_fails_a_guard(cputune: Run, result: Result) -> None:
+    replace(result, workload=Workload.from_recipe("gpt2-clm")).save("other.json")
     ended = cputune("compare", "cputune.json", "other.json")
-    assert (ended.code, ended.out) == (3, "")
-    assert "they trained different things" in ended.err
+    assert ended.code == 0
+    assert "was not compared with" in ended.out
+    assert "they trained different" in ended.out
+    assert "times as fast" not in ended.out
+    ended = cputune("compare", "cputune.json", "other.json", "--fail-if-slower", "5%")
+    assert ended.code == 3
+    assert "nobody knows whether it is slower" in ended.err
 
 
 def test_history_lists_what_was_kept(

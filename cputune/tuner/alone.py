@@ -1,0 +1,67 @@
+"""What a measurement needs around it: the machine to itself, and a runner of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+from cputune.facts import HostFacts
+from cputune.host import LiveHost
+from cputune.host.locks import measuring_lock
+from cputune.ranks.hosts import RankHosts
+from cputune.steps import Runner
+from cputune.text import visible
+from cputune.tuner.events import OnEvent, Said, waiting_for
+from cputune.workload import Workload
+
+
+@contextmanager
+def measuring_alone(
+    hear: OnEvent, *, share: bool, until: float | None, real: bool, look: bool
+) -> Iterator[Callable[[], tuple[str, ...]]]:
+    """Wait until nobody else measures here; gives what looks at who computes.
+
+    ``share``: do not wait. ``real``: processes are started, so the machine is needed. ``look``:
+    whether anybody is looked for: not beside a runner that simulates, and not on other hosts, whose
+    ranks say what delays them.
+    """
+
+    def wait_for(owner: str) -> None:
+        hear(Said(text=waiting_for(owner), warns=True))
+
+    with ExitStack() as held:
+        if real and not share:
+            held.enter_context(measuring_lock(wait_for, until=until))
+        neighbours = _who_computes_here() if look else tuple
+        busy = () if share else neighbours()
+        if busy:
+            said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
+            hear(Said(text=f"warning: {said}", warns=True))
+        yield neighbours
+
+
+def _who_computes_here() -> Callable[[], tuple[str, ...]]:
+    from cputune.probing.load import look_around
+
+    host = LiveHost()
+    return lambda: look_around(host)
+
+
+def open_runner(
+    runner: Runner | None,
+    workload: Workload,
+    facts: HostFacts,
+    hear: OnEvent,
+    *,
+    fresh: bool,
+    hosts: RankHosts | None = None,
+) -> AbstractContextManager[Runner]:
+    """The runner that was given, or one of real processes; ``fresh`` ones start anew each time."""
+    if runner is not None:
+        return nullcontext(runner)
+    from cputune.ranks.runner import ProcessRunner
+
+    def say(text: str) -> None:
+        hear(Said(text=text))
+
+    return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)

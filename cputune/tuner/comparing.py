@@ -1,0 +1,223 @@
+"""Compares two results: their best plans run side by side, now, on this machine.
+
+Speeds of two days are no pairs: what a machine does from one day to the next is in no interval. So
+nothing is said of how much faster one plan is unless both can run here, and then it is what the
+confirmation of a study would say of them: the same rounds, the same rule, the same interval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from functools import partial
+
+from cputune.emitters.header import host_difference
+from cputune.facts import HostFacts
+from cputune.host.interpreter import has_module, training_python
+from cputune.options import keywords_of
+from cputune.plan import Plan
+from cputune.result import ConfirmRun, Result, Speedup, Throughput, host_fingerprint
+from cputune.result import pairs_of as enough_pairs
+from cputune.steps import LivingRunner, Runner
+from cputune.tuner.alone import measuring_alone, open_runner
+from cputune.tuner.confirmation import LEAST_ALIVE, Confirmation, TooShort
+from cputune.tuner.events import ConfirmStarted, OnEvent, logged
+from cputune.tuner.gains import SLOWER, Contender, fastest_of, throughput_of
+from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
+from cputune.tuner.race import Race
+from cputune.workload import Workload
+
+SAME_PLAN = "it is one and the same plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two plans of the same work, and what was measured of them side by side.
+
+    Attributes:
+        before: the plan that the other one is held against.
+        after: the plan that is held against it.
+        speedup: how many times as fast ``after`` ran; None where no pairs were measured.
+        not_compared: why there is none; None where there is one.
+        before_rate: samples/s of ``before`` in the pairs; None where there are none.
+        after_rate: samples/s of ``after`` in them.
+        runs: what each block has shown.
+    """
+
+    before: Plan
+    after: Plan
+    speedup: Speedup | None = None
+    not_compared: str | None = None
+    before_rate: Throughput | None = None
+    after_rate: Throughput | None = None
+    runs: tuple[ConfirmRun, ...] = ()
+
+    @property
+    def is_same_plan(self) -> bool:
+        """Whether there is nothing to compare: both results recommend one plan."""
+        return self.not_compared == SAME_PLAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedToCompare:
+    """How two plans are compared.
+
+    Attributes:
+        facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
+        runner: runs the plans; real processes where it is None.
+        on_event: called with every event of ``cputune.tuner.events``.
+        max_time_seconds: when to be done; None: about as long as a study takes for it.
+        share_machine: measure although others compute here.
+        started: when the time began to run, by ``time.monotonic()``; now where it is None.
+    """
+
+    facts: HostFacts | None = None
+    runner: Runner | None = None
+    on_event: OnEvent | None = None
+    max_time_seconds: float | None = None
+    share_machine: bool = False
+    started: float | None = None
+
+
+@keywords_of(AskedToCompare)
+def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comparison:
+    """Run the best plans of two results side by side, and say how many times as fast the second is.
+
+    With None in the place of the second, the best plan of the first is held against today's launch.
+    Where one of them cannot run here nothing is measured, and ``not_compared`` says why.
+    Raises CannotError where another process of the user measures until the time is up.
+    """
+    plans = (before.best.plan, after.best.plan) if after is not None else None
+    first, second = plans or (before.baseline.plan, before.best.plan)
+    facts = asked.facts
+    if facts is None:
+        from cputune.probing import probe
+
+        facts = probe()
+    why = why_not_here(before, after, facts, real=asked.runner is None)
+    if why is None and first == second:
+        why = SAME_PLAN
+    if why is not None:
+        return Comparison(before=first, after=second, not_compared=why)
+    started = time.monotonic() if asked.started is None else asked.started
+    hear = logged(asked.on_event)
+    until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
+    real = asked.runner is None
+    with measuring_alone(hear, share=asked.share_machine, until=until, real=real, look=real):
+        measuring = Measuring(
+            facts=facts,
+            race=Race(),
+            findings=Findings(shared=asked.share_machine),
+            timer=Timer(clock=time.monotonic, started=started, most_seconds=asked.max_time_seconds),
+            on_event=hear,
+        )
+        trials = (*before.trials, *(after.trials if after is not None else ()))
+        opens = partial(open_runner, asked.runner, before.workload, facts, hear, fresh=True)
+        side_by_side(measuring, first, second, most_living(facts, trials), opens)
+    return concluded(measuring, first, second)
+
+
+def why_not_here(
+    before: Result, after: Result | None, facts: HostFacts, *, real: bool = True
+) -> str | None:
+    """Why the plans of these results cannot be measured side by side here; None where they can."""
+    if after is not None and _job(before.workload) != _job(after.workload):
+        first, second = _named(before.workload), _named(after.workload)
+        if first == second:
+            return f"both trained {first}, but it was changed in between"
+        return f"they trained different things: {first}, and {second}"
+    if real and not has_module("torch"):
+        return f"{training_python()} has no torch, so nothing can run here"
+    here = host_fingerprint(facts)
+    for word, result in (("the first", before), ("the second", after)):
+        if result is None:
+            continue
+        other = host_difference(result.host, here, names=(f"of {word}", "here"))
+        if other is not None:
+            return f"{word} is of another machine: {other}"
+        plan = result.best.plan
+        if plan.nodes > 1:
+            return f"the plan of {word} is for {plan.nodes} nodes"
+        missing = {cpu for cpus in plan.cpus for cpu in cpus} - set(facts.topology.allowed)
+        if missing:
+            listed = ", ".join(map(str, sorted(missing)))
+            return f"the plan of {word} needs CPUs that may not be used here: {listed}"
+    return None
+
+
+def _job(workload: Workload) -> object:
+    """What is trained, without fields that only describe it."""
+    recipe = workload.recipe
+    if recipe is None:
+        return workload.program
+    said = ("name", "description", "source")
+    return {key: value for key, value in recipe.to_json().items() if key not in said}
+
+
+def _named(workload: Workload) -> str:
+    if workload.recipe is not None:
+        return f"the recipe {workload.name}"
+    return "the script " + " ".join(workload.program)
+
+
+def side_by_side(
+    measuring: Measuring,
+    before: Plan,
+    after: Plan,
+    alive: int,
+    open_fresh: Callable[[], AbstractContextManager[Runner]],
+) -> None:
+    """Measure two plans as the confirmation of a study does; the findings hold the rounds.
+
+    ``alive`` is how many plans memory holds: where that is one, or a script ends too soon to take
+    turns, they run one after the other.
+    """
+    measuring.on_event(ConfirmStarted(plans=(before, after)))
+    with open_fresh() as runner, closing(measuring.living):
+        compared = Confirmation(measuring, before, [after])
+        together = alive >= LEAST_ALIVE and isinstance(runner, LivingRunner)
+        try:
+            if together and isinstance(runner, LivingRunner):
+                compared.side_by_side(runner)
+        except TooShort:
+            together, compared = False, Confirmation(measuring, before, [after])
+        if not together:
+            compared.one_after_another(runner)
+    measuring.findings.baseline, measuring.findings.rivals = compared.baseline, compared.rivals
+
+
+def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
+    """What the findings say of two plans: a ratio of pairs, or why there is none."""
+    findings, noise = measuring.findings, measuring.race.noise.deviation
+    base, (rival, *_) = findings.baseline, findings.rivals
+    assert base is not None, "they were measured"
+    runs = tuple(findings.confirm_runs)
+    why = _why_no_pairs(measuring, base, rival)
+    found = fastest_of(base, [rival], noise) if why is None else None
+    if found is None:
+        why = why or "no two plans could run side by side twice"
+        return Comparison(before=before, after=after, not_compared=why, runs=runs)
+    return Comparison(
+        before=before,
+        after=after,
+        speedup=found[1].speedup,
+        before_rate=throughput_of(base.measured, noise),
+        after_rate=throughput_of(rival.measured, noise),
+        runs=runs,
+    )
+
+
+def _why_no_pairs(measuring: Measuring, base: Contender, rival: Contender) -> str | None:
+    findings = measuring.findings
+    if findings.disturbed:
+        return findings.how_disturbed
+    for word, one in (("the first", base), ("the second", rival)):
+        if one.out is not None and one.out != SLOWER:
+            return f"the plan of {word} failed: {one.out}"
+    if enough_pairs(findings.confirm_runs, base.plan, rival.plan):
+        return None
+    if measuring.timer.up(1.0):
+        return "the time given was up before both had run side by side twice"
+    return "both could not run side by side twice"
