@@ -197,9 +197,9 @@ def test_a_history_that_is_empty_says_so(cputune: Run, monkeypatch: pytest.Monke
 
 def test_emit_takes_an_id_too(cputune: Run) -> None:
     Path("cputune.json").unlink()
-    ended = cputune("emit", "--format", "env", "20261121-193000")
+    ended = cputune("emit", "--format", "command", "20261121-193000")
     assert ended.code == 0, ended.err
-    assert "export OMP_NUM_THREADS=2" in ended.out
+    assert "cputune run 20261121-193000" in ended.out
 
 
 def test_a_machine_that_cannot_be_read_hides_no_result(
