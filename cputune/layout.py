@@ -9,12 +9,13 @@ OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cputune.cores import QUOTA_SHARE, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
 from cputune.knobs.backend import BACKEND, Backend
 from cputune.knobs.kernels import IPEX
+from cputune.knobs.libraries import ALLOCATORS, preloads
 from cputune.knobs.precision import Precision, advised_precision
 from cputune.knobs.record import Ask, Knob, KnobValue
 from cputune.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
@@ -190,6 +191,19 @@ def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
         cpus=(facts.topology.allowed or (0,),) * ranks,
         as_found=True,
     )
+
+
+def mild_plan(facts: HostFacts) -> Plan:
+    """What may be given to a launch that nobody has measured: it changes none of its numbers.
+
+    One rank with a thread on each core, bound to them, and an allocator where there is one.
+    """
+    plan = make_plan(usable_cores(facts), 1)
+    for name in ALLOCATORS[1:]:
+        if facts.library(name) is not None:
+            chosen = replace(plan, allocator=name)
+            return replace(chosen, preload=preloads(chosen, facts))
+    return plan
 
 
 def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int = 1) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from http.client import HTTPException
 from typing import NamedTuple
 
 from cputune.plan import Plan
@@ -74,6 +73,7 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
     if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
         return False
     import urllib.request  # with TLS and mail it is a tenth of what the doctor imports
+    from http.client import HTTPException
 
     address = environment.get("HF_ENDPOINT") or HUB
     try:

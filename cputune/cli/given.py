@@ -29,7 +29,6 @@ from cputune.host.interpreter import (
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
 from cputune.remote.reach import Manner, Reach, find_reach
-from cputune.words import TUNE_AGAIN
 
 if TYPE_CHECKING:
     from cputune.result import Result
@@ -271,6 +270,8 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
     if difference:
         say(f"the plan was measured on another machine: {difference}")
     elif changes := changed_since(result, facts):
+        from cputune.words import TUNE_AGAIN
+
         say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
     return result
 

@@ -1,12 +1,17 @@
-"""``run``: train with a tuned plan here, now."""
+"""``run``: train with the best plan that is known for this machine and command, here, now."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from cputune import cpulist
 from cputune.cli.given import (
+    DEFAULT_RESULT,
     choose_python,
     facts_of,
     launched,
@@ -15,67 +20,175 @@ from cputune.cli.given import (
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, script_of
-from cputune.errors import CannotError, MissingPackageError, UsageError
+from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
+from cputune.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
-from cputune.layout import baseline_plan, guide_plan
+from cputune.layout import baseline_plan, guide_plan, mild_plan
+from cputune.training_command import require_trainable
+from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.plan import Plan
+    from cputune.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
 @click.argument("result", required=False, metavar="[RESULT] [-- SCRIPT ARGS...]")
 @click.option(
     "--plan",
-    type=click.Choice(["best", "baseline"]),
     default="best",
     show_default=True,
-    help="The plan that is recommended, or today's launch.",
+    metavar="WHICH",
+    help="best, baseline (today's launch), or the number of a trial.",
 )
+@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @python_option
 @click.pass_context
 def command(
-    ctx: click.Context, result: str | None, plan: str, other_machine: bool, python: str | None
+    ctx: click.Context,
+    result: str | None,
+    plan: str,
+    dry_run: bool,
+    other_machine: bool,
+    python: str | None,
 ) -> None:
     """Train with the best plan on this machine, now, in the foreground.
 
-    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Output,
-    signals and exit code are those of the training; nothing is measured and nothing is written
-    beside it.
+    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without one,
+    a script is started with the plan that is known for it on this machine: of cputune.json here,
+    else of the history. Where none is known it is started as it is typed, with a thread on each
+    core, bound to them, and a faster allocator where there is one: nothing that changes what it
+    computes. Output, signals and exit code are those of the training; nothing is measured and
+    nothing is written beside it.
 
     \b
     cputune run
     cputune run --plan baseline
-    cputune run -- run_qa.py --model_name_or_path bert-base-uncased --do_train
+    cputune run -- python train.py --epochs 3
     """
-    from cputune.ranks import foreground
-    from cputune.steps import Infeasible
-
-    choose_python(python, script_of(ctx) or ())
+    script = script_of(ctx)
+    choose_python(python, script or ())
     facts = facts_of()
     if not has_module("torch"):
         raise MissingPackageError(
             f"{training_python()} has no torch, so nothing can be trained",
             hint="--python ENV names the environment that has it",
         )
-    found = tuned(result, facts, other_machine=other_machine)
-    workload = launched(found, script_of(ctx))
-    if found is None:
-        chosen = baseline_plan(facts) if plan == "baseline" else guide_plan(facts, workload)
+    unknown = False
+    if result is None and script is not None and not other_machine:
+        typed = Workload.script(script)
+        if os.path.exists(typed.argv[0]):
+            require_trainable(typed.argv)
+        result = _known(typed, facts)
+        unknown = result is None
+        if unknown and plan == "best":
+            _as_typed(typed, facts, dry_run=dry_run)
+            return
+    found = None if unknown else tuned(result, facts, other_machine=other_machine)
+    workload = launched(found, script)
+    chosen = _chosen(found, plan, facts, workload)
+    ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=_how(found, chosen)))
+
+
+def _known(workload: Workload, facts: HostFacts) -> str | None:
+    """The word for the newest result of this machine and command: the file here, else an id."""
+    from cputune.history import kept_ids, result_path
+    from cputune.host import read_document
+
+    here = [str(DEFAULT_RESULT)] if DEFAULT_RESULT.exists() else []
+    for word in (*here, *kept_ids()):
+        path = result_path(word)
+        try:
+            if workload.program[-1] not in read_document(path):
+                continue
+            if _is_of(path, workload, facts):
+                return word
+        except (CputuneError, OSError, ValueError):
+            continue
+    return None
+
+
+def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
+    """Whether a result is of this command and this machine, and of a quiet one."""
+    from cputune.emitters.header import machine_difference, missing_cpus
+    from cputune.result import Result
+
+    result = Result.load(path)
+    if result.workload.program != workload.program or result.disturbed:
+        return False
+    there = machine_difference(result.host, facts) or missing_cpus(result.best.plan, facts)
+    return there is None
+
+
+def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Workload) -> Plan:
+    """The plan that is asked for. Raises UsageError for a trial that there is not."""
+    if which not in ("best", "baseline"):
+        trials = () if found is None else found.trials
+        numbered = {str(trial.number): trial.plan for trial in trials}
+        if which not in numbered:
+            known = ", ".join(numbered) or "none: there is no result"
+            raise UsageError(f"there is no trial {which}", hint=f"best, baseline, or of {known}")
+        plan = numbered[which]
+    elif found is None:
+        plan = baseline_plan(facts) if which == "baseline" else guide_plan(facts, workload)
     else:
-        chosen = found.best.plan if plan == "best" else found.baseline.plan
-    if chosen.nodes > 1:
+        plan = found.best.plan if which == "best" else found.baseline.plan
+    if plan.nodes > 1:
         raise UsageError(
-            f"the plan is for {chosen.nodes} nodes, and run starts ranks on this machine alone",
+            f"the plan is for {plan.nodes} nodes, and run starts ranks on this machine alone",
             hint="cputune emit --format mpirun writes its launch",
         )
-    if chosen.as_found:
-        chosen = replace(chosen, processes_per_node=1, cpus=chosen.cpus[:1])
-    say(f"training with {chosen.describe()}")
+    return replace(plan, processes_per_node=1, cpus=plan.cpus[:1]) if plan.as_found else plan
+
+
+def _how(found: Result | None, plan: Plan) -> str:
+    """Whether the plan was measured."""
+    from cputune.words import times_as_fast
+
+    if found is None or plan.as_found:
+        return "not measured" if found is None else "today's launch"
+    speedup = found.speedup
+    if plan == found.best.plan and speedup is not None and speedup.narrow:
+        when = (found.created or "")[:10]
+        return f"measured {when}: {times_as_fast(speedup)} as today's launch"
+    return "measured, and not compared with today's launch"
+
+
+def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
+    """Start the command as typed, with what changes none of its numbers; one line says what."""
+    from cputune.ranks import foreground
+
+    plan = mild_plan(facts)
+    command = foreground.typed_command(workload, plan, os.environ, fill=not dry_run)
+    line = foreground.line_of(command, os.environ)
+    if dry_run:
+        click.echo(line)
+        return
+    env = command["env"] or {}
+    given = [f"{n}={env[n]}" for n in foreground.MILD if env.get(n) != os.environ.get(n)]
+    cpus = command.get("cpus")
+    if cpus is not None:
+        given.append(f"CPUs {cpulist.render(cpus)}")
+    what = ", ".join(given) or "nothing, as all of it is set already"
+    say(f"no plan is known for this command; set {what}; not measured (cputune tune measures)")
+    foreground.become(command)
+
+
+def _train(workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str) -> int:
+    from cputune.ranks import foreground
+    from cputune.steps import Infeasible
+
     try:
-        code = foreground.run(workload, chosen, facts)
+        if dry_run:
+            for line in foreground.lines(workload, plan, facts):
+                click.echo(line)
+            return 0
+        say(f"training with {plan.describe()} ({how})")
+        return foreground.run(workload, plan, facts)
     except ValueError as error:
         raise UsageError(str(error), hint="--plan baseline trains as before") from error
     except (Infeasible, OSError) as error:
         raise CannotError(
             f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
         ) from error
-    ctx.exit(code)

@@ -30,11 +30,9 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cputune.carrier.environment import rank_numbers
-from cputune.emitters import render
-from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_interpreter, training_python
@@ -58,6 +56,9 @@ from cputune.remote.named import Node
 from cputune.remote.reach import Mpirun, Reach, Srun, Ssh
 from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.emitters import EmittedFile
 
 OWN_VARIABLES = (
     "HOME",
@@ -337,6 +338,8 @@ def render_for(
     interface: str | None = None,
 ) -> tuple[EmittedFile, ...]:
     """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible."""
+    from cputune.emitters import Emission, render  # slow to import, and `run` has no need of it
+
     asked = Emission(
         facts=facts,
         hosts=tuple(nodes) if plan.nodes > 1 else (),

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
+from cputune import cpulist
 from cputune.carrier.command import carried, launch_command
 from cputune.carrier.environment import base_environment
 from cputune.facts import HostFacts
@@ -26,6 +28,9 @@ from cputune.ranks import engines
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
 from cputune.workload import Workload
+
+MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
+"""Variables that change none of the numbers of a training."""
 
 GRACE_SECONDS = 10.0
 """After one rank has failed, the others have this time to end after SIGINT, and again after
@@ -41,6 +46,55 @@ PASSED_ON = (
     signal.SIGXCPU,
 )
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
+
+
+def typed_command(
+    workload: Workload, plan: Plan, outer: Mapping[str, str], *, fill: bool = True
+) -> RankCommand:
+    """The command as typed, with the threads, the CPUs and the allocator of a plan (``mild_plan``).
+
+    What was asked for by hand stays. A launch of several ranks binds and counts by itself: it is
+    given the allocator alone. ``fill``: with the values of its secrets.
+    """
+    threads, *allocator = MILD
+    names = [threads] if threads not in outer and not workload.launch else []
+    names += allocator if "LD_PRELOAD" not in outer else []
+    given = plan.environment()
+    kept = {name: given[name] for name in names if name in given}
+    environment = {**outer, **kept}
+    words = workload.launch or (training_python(), *workload.argv)
+    argv = workload.filled(words, outer) if fill else list(words)
+    command = engines.as_activated(argv, environment)
+    if threads in kept:
+        command["cpus"] = list(plan.cpus[0])
+    return command
+
+
+def line_of(command: RankCommand, outer: Mapping[str, str]) -> str:
+    """A rank as it would be typed here: what its environment changes, its CPUs, its words."""
+    inner = command["env"]
+    words = [f"-u {name}" for name in sorted(outer) if name not in inner]
+    words = ["env", *words] if words else []
+    for name in sorted(inner):
+        if name != "PATH" and outer.get(name) != inner[name]:
+            words.append(f"{name}={shlex.quote(inner[name])}")
+    cpus = command.get("cpus")
+    if cpus is not None:
+        words.append(f"taskset -c {cpulist.render(cpus)}")
+    return " ".join([*words, shlex.join(command["argv"])])
+
+
+def lines(workload: Workload, plan: Plan, facts: HostFacts) -> list[str]:
+    """What ``run`` would start, a line for each rank. Raises as ``run``."""
+    versions = {p.name: p.version for p in facts.packages if p.version}
+    way = carried(workload, plan, versions)
+    base = base_environment(os.environ, plan, way.variables, offline=False)
+    if plan.as_found and workload.launch:
+        return [line_of(engines.as_activated(workload.launch, base), os.environ)]
+    words = (training_python(), *launch_command(workload, way))
+    with engines.held_port() as holder:
+        ranks = engines.local_ranks(plan, words, {**base, **way.variables}, holder)
+    return [line_of(rank, os.environ) for rank in ranks]
 
 
 def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:

@@ -139,3 +139,73 @@ def test_a_plan_for_several_nodes_is_refused_with_what_launches_it(start: Start)
     assert out == ""
     assert "the plan is for 2 nodes" in err
     assert "cputune emit --format mpirun" in err
+
+
+def started(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``cputune run`` in a folder, with a history of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "cputune", "run", *words],
+        cwd=place,
+        env={**os.environ, "XDG_STATE_HOME": str(place / "state"), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, and nothing that was tuned."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for name in ("OMP_NUM_THREADS", "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_where_no_plan_is_known_the_command_is_started_as_typed(bare: Path) -> None:
+    done = started(bare, "--", "python", "train.py", "--mine")
+    rank = json.loads(done.stdout)
+    assert rank["argv"] == ["train.py", "--mine"]
+    assert int(rank["OMP_NUM_THREADS"]) == len(rank["cpus"])
+    assert set(rank["cpus"]) <= set(CPUS)
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("note: no plan is known for this command; set OMP_NUM_THREADS=")
+    assert "not measured" in said
+
+
+def test_what_was_asked_for_by_hand_stays(bare: Path) -> None:
+    done = started(bare, "--", "train.py", OMP_NUM_THREADS="1", LD_PRELOAD="")
+    rank = json.loads(done.stdout)
+    assert (rank["OMP_NUM_THREADS"], rank["cpus"]) == ("1", CPUS)
+
+
+def test_a_dry_run_prints_a_line_that_does_the_same(bare: Path) -> None:
+    line = started(bare, "--dry-run", "--", "train.py", "--epochs", "3").stdout
+    assert line.count("\n") == 1
+    typed = subprocess.run(
+        ["bash", "-c", line], cwd=bare, capture_output=True, text=True, check=True
+    )
+    assert json.loads(typed.stdout) == json.loads(
+        started(bare, "--", "train.py", "--epochs", "3").stdout
+    )
+
+
+def test_the_history_knows_the_plan_of_a_command(bare: Path, facts: HostFacts) -> None:
+    for second, (name, plan) in enumerate((("train.py", ONE), ("other.py", TWO))):
+        job = replace(Workload.script([name]), framework="trainer", parses_arguments=True)
+        history = bare / "state" / "cputune" / "history"
+        history.mkdir(parents=True, exist_ok=True)
+        kept = history / f"20261121-19300{second}.json"
+        tuned(facts, plan, replace(job, global_batch_size=8), TODAY).save(kept)
+    done = started(bare, "--", "train.py", "--mine")
+    rank = json.loads(done.stdout)
+    assert (rank["cpus"], rank["OMP_NUM_THREADS"]) == ([CPUS[-1]], "1")
+    assert "note: training with 1 × 1 threads" in done.stderr
+    assert "measured" in done.stderr
+
+
+def test_the_plan_of_another_trial(start: Start) -> None:
+    (rank,) = seen(start(TWO, "--plan", "1"))
+    assert rank["cpus"] == [CPUS[-1]]
+    _, err = start(TWO, "--plan", "9").communicate(timeout=60)
+    assert "error: there is no trial 9\nhint: best, baseline, or of 0, 1, 2\n" in err
