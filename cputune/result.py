@@ -274,6 +274,7 @@ class Result:
     do now. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
+    ``profile`` is of the best plan, ``today_profile`` of today's launch where that is another.
     ``untried`` is what was left out of the search and would pay, what would bring the most first.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
@@ -300,6 +301,7 @@ class Result:
     not_compared: Note | None = None
     to_compare: Note | None = None
     profile: Profile | None = None
+    today_profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
     price_per_hour: Amount | None = None

@@ -71,12 +71,16 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
     """(name, launch, profile) of each launch of which it is known where its time goes."""
-    profile = result.profile
+    today, best = result.baseline, result.best
+    name = "today" if best.plan == today.plan else "best"
     found = []
-    best = result.best
-    if profile is not None and profile.plan == best.plan and best.samples_per_second.median > 0:
-        name = "today" if best.plan == result.baseline.plan else "best"
-        found.append((name, best, profile))
+    for called, launch, profile in (
+        ("today", today, result.today_profile),
+        (name, best, result.profile),
+    ):
+        known = profile is not None and profile.plan == launch.plan
+        if profile is not None and known and launch.samples_per_second.median > 0:
+            found.append((called, launch, profile))
     return found
 
 

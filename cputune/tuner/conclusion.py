@@ -75,7 +75,7 @@ def conclude(
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     advice = recommend(findings, noise)
-    best, profile = advice.best.plan, findings.profile
+    best, baseline = advice.best.plan, advice.baseline.plan
     missing = [one for one in diagnose(facts).findings if one.code == "allocator-missing"]
     cure = missing[0].command or "`cputune doctor` says how" if missing else None
     return Result(
@@ -92,7 +92,8 @@ def conclude(
         speedup=advice.speedup,
         not_compared=advice.not_compared,
         to_compare=advice.to_compare,
-        profile=profile if profile is not None and profile.plan == best else None,
+        profile=findings.profiles.get(best),
+        today_profile=None if best == baseline else findings.profiles.get(baseline),
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
         created=created,

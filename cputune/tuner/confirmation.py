@@ -30,11 +30,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from statistics import median
-from typing import Any
 
 from cputune.errors import CputuneError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, LEAST_BLOCKS, ConfirmRun, Profile, Trial, Turn
+from cputune.result import COMPLETED, FAILED, LEAST_BLOCKS, ConfirmRun, Trial, Turn
 from cputune.steps import (
     Contended,
     Crashed,
@@ -49,7 +48,7 @@ from cputune.steps import (
     TrialError,
 )
 from cputune.tuner.changes import Change, changes, worths
-from cputune.tuner.events import ConfirmStarted, Said
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
 from cputune.tuner.gains import (
     DELTA,
     SLOWER,
@@ -63,6 +62,7 @@ from cputune.tuner.gains import (
     throughput_of,
 )
 from cputune.tuner.measuring import Findings, LivingTrial, Measuring, first_line, most_living
+from cputune.tuner.profile import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Race, Verdict
 from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
 from cputune.tuner.space import SearchSpace
@@ -502,6 +502,7 @@ class Confirmation:
             for contender in everybody:
                 contender.add(block, *logs.get(id(contender), ()))
             level_rounds(everybody)
+            self._tell_how_it_stands()
             if done % 2:
                 self._let_the_slower_sit_out()
 
@@ -524,14 +525,32 @@ class Confirmation:
         settles = gain is not None and gain.settles
         return quiet >= (LATER_ROUNDS if len(started) == 2 else LEAST_ROUNDS) and not settles
 
+    def _tell_how_it_stands(self) -> None:
+        """Tell whoever watches how many times as fast the leader is so far."""
+        leads = self._leader()
+        if leads is not None:
+            leader, gain = leads
+            seen = gain.speedup
+            told = ComparisonSoFar(
+                plan=leader.plan,
+                ratio=seen.ratio,
+                low=seen.low,
+                high=seen.high,
+                pairs=seen.pairs,
+            )
+            self._measuring.on_event(told)
+
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
-        """Profile the plan that will be recommended, in the processes that were measured last."""
-        gain = None if leader.out is not None else self._gain(leader)
-        best = leader if gain is not None and gain.low > 0 else self.baseline
-        living = next((one.living for one in started if one.contender is best and one.is_in), None)
-        if isinstance(living, ProfilingLiving) and not self._measuring.timer.up(1.0):
-            self._measuring.on_event(Said(text="looking where the time of the best plan goes"))
-            self._measuring.findings.profile = profile_of_living(living, best.plan)
+        """Profile today's launch and the leader, in the processes that were measured last."""
+        findings = self._measuring.findings
+        for one in started:
+            if one.contender not in (self.baseline, leader) or not one.is_in:
+                continue
+            if isinstance(one.living, ProfilingLiving) and not self._measuring.timer.up(1.0):
+                plan = one.contender.plan
+                said = f"looking where the time of {plan.short()} goes"
+                self._measuring.on_event(Said(text=said))
+                findings.profiles[plan] = profile_of_living(one.living, plan)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
@@ -663,36 +682,3 @@ def _today(findings: Findings) -> Plan | None:
     if any(trial.state == FAILED and trial.kind not in chance for trial in tried):
         return None
     return next((trial.plan for trial in tried), None)
-
-
-def profile_of_living(living: Living, plan: Plan) -> Profile | None:
-    """Where the time of processes goes that have taken steps; None where they fail or tell nothing.
-
-    What the profiler has held changes how malloc serves the steps that follow.
-    """
-    try:
-        told = living.profile() if isinstance(living, ProfilingLiving) else ()
-    except (TrialError, TimeUp):
-        return None
-    return profile_of_ranks(plan, told)
-
-
-def profile_of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
-    """What the ranks tell together: mean shares, and all their products."""
-    if not told:
-        return None
-    kinds = dict.fromkeys(kind for rank in told for kind in rank["shares"])
-    means = {k: sum(rank["shares"].get(k, 0.0) for rank in told) / len(told) for k in kinds}
-    rest = list(told[0]["shares"])[-1]
-    ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
-    limits = [rank["limit_gflops"] for rank in told]
-    products = [rank["gflops"] for rank in told]
-    return Profile(
-        plan=plan,
-        shares={kind: means[kind] for kind in ordered},
-        steps=told[0]["steps"],
-        step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
-        gflops=None if None in products else sum(products),
-        limit_gflops=None if None in limits else sum(limits),
-        dtype=told[0]["dtype"],
-    )

@@ -61,7 +61,7 @@ class Findings:
     when the time was up: "after 2 steps", "while importing torch". ``baseline``
     and ``rivals`` are the contenders of the confirmation. ``time_up``: all time was used when the
     comparison ended; ``interrupted``: by the user. ``host_lost``: a host is not reached any
-    more, so nothing else is measured. ``profile`` says where the time of the best plan goes.
+    more, so nothing else is measured. ``profiles`` say where the time of a plan goes.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Findings:
     rivals: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
-    profile: Profile | None = None
+    profiles: dict[Plan, Profile | None] = field(default_factory=dict)
 
     @property
     def believes_delayed(self) -> bool:

@@ -70,7 +70,7 @@ def test_a_change_that_loses_for_sure_has_the_colour_of_a_loss() -> None:
 
 
 def test_a_step_is_as_long_as_it_was_measured_to_be() -> None:
-    result = profiled()
+    result = replace(profiled(), today_profile=None)
     drawn = result.figures.step()
     assert drawn is not None
     samples = result.workload.global_batch_size or 1
@@ -81,13 +81,27 @@ def test_a_step_is_as_long_as_it_was_measured_to_be() -> None:
     assert "matrix products" in said
     assert "the rest" in said
     assert not any("limit" in text for text in said)  # the cores' limit was not measured
-    assert replace(result, profile=None).figures.step() is None
+    assert replace(result, profile=None, today_profile=None).figures.step() is None
+
+
+def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
+    result = profiled()
+    assert result.profile is not None
+    today = replace(result.profile, plan=result.baseline.plan)
+    drawn = replace(result, today_profile=today).figures.step()
+    assert drawn is not None
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert labels == ["today", "best"]
+    slow, fast = result.baseline.samples_per_second.median, result.best.samples_per_second.median
+    half = len(heights(drawn)) // 2
+    assert sum(heights(drawn)[:half]) / sum(heights(drawn)[half:]) == pytest.approx(fast / slow)
 
 
 def test_the_limit_of_the_products_is_drawn_where_it_is_known() -> None:
     profile = profiled().profile
     assert profile is not None
-    result = replace(profiled(), profile=replace(profile, gflops=500.0, limit_gflops=1000.0))
+    limited = replace(profile, gflops=500.0, limit_gflops=1000.0)
+    result = replace(profiled(), profile=limited, today_profile=None)
     drawn = result.figures.step()
     assert "the products, at the limit of the cores" in words(drawn)
     assert drawn is not None

@@ -36,11 +36,10 @@ from cputune.tuner.confirmation import (
     confirm_best,
     may_be_the_best,
     on_the_way,
-    profile_of_living,
-    profile_of_ranks,
 )
-from cputune.tuner.events import ConfirmStarted, Said
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
 from cputune.tuner.measuring import Findings
+from cputune.tuner.profile import profile_of_living, profile_of_ranks
 
 TODAY = baseline_plan(SMALL.facts)
 GIB = 1 << 30
@@ -338,7 +337,7 @@ def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
     assert not any("--fix" in line for line in profile_lines(of(little)))
 
 
-def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
+def test_a_study_profiles_today_and_its_best_plan_once_and_says_so() -> None:
     events: list[object] = []
     runner = FakeKeepingRunner(truthful())
     result = cputune.tune(
@@ -347,7 +346,13 @@ def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
     assert result.profile is not None
     assert result.profile.plan == result.best.plan
     said = [event.text for event in events if isinstance(event, Said)]
-    assert sum("where the time" in text for text in said) == 1
+    assert sum("where the time" in text for text in said) == 2
+    assert result.today_profile is not None
+    assert result.today_profile.plan == result.baseline.plan
+    told = [event for event in events if isinstance(event, ComparisonSoFar)]
+    assert len(told) >= 6
+    assert {one.plan for one in told[-2:]} == {result.best.plan}
+    assert told[-1].low <= told[-1].ratio <= told[-1].high
 
 
 class FakeFailing:
