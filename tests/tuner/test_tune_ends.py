@@ -12,7 +12,6 @@ from tuner.fakes import SMALL, FakeKeepingRunner
 import cputune
 from cputune.emitters.header import measured
 from cputune.plan import Plan
-from cputune.report.compare import compare
 from cputune.report.show import ResultToShow, document
 from cputune.result import Result
 from cputune.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
@@ -138,8 +137,3 @@ def test_a_leader_that_falls_is_followed_by_one_that_is_started_afresh() -> None
 def test_the_last_line_of_what_crashed_is_said() -> None:
     result = run(ENDS["today crashes at once in the second block"])
     assert str(result.not_compared).endswith("exit code 134; its last line: bad port 29500")
-
-
-def test_two_results_without_pairs_can_still_be_compared() -> None:
-    first, second = run(ENDS["one trial was asked for"]), run(End())
-    assert compare(first, second, name="second").warnings
