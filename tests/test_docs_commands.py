@@ -186,6 +186,7 @@ def ours(*words: str) -> int:
 EARLIER = "20261121-193000"
 """The result of the history that the examples name."""
 
+LAUNCH = "#!/bin/bash\npython train.py --no_cuda --bf16\n"
 SCRIPT = "import sys\nprint('trained with', *sys.argv[1:])\n"
 SCRIPTS = ("train.py", "run_qa.py", "package/__init__.py", "package/train.py")
 STAND_INS = ("docker", "kubectl", "sbatch", "jq")
@@ -218,6 +219,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
             (file.parent / f"{EARLIER}{file.suffix}").write_text(text.replace("2026-", "2025-"))
         image = ("--image", "r.example.com/bert:1", "--partition", "cpu")
         assert ours("emit", "--format", "all", *image) == 0
+        (folder / "train.sh").write_text(LAUNCH)
+        assert ours("emit", "--like", "train.sh", "-o", "changed.sh") == 0
     open_recording("whole", folder / "recording")
     (folder / "bin").mkdir()
     for name in STAND_INS:
@@ -235,6 +238,8 @@ def lay(kept: Path, folder: Path, line: str) -> None:
     shutil.copytree(kept / "state", folder / "state")
     if not re.match(r"cputune tune\b", line):
         shutil.copy(kept / "cputune.json", folder)
+    if "train.sh" in line:
+        shutil.copy(kept / ("changed.sh" if "verify" in line else "train.sh"), folder / "train.sh")
     if "--resume" in line:
         shutil.copy(kept / "of-recipe.db", folder / "cputune.db")
         shutil.copy(kept / "of-recipe.json", folder / "cputune.json")

@@ -13,6 +13,8 @@ import pytest
 from hosts.builder import machine
 from in_process import Ended, ran
 
+from cputune.result import Result
+
 RESULT = Path(__file__).parents[2] / "docs" / "terminal" / "result.json"
 IMITATED = """
 import asyncio, contextlib, getpass, importlib.abc, io, json, logging, multiprocessing, os
@@ -79,7 +81,9 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     assert (judged.code, judged.out.count("How sure: read from the recording")) == (0, 1)
     assert written.code == 0
     assert (tmp_path / "launch" / "slurm.sh").is_file()
-    assert shown.out.startswith("3.92 times as fast as today's launch")
+    speedup = Result.load(RESULT).speedup
+    assert speedup is not None
+    assert shown.out.startswith(f"{speedup.ratio:.2f} times as fast as today's launch")
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
