@@ -13,7 +13,7 @@ ENV SETUPTOOLS_SCM_PRETEND_VERSION_FOR_CPUTUNE=$VERSION
 COPY requirements-release.txt ./
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-release.txt
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY cputune cputune
 COPY docs docs
 COPY recipes recipes

@@ -28,10 +28,14 @@ HERE = Path(__file__).resolve().parent.parent
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+REPOSITORY = "https://example.org/cputune"
+"""Where a release is built, its workflow tells the address of the repository."""
+
+
 def _build(target: Path, *what: str, of: Path = HERE) -> Path:
     """Build with the hatchling of this environment; the folder that holds what was built."""
     argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *what]
-    done = ran([*argv, str(of)])
+    done = ran([*argv, str(of)], env={**os.environ, "CPUTUNE_REPOSITORY": REPOSITORY})
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -136,6 +140,16 @@ def test_the_wheel_holds_every_file_of_the_package_the_recipes_and_the_pages(whe
     }
 
 
+def test_on_the_package_index_every_link_of_readme_leads_somewhere(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        metadata = files.read(name).decode()
+    assert f"Project-URL: Source, {REPOSITORY}\n" in metadata
+    targets = re.findall(r"\]\(([^)\s]+)\)", metadata)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+
+
 def test_the_sdist_builds_the_same_wheel_as_the_tree(wheel: Path, tmp_path: Path) -> None:
     (from_tree,) = _build(tmp_path, "--wheel").glob("*.whl")
     assert from_tree.name == wheel.name
@@ -213,7 +227,7 @@ def test_the_version_is_the_tag_and_a_tree_without_one_builds_too(
 ) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(HERE / name, tree)
     for name in ("cputune", "docs", "recipes"):
         shutil.copytree(HERE / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
