@@ -1,8 +1,8 @@
 """What of the metadata hangs on where the repository lies: its addresses, and README's links.
 
-The address stands in ``CPUTUNE_REPOSITORY`` (https://…) while a release is built. On the package index
-a relative link leads nowhere, so README's lead into the repository, at the tag that is built. Without
-the variable README stays as it is, and the metadata names no address.
+The address stands in ``CPUTUNE_REPOSITORY`` (https://…) while a release is built. On the package
+index a relative link leads nowhere, so README's lead into the repository, at the tag that is built.
+Without the variable README stays as it is, and the metadata names no address.
 """
 
 from __future__ import annotations
