@@ -185,6 +185,14 @@ JOBS = (
     (PYTORCHJOB, ('"2"', "auto")),
     (PYTORCHJOB, ('  nprocPerNode: "2"\n', "")),
     (PYTORCHJOB, ("Master", "Worker")),
+    (
+        PYTORCHJOB.replace("Master", "Worker").replace("replicas: 1", "replicas: 4"),
+        ("  nproc", "  elasticPolicy: {minReplicas: 1, maxReplicas: 4}\n  nproc"),
+    ),
+    (
+        PYTORCHJOB.replace("Master", "Worker").replace("replicas: 1", "replicas: 4"),
+        ("  nproc", "  elasticPolicy: {minReplicas: 4, maxReplicas: 4}\n  nproc"),
+    ),
     (PYTORCHJOB, ("requests: {cpu: 8", "requests: {cpu: 4")),
     (PYTORCHJOB, ("mountPath: /dev/shm", "mountPath: /data")),
     (PYTORCHJOB, ('"4"', '"8"')),
@@ -336,7 +344,7 @@ fi
 def test_the_example_of_the_guides_leaves_the_ranks_open():
     text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
     text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
-    assert codes(text, "job.yaml") == {"ranks-auto"}
+    assert codes(text, "job.yaml") == {"ranks-auto", "file-k8s-elastic"}
 
 
 class TestBadInput:
@@ -475,3 +483,12 @@ def test_a_launcher_may_be_repeated_any_number_of_times():
     (launch,) = read_launches("mpirun -n 2 " * 3000 + "python train.py --bf16", "x.sh")
     assert (launch.launcher, launch.script, launch.ranks) == ("mpirun", "train.py", 2)
     assert launch.arguments == ("--bf16",)
+
+
+def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_it_sources():
+    text = (Path(__file__).parent / "guides" / "pytorchjob.yaml").read_text(encoding="utf-8")
+    found = check_file(text, "job.yaml", machine(TODAY))
+    said = {one.code: one.evidence for one in found}
+    assert "minReplicas 1 of 4 workers" in said["file-k8s-elastic"]
+    assert "env/setvars.sh" in said["file-sourced-missing"]
+    assert any("TRANSFORMERS_CACHE" in one.evidence for one in found)

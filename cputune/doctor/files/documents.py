@@ -237,7 +237,7 @@ def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]
             text = f"distributed_type: {kind}, no GPU is here"
             ranks = number_of(str(values.get("num_processes"))) or 1
             fitting = "MULTI_CPU" if ranks > 1 else "'NO'"
-            edits = _with_value(document, context, "distributed_type", fitting)
+            edits = _with_value(document, context, ("distributed_type",), fitting)
             edits += _asks_cpu(document, context)
             yield no_gpu.finding(context.at(None, text), edits=edits)
         return
@@ -299,9 +299,9 @@ def _with_key(
     return (Edit(start=end + 1, end=end + 1, text=f"{indent}{line}\n"),)
 
 
-def _with_value(document: Document, context: Context, key: str, value: str) -> tuple[Edit, ...]:
-    """Another value of a key of the top level."""
-    span = document.spans.get((key,))
+def _with_value(document: Document, context: Context, path: Path, value: str) -> tuple[Edit, ...]:
+    """Another value of a key."""
+    span = document.spans.get(path)
     if span is None or context.places is None:
         return ()
     said = context.places.text[span[0] : span[1]]
@@ -312,7 +312,7 @@ def _with_value(document: Document, context: Context, key: str, value: str) -> t
 def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
     """The file says ``use_cpu: true``."""
     if document.spans.get(("use_cpu",)):
-        return _with_value(document, context, "use_cpu", "true")
+        return _with_value(document, context, ("use_cpu",), "true")
     keys = list(document.mapping())
     return _with_key(document, context, "use_cpu: true", keys[-1]) if keys else ()
 
@@ -352,6 +352,23 @@ def job_field() -> None:
     """
 
 
+@fault("file-k8s-elastic", Severity.WARNING)
+def job_elastic() -> None:
+    """The job trains with fewer workers than it has
+
+    Symptom: no error; of four workers one or two train, with a smaller batch for all of them.
+
+    Cause: an elastic policy lets the job begin with minReplicas workers. torchrun waits 30 s for
+    the others, and starts without those whose pods are still pending or pull their image.
+
+    Remedy: Give minReplicas as many workers as the job has, or leave the elastic policy out and
+    make one replica the Master.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/rendezvous.html (last_call_timeout),
+    https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+
+
 @fault("file-k8s-resources", Severity.WARNING)
 def pod_resources() -> None:
     """The pod is not given whole CPUs of its own
@@ -383,6 +400,8 @@ def pod_shm() -> None:
 
 
 _REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
+_WORKERS: Path = (*_REPLICAS, "Worker", "replicas")
+_LEAST: Path = ("spec", "elasticPolicy", "minReplicas")
 _RANKS: dict[str, Path] = {
     "PyTorchJob": ("spec", "nprocPerNode"),
     "TrainJob": ("spec", "trainer", "numProcPerNode"),
@@ -400,6 +419,10 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
     if of_workers and not document.mapping("spec", "elasticPolicy"):
         text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
         yield job_field, _REPLICAS, text
+    least, workers = document.get(*_LEAST), document.get(*_WORKERS)
+    if isinstance(least, int) and isinstance(workers, int) and least < workers:
+        text = f"minReplicas {least} of {workers} workers: {least} may train alone"
+        yield job_elastic, _LEAST, text
     for _, resources in _containers(document):
         limits = document.mapping(*resources, "limits")
         requests = document.mapping(*resources, "requests") or limits
@@ -431,7 +454,11 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
 def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
     for found, path, text in job_faults(document):
-        edits = _one_rank(document, context) if found is ranks_auto else ()
+        edits: tuple[Edit, ...] = ()
+        if found is ranks_auto:
+            edits = _one_rank(document, context)
+        if found is job_elastic:
+            edits = _with_value(document, context, _LEAST, str(document.get(*_WORKERS)))
         yield found.finding(context.at(document.line(*path), text), edits=edits)
     yield from judge_sourced(context)
     for at, resources in _containers(document):
@@ -501,7 +528,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
         found = ()
     # Its script may ask for the CPU itself.
     unseen = TrainingCommand(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
-    workers = number_of(str(document.get(*_REPLICAS, "Worker", "replicas"))) or 0
+    workers = number_of(str(document.get(*_WORKERS))) or 0
     nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
     told = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
     told |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
