@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -219,16 +220,17 @@ class Workload:
         *,
         global_batch_size: int | None = None,
         batch_per_rank: int | None = None,
+        secret: Collection[str] = (),
     ) -> Workload:
         """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
 
         Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
         launch``, ``torchrun``, ``mpirun``; see ``cputune.training_command``. What of the
-        words may be a secret (``cputune.hidden``) goes to a variable of this process
-        (``--hub_token`` to HUB_TOKEN), from which trials take it. Raises UsageError without
-        a script.
+        words is a secret by a name or its shape (``cputune.hidden``), or behind an argument that
+        ``secret`` names, goes to a variable of this process (``--hub_token`` to HUB_TOKEN), from
+        which trials take it. Raises UsageError without a script.
         """
-        words, found = hidden_words(argv)
+        words, found = hide_arguments(argv, secret=secret, variables=os.environ)
         os.environ.update(found)
         typed = read_typed(words)
         first = typed.argv[0]
@@ -241,6 +243,16 @@ class Workload:
             global_batch_size=global_batch_size,
             batch_per_rank=batch_per_rank,
         )
+
+    @property
+    def hidden_arguments(self) -> tuple[str, ...]:
+        """Names of the arguments whose values are left out: ``hub_token``."""
+        found = []
+        for before, word in pairwise(("", *self.argv)):
+            if self.secret_of(word) is not None:
+                name = word.partition("=")[0] if "=" in word else before
+                found.append(name.lstrip("-+~"))
+        return tuple(found)
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -289,7 +301,10 @@ class Workload:
                 continue
             before, name = secret
             if name not in variables:
-                raise UsageError(f"{name} is not set", hint=f"export {name}=…: it was left out")
+                raise UsageError(
+                    f"{name} is not set",
+                    hint=f"export {name}=…, or type the command anew: it is no part of the result",
+                )
             found.append(before + variables[name])
         return found
 
@@ -322,21 +337,11 @@ class Workload:
         return document
 
 
-def hidden_words(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words of a command without values that may not be shown, and those by variable.
-
-    Raises UsageError where there is no script among them.
-    """
-    typed = read_typed(hide_arguments(argv)[0]).argv
-    arguments = len(typed) - (2 if typed[0] == "-m" else 1)
-    return hide_arguments(argv, own=len(argv) - arguments)
-
-
 def left_out(names: Iterable[str]) -> str:
     """What is said of values that are not written down."""
     return (
-        f"Left out, since it may be a secret: the value of {', '.join(names)}. The "
-        "launch reads it from the environment, where it must be set."
+        f"Left out, as it is a secret: the value of {', '.join(names)}. The launch reads it from "
+        "the environment, where it must be set."
     )
 
 

@@ -20,6 +20,7 @@ from cputune.cli.given import (
     launched,
     python_option,
     say,
+    secret_option,
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
@@ -62,6 +63,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 @click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
 @click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
 @batch_options
+@secret_option
 @options_from(Cluster)
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -94,9 +96,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     own = None if options["like"] is None else _own_launch(options["like"])
     if own is not None:
         script = own.script or script
+    nodes = asked.nodes or len(hosts) or 1
     more: dict[str, Any] = {
         "facts": facts,
-        "workload": launched(result, script, *batch, nodes=asked.nodes or len(hosts) or 1),
+        "workload": launched(result, script, *batch, nodes=nodes, secret=options["secret"]),
         "nodes": asked.nodes,
         "hosts": hosts,
         "mpi": asked.mpi,

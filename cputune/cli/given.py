@@ -87,6 +87,13 @@ batch_options = all_of(
 )
 """The options that set the batch: what ``launched`` takes."""
 
+secret_option = click.option(
+    "--secret",
+    multiple=True,
+    metavar="NAME",
+    help="An argument of the script that is a secret, beside tokens and passwords.",
+)
+
 
 def say(text: str) -> None:
     """A note on stderr."""
@@ -284,12 +291,14 @@ def launched(
     *,
     nodes: int = 1,
     recipe: str | None = None,
+    secret: Sequence[str] = (),
 ) -> Workload:
     """What is launched: the words after ``--``, else what was tuned, else a recipe.
 
     For a script that was tuned, what the trials have shown is known, whatever its arguments. A loop
     of the script's own has a batch that cannot be set; on several nodes the user has to say what it
-    is there. Raises UsageError.
+    is there. ``secret`` are arguments whose values are left out; those of what was tuned are, too.
+    Raises UsageError.
     """
     from cputune.training_command import read_typed, require_trainable
     from cputune.workload import DEFAULT_RECIPE, Workload
@@ -302,10 +311,11 @@ def launched(
     if script is not None:
         for note in read_typed(script).notes:
             say(note)
-        workload = Workload.script(script)
+        known = result.workload if result is not None else None
+        before = () if known is None else known.hidden_arguments
+        workload = Workload.script(script, secret=(*secret, *before))
         if os.path.exists(workload.argv[0]):  # the script may not be on this machine
             require_trainable(workload.argv)
-        known = result.workload if result is not None else None
         if known is not None and known.program == workload.program:
             if not asked:
                 _refuse_other_batch(known, workload)

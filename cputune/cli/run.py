@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from cputune.cli.given import (
     launched,
     python_option,
     say,
+    secret_option,
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, script_of
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@secret_option
 @python_option
 @click.pass_context
 def command(
@@ -51,6 +54,7 @@ def command(
     plan: str,
     dry_run: bool,
     other_machine: bool,
+    secret: tuple[str, ...],
     python: str | None,
 ) -> None:
     """Train with the best plan on this machine, now, in the foreground.
@@ -77,7 +81,7 @@ def command(
         )
     unknown = False
     if result is None and script is not None and not other_machine:
-        typed = Workload.script(script)
+        typed = Workload.script(script, secret=secret)
         if os.path.exists(typed.argv[0]):
             require_trainable(typed.argv)
         result = _known(typed, facts)
@@ -86,9 +90,19 @@ def command(
             _as_typed(typed, facts, dry_run=dry_run)
             return
     found = None if unknown else tuned(result, facts, other_machine=other_machine)
-    workload = launched(found, script)
+    workload = launched(found, script, secret=secret)
+    if not dry_run:
+        _take_secrets(workload)
     chosen = _chosen(found, plan, facts, workload)
     ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=_how(found, chosen)))
+
+
+def _take_secrets(workload: Workload) -> None:
+    """Ask on a terminal for what was left out of a result, where no variable holds it."""
+    for name in workload.secrets:
+        if name not in os.environ and sys.stdin.isatty():
+            said = f"{name}, which is no part of the result"
+            os.environ[name] = click.prompt(said, hide_input=True, err=True)
 
 
 def _known(workload: Workload, facts: HostFacts) -> str | None:

@@ -20,6 +20,7 @@ from cputune.cli.given import (
     host_options,
     launched,
     python_option,
+    secret_option,
 )
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, given, json_option, options_from, output_option
@@ -52,6 +53,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 )
 @click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
 @batch_options
+@secret_option
 @options_from(TuneOptions)
 @python_option
 @click.option("--dry-run", is_flag=True, help="Print the plans that would be tried; run nothing.")
@@ -77,7 +79,8 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     if script and typed["recipe"] is not None:
         raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
     batch = typed["batch_per_rank"], typed["global_batch_size"]
-    job = launched(None, script or None, *batch, recipe=typed["recipe"])
+    recipe, secret = typed["recipe"], typed["secret"]
+    job = launched(None, script or None, *batch, recipe=recipe, secret=secret)
     if script:
         require_trainable(job.argv)
     if job.secrets:

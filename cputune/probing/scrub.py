@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cputune.hidden import HIDDEN, looks_random, looks_secret, says_secret
+from cputune.hidden import HIDDEN, is_secret_variable, variable_says_secret
 from cputune.host import Host
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
@@ -175,7 +175,7 @@ _KNOWN = frozenset(_OTHERS.split())
 
 def _concerns_training(name: str) -> bool:
     """Whether a variable concerns training or launching, and is no secret by its name."""
-    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not says_secret(name))
+    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not variable_says_secret(name))
 
 
 def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:
@@ -188,6 +188,6 @@ def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None
     scrub = Scrubber() if scrub is None else scrub
     shown = scrub.variables(kept)
     for name, value in kept.items():
-        if looks_secret(value) or looks_random(value):
+        if is_secret_variable(name, value):
             shown[name] = HIDDEN
     return shown

@@ -185,11 +185,7 @@ class MpiOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """All tables. Rows stand in the order of their versions, the oldest first.
-
-    ``harmless`` are arguments of scripts whose words anybody may read, ``several`` those of them
-    that take more than one.
-    """
+    """All tables. Rows stand in the order of their versions, the oldest first."""
 
     schema: Literal[1]
     checked: str
@@ -198,8 +194,6 @@ class Stack:
     images: tuple[EndedImage, ...]
     mpirun: tuple[MpiOption, ...]
     wheels: Mapping[str, str]
-    harmless: frozenset[str]
-    several: frozenset[str]
     numpy: tuple[Version, ...]
     torch: tuple[Release, ...]
     torch_behaviours: tuple[Feature, ...]
