@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cputune.host import Package as Package
+from cputune.host import Surroundings
 from cputune.host.metadata import normal_name
 
 
@@ -150,7 +151,8 @@ class Limits:
 
     A limit that is None either does not exist, and then ``unlimited`` names it, or is not
     known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
-    which ``pids_used`` exist) count threads too.
+    which ``pids_used`` exist) count threads too. ``address_space_bytes`` is ulimit -v,
+    ``file_bytes`` -f: the most that one file may have.
     """
 
     cpu_quota: float | None
@@ -168,6 +170,8 @@ class Limits:
     processes: int | None = None
     pids: int | None = None
     pids_used: int | None = None
+    address_space_bytes: int | None = None
+    file_bytes: int | None = None
     unlimited: tuple[str, ...] = ()
 
 
@@ -330,6 +334,7 @@ class HostFacts:
     sys_nice: bool | None = None
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

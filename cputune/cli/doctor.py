@@ -166,6 +166,8 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         return Diagnosis(facts=facts, findings=judge_file(text, file, judged, host))
     if stack is not None:
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
+    if launch is not None:
+        facts = typed_launch.facts_of(launch, facts, host)
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
     if launch is not None:
         found += typed_launch.judge_typed(launch, facts, host)

@@ -12,12 +12,13 @@ from cputune.doctor.checks import (
     limits,
     machine,
     precision,
+    surroundings,
     threads,
     versions,
 )
 from cputune.doctor.finding import Check
 
-_THEMES = (versions, launch, limits, threads, precision, libraries, machine)
+_THEMES = (versions, launch, surroundings, limits, threads, precision, libraries, machine)
 
 CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)
 

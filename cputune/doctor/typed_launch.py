@@ -24,7 +24,7 @@ from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.host import Host
+from cputune.host import Around, Host
 from cputune.host.interpreter import shebang
 from cputune.placing import groups
 from cputune.training_command import (
@@ -56,6 +56,33 @@ def python_of(launch: TrainingCommand, host: Host) -> str | None:
     if program is None or names:
         return program
     return shebang(program)
+
+
+def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts:
+    """The facts, as this launch finds them: its folder is searched first, its output is written."""
+    model = launch.argument("--model_name_or_path") or launch.argument("--model")
+    around = Around(
+        folder=_folder(launch),
+        port=port_of(launch, facts.environment),
+        output=launch.argument("--output_dir") or "",
+        model=model or "",
+    )
+    return replace(facts, surroundings=host.surroundings(around))
+
+
+def port_of(launch: TrainingCommand, variables: Mapping[str, str]) -> str:
+    """The port that rank 0 would listen on; nothing where the launcher picks a free one."""
+    free = launch.option("--standalone", "--rdzv_endpoint", "--rdzv_backend") is not None
+    if launch.launcher == "torchrun" and not free:
+        return launch.option("--master_port") or variables.get("PET_MASTER_PORT") or "29500"
+    if launch.launcher == "torchrun":
+        return ""
+    return launch.option("--main_process_port") or launch.environment.get("MASTER_PORT", "")
+
+
+def _folder(launch: TrainingCommand) -> str:
+    """What Python would search first."""
+    return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
 
 
 def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -95,7 +122,7 @@ def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
 
 def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
     """What happens where the stack and the script's modules are really imported, in a child."""
-    folder = os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
+    folder = _folder(launch)
     imported = _imported(text)
     modules = dict.fromkeys((*_STACK, *imported))
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)

@@ -18,3 +18,4 @@ from cputune.host.files import read_document, read_file, write_atomically, write
 from cputune.host.interpreter import console_script, module_file
 from cputune.host.live import LiveHost
 from cputune.host.recorded import RecordedHost as RecordedHost  # public
+from cputune.host.surroundings import Around, Place, Stray, Surroundings

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cputune.host.surroundings import Around, Surroundings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -129,3 +131,7 @@ class Host:
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         """Size of the file system that holds a path, and what is free of it for us."""
         return None, None
+
+    def surroundings(self, launch: Around | None = None) -> Surroundings:
+        """What this launch, or any, finds around it; nothing where it was not recorded."""
+        return Surroundings()

@@ -14,6 +14,7 @@ from cputune.host.base import Command, Completed, Host, Package, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
 from cputune.host.interpreter import other_interpreter, training_interpreter
+from cputune.host.surroundings import Around, Surroundings, look_around
 
 SHORTEST_LOOK_SECONDS = 0.1
 """The kernel counts the CPU time of processes in hundredths of a second."""
@@ -150,6 +151,9 @@ class LiveHost(Host):
         except OSError:
             return None, None
         return stats.f_frsize * stats.f_blocks, stats.f_frsize * stats.f_bavail
+
+    def surroundings(self, launch: Around | None = None) -> Surroundings:
+        return look_around(self._python, self.environment(), launch or Around())
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from cputune.host.base import (
 )
 from cputune.host.files import read_file
 from cputune.host.metadata import normal_name
+from cputune.host.surroundings import Around, Surroundings
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA: Literal["cputune.record/1"] = "cputune.record/1"
@@ -66,6 +67,7 @@ class _Record:
     directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     real_paths: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, bool] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def __post_init__(self) -> None:
         cpulist.parse(self.affinity or "")
@@ -190,6 +192,9 @@ class RecordedHost(Host):
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         return self._record.disk_bytes.get(path), self._record.disk_free_bytes.get(path)
+
+    def surroundings(self, launch: Around | None = None) -> Surroundings:
+        return self._record.surroundings
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         return self._record.cpuid.get(f"{leaf}.{subleaf}")

@@ -82,6 +82,7 @@ def probe(host: Host | None = None) -> HostFacts:
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
+        surroundings=look.host.surroundings(),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

@@ -19,7 +19,7 @@ from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids"),
+    *("processes", "pids", "address_space_bytes", "file_bytes"),
 )
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
@@ -65,6 +65,8 @@ def read_limits(look: Look) -> Limits:
         open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
         memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
         processes=_shell_limit(look, "Max processes", "processes"),
+        address_space_bytes=_shell_limit(look, "Max address space", "address_space_bytes"),
+        file_bytes=_shell_limit(look, "Max file size", "file_bytes"),
     )
     none = (name for name in LIMITS if getattr(limits, name) is None)
     return replace(

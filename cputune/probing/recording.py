@@ -71,6 +71,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         ],
         "disk_bytes": {path: size for path, (size, _) in disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
+        "surroundings": scrub.document(json.loads(json.dumps(asdict(told["surroundings"][None])))),
         "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in told["cpuid"].items()},
         "unreadable": {_place(path, scrub): code for path, code in unreadable.items()},
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},

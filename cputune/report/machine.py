@@ -208,7 +208,10 @@ the machine, which is private."""
 _CPU_LISTS = frozenset(("cpus", "cpuset"))
 
 _WHERE_TOLD = frozenset(
-    ("up", "mbits_per_second", "installer", "build", "others", "driver", "energy_preference")
+    (
+        *("up", "mbits_per_second", "installer", "build", "others", "driver"),
+        *("energy_preference", "free_files", "model_bytes"),
+    )
 )
 """Facts that only some kernels, firmwares and installers tell; people see them only where they are
 known."""

@@ -38,6 +38,7 @@ from cputune.facts import (
     Package,
     Unknown,
 )
+from cputune.host import Place, Stray, Surroundings
 
 BY_CODE = {check.code: check for check in CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "findings"
@@ -77,7 +78,7 @@ TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"
 NO_NICE = {"container": "docker", "sys_nice": False}
 
 
-PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "topology")
+PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "surroundings", "topology")
 PART_OF = {field.name: part for part in PARTS for field in fields(getattr(CLEAN, part))}
 
 
@@ -113,6 +114,11 @@ def by(installer: str, name: str) -> Package:
 
 def throttled(periods: int, stopped: int) -> Changes:
     return on(cpu_quota=8.0, periods=periods, throttled_periods=stopped)
+
+
+def place(variable: str, path: str, **more: Any) -> Place:
+    usual = {"exists": True, "writable": True, "free_bytes": 64 * GIB}
+    return Place(variable=variable, path=path, **{**usual, **more})
 
 
 FOUR_PAIRS = tuple(Core(cpus=(c, c + 1 + c // 4), socket=0, numa_node=0) for c in (0, 2, 4, 5))
@@ -155,6 +161,40 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     at("gloo-slow", packages=IPEX_ERA),
     at("launch-left-over", LOCAL_RANK="0", WORLD_SIZE="2"),
+    at(
+        "module-shadowed",
+        strays=(Stray(name="torch", path="/repo/torch.py", how="the folder of the script"),),
+    ),
+    at(
+        "module-shadowed",
+        strays=(Stray(name="numpy", path="/mine/numpy/__init__.py", how="PYTHONPATH"),),
+        PYTHONPATH="/mine:/other",
+    ),
+    at(
+        "environment-foreign",
+        surroundings=Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),)),
+    ),
+    at(
+        "environment-foreign",
+        surroundings=Surroundings(prefix="/venv", places=(place("CONDA_PREFIX", "/conda"),)),
+    ),
+    at("master-port-taken", ports_taken=(29500,), **MASTER),
+    at("master-port-taken", ports_taken=(65000,)),
+    at("folder-unusable", places=(place("HF_HOME", "/ro", writable=False),)),
+    at("folder-unusable", places=(place("--output_dir", "/ro", writable=False),)),
+    at("folder-unusable", places=(place("TMPDIR", "/not yet", exists=False),)),
+    at("folder-full", places=(place("TMPDIR", "/t", free_bytes=4 * MIB - 1),)),
+    at("folder-full", places=(place("HF_HOME", "/full", free_bytes=GIB // 2),)),
+    at(
+        "folder-full",
+        places=(place("--output_dir", "/out", free_bytes=GIB),),
+        model_bytes=440 * MIB,
+    ),
+    at("folder-full", places=(place("--output_dir", "/out", free_files=3),)),
+    at("virtual-memory", address_space_bytes=4 * GIB),
+    at("virtual-memory", address_space_bytes=GIB),
+    at("file-size", file_bytes=256 * MIB),
+    at("file-size", file_bytes=2 * GIB, model_bytes=2 * GIB),
     at("variable-refused", ACCELERATE_USE_DEEPSPEED="true"),
     at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="mpi"),
     at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
@@ -299,6 +339,18 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("launch-left-over", RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7"),
     at("launch-left-over", RANK="0", SLURM_PROCID="0"),
     at("launch-left-over", **TORCHRUN, RANK="0"),
+    at(
+        "environment-foreign",
+        surroundings=Surroundings(
+            prefix="/venv", places=(place("VIRTUAL_ENV", "/venv"), place("CONDA_PREFIX", "/conda"))
+        ),
+    ),
+    at("master-port-taken", **MASTER),
+    at("master-port-taken", ports_taken=(29500,), RANK="0", WORLD_SIZE="2", MASTER_PORT="29500"),
+    at("folder-unusable", places=(place("HF_HOME", "/rw", exists=False),)),
+    at("folder-full", places=(place("HF_HOME", "/ro", writable=False, free_bytes=0),)),
+    at("folder-full", places=(place("--output_dir", "/out", free_bytes=GIB),), model_bytes=MIB),
+    at("file-size", file_bytes=GIB, model_bytes=GIB // 2),
     at("variable-refused", packages={"deepspeed": "0.19.3"}, ACCELERATE_USE_DEEPSPEED="true"),
     at("variable-refused", ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True"),
     at("variable-refused", ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M"),
@@ -405,6 +457,22 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ("shm-small", on(shm_bytes=256 * MIB), on(shm_bytes=256 * MIB - 1)),
     ("shm-small", on(shm_free_bytes=256 * MIB), on(shm_free_bytes=256 * MIB - 1)),
     ("open-files", on(open_files=1024), on(open_files=1023)),
+    (
+        "folder-full",
+        on(places=(place("TMPDIR", "/t", free_bytes=64 * MIB),)),
+        on(places=(place("TMPDIR", "/t", free_bytes=64 * MIB - 1),)),
+    ),
+    (
+        "folder-full",
+        on(places=(place("TMPDIR", "/t", free_files=100),)),
+        on(places=(place("TMPDIR", "/t", free_files=99),)),
+    ),
+    (
+        "virtual-memory",
+        on(address_space_bytes=(2048 + 72 * 56) * MIB),
+        on(address_space_bytes=(2048 + 72 * 56) * MIB - 1),
+    ),
+    ("file-size", on(file_bytes=GIB), on(file_bytes=GIB - 1)),
     ("processes-few", on(pids=368), on(pids=367)),
     ("processes-few", on(processes=368, sys_resource=False), on(processes=367, sys_resource=False)),
     (

@@ -261,6 +261,62 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
+IMPORT_BYTES = 2 * GIB
+"""Addresses of a process with torch's CPU build and transformers: 1.4 GiB, and 1 GiB is too few."""
+THREAD_BYTES = 72 * MIB
+"""Addresses of a thread: its stack (8 MiB) and the arena of glibc's malloc (64 MiB)."""
+
+
+@check("virtual-memory", Severity.WARNING)
+def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
+    """The shell limits addresses, of which training takes many
+
+    Symptom: "failed to map segment from shared object", "can't start new thread", "std::bad_alloc"
+    while memory is free.
+
+    Cause: ulimit -v counts what is reserved, not what is used: libraries, the stack of every
+    thread, and an arena of malloc for each. Schedulers set it from the memory of a job.
+
+    Remedy: Lift the limit in the shell that trains; memory is limited by the cgroup.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit, threads = facts.limits.address_space_bytes, default_threads(facts)
+    needed = IMPORT_BYTES + THREAD_BYTES * threads
+    if limit is not None and limit < needed:
+        yield virtual_memory.finding(
+            f"ulimit -v is {limit / GIB:.1f} GiB; a rank with {threads} threads reserves about "
+            f"{needed / GIB:.1f} GiB before its model",
+            severity=Severity.ERROR if limit < IMPORT_BYTES else None,
+            command="ulimit -v unlimited",
+        )
+
+
+FILE_BYTES = GIB
+
+
+@check("file-size", Severity.WARNING)
+def file_size(facts: HostFacts) -> Iterator[Finding]:
+    """The shell limits the size of a file below that of a checkpoint
+
+    Symptom: "File too large", or an end by SIGXFSZ, at the first checkpoint or download.
+
+    Cause: ulimit -f, which a login or a scheduler has set.
+
+    Remedy: Lift the limit in the shell that trains.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit, weights = facts.limits.file_bytes, facts.surroundings.model_bytes
+    needed = FILE_BYTES if weights is None else 2 * weights  # the moments lie in one file
+    if limit is not None and limit < needed:
+        yield file_size.finding(
+            f"ulimit -f lets a file have {limit / MIB:.0f} MiB; a checkpoint may need "
+            f"{needed / MIB:.0f} MiB in one",
+            command="ulimit -f unlimited",
+        )
+
+
 @check("memlock-small", Severity.WARNING)
 def memlock_small(facts: HostFacts) -> Iterator[Finding]:
     """The limit of locked memory is too small for the chosen network provider

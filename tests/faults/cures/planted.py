@@ -188,6 +188,23 @@ def limit(code: str, typed: str, *, ends: bool = False) -> Fault:
     return Fault(code=code, name=typed, typed=typed, ends=ends)
 
 
+def shadow(file: str, text: str = "", *, by: str = "cwd") -> Fault:
+    """A file that is taken in the place of a library."""
+
+    def plant(made: Environment) -> None:
+        path = (made.work if by == "cwd" else made.work / "mine") / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    return Fault(
+        code="module-shadowed",
+        name=f"{file} by {by}",
+        plant=plant,
+        variables={} if by == "cwd" else {"PYTHONPATH": "@/job/mine"},
+        ends=True,
+    )
+
+
 def package(
     code: str, name: str, plant: Plant, *, ends: bool = True, launch: str = "python train.py"
 ) -> Fault:
@@ -307,6 +324,16 @@ FAULTS: tuple[Fault, ...] = (
     variable("ccl-affinity", CCL_WORKER_AFFINITY="990"),
     # limits of the shell
     limit("open-files", "ulimit -Sn 64"),
+    limit("virtual-memory", "ulimit -Sv 1048576", ends=True),
+    limit("file-size", "ulimit -Sf 1024"),
+    # folders, environments, files in the place of libraries
+    variable("environment-foreign", VIRTUAL_ENV="/opt/other"),
+    variable("folder-unusable", HF_HOME="/proc/models"),
+    variable("folder-unusable", TMPDIR="/proc"),
+    shadow("torch.py"),
+    shadow("transformers/__init__.py"),
+    shadow("torch.py", by="PYTHONPATH"),
+    shadow("logging.py", "raise SystemExit(1)", by="PYTHONPATH"),
     # packages
     package("accelerate-missing", "no accelerate", without("accelerate")),
     package("requirement-unmet", "tokenizers 0.10.0", older("tokenizers", "0.10.0")),

@@ -17,7 +17,7 @@ from planted import FAULTS, Environment, Fault
 
 DOCTOR = "cputune doctor --hosts none --json --fail-on never"
 TRAINED_SECONDS = 240
-SAMPLE = ("launch-left-over", "variable-refused", "threads-mkl", "ccl-affinity")
+SAMPLE = ("launch-left-over", "variable-refused", "threads-mkl", "ccl-affinity", "module-shadowed")
 
 
 def shell(made: Environment, fault: Fault, *lines: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,184 @@
+"""The surroundings of a launch: files that hide a module, its port, the folders it writes to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from cputune.doctor import variables as env
+from cputune.doctor.checks.launch import left_over
+from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.facts import HostFacts
+
+MIB, GIB = 1 << 20, 1 << 30
+CHECKPOINT = 3
+"""Times the weights: they themselves and the two moments of AdamW."""
+LEAST_FREE_FILES = 100
+
+
+@check("module-shadowed", Severity.ERROR)
+def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
+    """A file of yours is imported instead of a library
+
+    Symptom: "cannot import name 'nn' from 'torch' (/home/you/torch.py)", "'torch' is not a
+    package", "module 'datasets' has no attribute 'Dataset'", often called a circular import.
+
+    Cause: Python searches the folder of the script (with -m and -c the working folder), then
+    PYTHONPATH, and only then its own modules and the installed ones.
+
+    Remedy: Rename the file and correct its imports, or remove its folder from PYTHONPATH.
+
+    Source: https://docs.python.org/3/library/sys_path_init.html, pytorch/pytorch#574
+    """
+    for stray in facts.surroundings.strays:
+        folder = stray.path.removesuffix("/__init__.py")
+        command = f"mv {shlex.quote(folder)} {shlex.quote('/my_'.join(folder.rsplit('/', 1)))}"
+        if stray.how == "PYTHONPATH":
+            listed = [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
+            place = folder.rpartition("/")[0]
+            kept = ":".join(path for path in listed if os.path.abspath(path) != place)
+            command = f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
+        yield module_shadowed.finding(
+            f"import {stray.name} loads {stray.path}, found by {stray.how}", command=command
+        )
+
+
+@check("environment-foreign", Severity.WARNING)
+def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
+    """The activated environment is not the one that is examined
+
+    Symptom: packages are installed, but training does not see them.
+
+    Cause: VIRTUAL_ENV or CONDA_PREFIX in this shell names another environment (set by an IDE,
+    two environments were activated, or cputune is installed apart, by pipx). pip and uv install
+    into that environment, `python` may be its Python, and allocators are looked for in it.
+
+    Remedy: Activate the environment that trains, or examine it: cputune doctor --python
+    ENV/bin/python.
+
+    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
+    """
+    around = facts.surroundings
+    # A venv inside conda's base keeps CONDA_PREFIX of base, which means nothing to it.
+    venv, conda = around.place("VIRTUAL_ENV"), around.place("CONDA_PREFIX")
+    active, prefixes = venv or conda, {place.path.rstrip("/") for place in (venv, conda) if place}
+    if active and around.prefix and around.prefix not in prefixes:
+        yield environment_foreign.finding(
+            f"{active.variable}={active.path}; the Python examined is that of {around.prefix}",
+            severity=None if venv else Severity.ADVICE,  # base is active wherever conda is
+            command=f"unset {active.variable}",
+        )
+
+
+@check("master-port-taken", Severity.WARNING)
+def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
+    """Another process listens on the port of this launch
+
+    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
+    wait for each other.
+
+    Cause: a launch that has not ended, yours or another user's, uses this port on this machine.
+    torchrun takes 29500 where none is given.
+
+    Remedy: Choose another port, unless the process belongs to this launch.
+
+    Source: pytorch/pytorch#126510, pytorch/pytorch#85604
+    """
+    if left_over(facts):
+        return
+    for port in facts.surroundings.ports_taken:
+        other = port + 1 if port < 65000 else 29500
+        said, option = f"port {port}: a process on this machine listens on it", "--master_port"
+        if env.number(facts, "MASTER_PORT") == port:
+            said, command = f"MASTER_PORT={said.removeprefix('port ')}", f"MASTER_PORT={other}"
+            yield master_port_taken.finding(said, command=f"export {command}")
+            continue
+        words = f"torchrun {option} {other}, accelerate launch --main_process_port {other}"
+        remedy = f"Choose another port, unless the process belongs to this launch: {words}."
+        yield master_port_taken.finding(said, remedy=remedy)
+
+
+_CURES = {
+    "HF_HOME": "export HF_HOME=/tmp/huggingface",
+    "HF_HUB_CACHE": "unset HF_HUB_CACHE",
+    "HF_DATASETS_CACHE": "unset HF_DATASETS_CACHE",
+    "TORCHINDUCTOR_CACHE_DIR": "unset TORCHINDUCTOR_CACHE_DIR",
+    "TMPDIR": "unset TMPDIR",
+    "--output_dir": None,
+    "/dev/shm": None,
+}
+
+
+@check("folder-unusable", Severity.WARNING)
+def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
+    """A folder that training writes to cannot be written
+
+    Symptom: "Read-only file system", "Permission denied", "No usable temporary directory found".
+
+    Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
+    below TMPDIR, checkpoints in --output_dir, batches of loader workers in /dev/shm. Containers
+    often run as a user without a home, or with a read-only root.
+
+    Remedy: Name a folder that can be written.
+
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name, command in _CURES.items():
+        place = facts.surroundings.place(name)
+        if place is not None and not place.writable:
+            yield folder_unusable.finding(
+                f"{name}: {place.path} cannot be written",
+                severity=Severity.ERROR if name == "--output_dir" else None,
+                command=command,
+            )
+        elif place is not None and name == "TMPDIR" and not place.exists:
+            yield folder_unusable.finding(
+                f"TMPDIR={place.path} does not exist; Python uses /tmp, other programs fail",
+                command=f"mkdir -p {shlex.quote(place.path)}",
+            )
+
+
+@check("folder-full", Severity.WARNING)
+def folder_full(facts: HostFacts) -> Iterator[Finding]:
+    """A disk that training writes to is almost full
+
+    Symptom: "No space left on device", often at the first checkpoint or download.
+
+    Cause: a checkpoint holds the weights and the two moments of AdamW: 1.3 GB for BERT base. Where
+    the weights of the launch lie on this machine, their size is taken. A disk may also have room,
+    and no more files.
+
+    Remedy: Free space, or name a folder on another disk.
+
+    Source: huggingface/diffusers#4957, h2oai/h2o-llmstudio#214
+    """
+    weights = facts.surroundings.model_bytes
+    needs = {
+        "HF_HOME": GIB,
+        "HF_HUB_CACHE": GIB,
+        "HF_DATASETS_CACHE": GIB,
+        "TMPDIR": 64 * MIB,
+        "--output_dir": GIB if weights is None else CHECKPOINT * weights,
+    }
+    for name, least in needs.items():
+        place = facts.surroundings.place(name)
+        if place is None or not place.writable:
+            continue
+        look = f"df -h {shlex.quote(place.path)}"
+        files = place.free_files
+        if files is not None and files < LEAST_FREE_FILES:
+            said = f"{files} files can still be made at {place.path} ({name})"
+            yield folder_full.finding(said, command=look.replace("-h", "-i"))
+        elif place.free_bytes < least:
+            counted = "a checkpoint takes" if name == "--output_dir" and weights else "advised are"
+            free = f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name})"
+            sure = counted == "a checkpoint takes" or place.free_bytes < least / 16
+            yield folder_full.finding(
+                f"{free}; {counted} {least / MIB:.0f} MiB",
+                severity=Severity.ERROR if sure else None,
+                command=look,
+            )
+
+
+CHECKS = checks_of(__name__)

@@ -1,0 +1,239 @@
+"""Looks at what surrounds a launch: its folders, what hides its modules, ports, its model's files.
+
+A module of the training stack is looked for as Python would, and never imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cputune.host.files import names
+from cputune.host.interpreter import Interpreter
+
+_STACK = """
+    torch transformers accelerate datasets peft trl tokenizers safetensors huggingface_hub numpy
+    evaluate packaging regex requests tqdm yaml psutil
+"""
+STACK = frozenset(_STACK.split())
+"""Modules that a Trainer imports where they are installed."""
+_STANDARD = """
+    argparse array ast asyncio base64 bisect bz2 calendar cmath colorsys concurrent configparser
+    contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dis email filecmp
+    fractions functools getpass gettext glob gzip hashlib heapq hmac http inspect ipaddress json
+    linecache locale logging lzma math mimetypes mmap multiprocessing numbers pathlib pickle
+    pickletools platform pprint profile pstats pydoc queue random resource runpy secrets select
+    selectors shlex shutil signal socket ssl statistics string struct subprocess tarfile tempfile
+    textwrap threading timeit token tokenize traceback tty types typing unittest urllib uuid
+    warnings weakref xml zipfile zlib zoneinfo
+"""
+STANDARD = frozenset(_STANDARD.split())
+"""Of Python's own modules those that importing torch and transformers loads (2.13 and 5.23)."""
+_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_FOLDERS = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCHINDUCTOR_CACHE_DIR")
+"""Where they are set, what lies there is written beside HF_HOME."""
+_WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder that a variable or an option names, or that stands for it.
+
+    Of an environment the path has its links followed. ``writable``: it, or the nearest folder
+    above that is there. ``free_files`` are those that the file system can still make; None where
+    it has no such limit.
+    """
+
+    variable: str
+    path: str
+    exists: bool
+    writable: bool
+    free_bytes: int
+    free_files: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A module of yours that is imported in the place of the one that is meant.
+
+    ``how`` it is reached: ``PYTHONPATH``, ``the folder of the script``.
+    """
+
+    name: str
+    path: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a launch finds around it, outside of its own command.
+
+    ``prefix`` is that of the Python that is examined. ``ports_taken`` are those ports, of the ones
+    that a launch would use, that another process listens on. ``model_bytes`` is the size of the
+    weights that the launch names, where they lie on this machine.
+    """
+
+    prefix: str = ""
+    places: tuple[Place, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    ports_taken: tuple[int, ...] = ()
+    model_bytes: int | None = None
+
+    def place(self, variable: str) -> Place | None:
+        """The folder of this variable."""
+        return next((place for place in self.places if place.variable == variable), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """The words of a launch that say what to look at.
+
+    ``folder``: which Python searches first; the working folder where it is empty. ``output`` is
+    what it writes, ``model`` the name or the folder of the weights that it loads.
+    """
+
+    folder: str = ""
+    port: str = ""
+    output: str = ""
+    model: str = ""
+
+
+def look_around(python: Interpreter, variables: Mapping[str, str], launch: Around) -> Surroundings:
+    """The surroundings on this machine of what ``python`` would run."""
+    own = [path for path in python.paths if os.path.isabs(path)]
+    first, how = launch.folder, "the folder of the script"
+    if not first:
+        first, how = _working_folder(), "the working folder"
+    put_first = [(how, first)]
+    put_first += [("PYTHONPATH", path) for path in _listed(variables.get("PYTHONPATH", ""))]
+    strange = {os.path.realpath(path) for _, path in put_first}
+    site = [path for path in own if os.path.realpath(path) not in strange]
+    cache = _cache(variables)
+    return Surroundings(
+        prefix=os.path.realpath(python.prefix),
+        places=tuple(_places(variables, cache, launch.output)),
+        strays=tuple(_shadows(put_first, site)),
+        ports_taken=tuple(filter(_is_taken, _ports(launch.port, variables))),
+        model_bytes=_model_bytes(launch.model, variables.get("HF_HUB_CACHE") or f"{cache}/hub"),
+    )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return "/"
+
+
+def _listed(paths: str) -> list[str]:
+    return [os.path.abspath(path) for path in paths.split(":") if path]
+
+
+def _cache(variables: Mapping[str, str]) -> str:
+    """The folder of Hugging Face."""
+    home = variables.get("HOME") or os.path.expanduser("~")
+    cache = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return variables.get("HF_HOME") or os.path.join(cache, "huggingface")
+
+
+def _places(variables: Mapping[str, str], cache: str, output: str) -> Iterator[Place]:
+    yield _place("HF_HOME", cache)
+    yield _place("TMPDIR", variables.get("TMPDIR") or "/tmp")
+    yield _place("/dev/shm", "/dev/shm")
+    for name in _FOLDERS:
+        if variables.get(name):
+            yield _place(name, variables[name])
+    if output:
+        yield _place("--output_dir", output)
+    for name in _ENVIRONMENTS:
+        if variables.get(name):
+            yield _place(name, os.path.realpath(variables[name]))
+
+
+def _place(name: str, path: str) -> Place:
+    path = os.path.expanduser(path)
+    there = os.path.abspath(path)
+    while not os.path.exists(there) and there != "/":
+        there = os.path.dirname(there)
+    writable = os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+    free, files = 0, None
+    try:
+        stats = os.statvfs(there)
+    except OSError:
+        writable = False
+    else:
+        free = stats.f_frsize * stats.f_bavail
+        files = stats.f_favail if stats.f_files else None
+    return Place(
+        variable=name,
+        path=path,
+        exists=os.path.isdir(path),
+        writable=writable and not there.startswith(("/proc", "/sys")),
+        free_bytes=free,
+        free_files=files,
+    )
+
+
+def _module_at(folder: str, name: str) -> str | None:
+    """The file that ``import name`` takes from this folder; a namespace package has none."""
+    for file in (f"{name}/__init__.py", f"{name}.py"):
+        if os.path.isfile(os.path.join(folder, file)):
+            return os.path.join(folder, file)
+    return None
+
+
+def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Iterator[Stray]:
+    """Modules in folders that Python searches before those of the environment."""
+    seen: set[str] = set()
+    own = {os.path.realpath(path) for path in site}
+    for how, folder in put_first:
+        if os.path.realpath(folder) in own:
+            continue
+        inside = {entry.removesuffix(".py") for entry in names(folder)}
+        metadata = {entry.partition("-")[0].lower() for entry in inside if "-info" in entry}
+        for name in sorted((inside & (STANDARD | STACK)) - metadata - seen):
+            file = _module_at(folder, name)
+            meant = name in STANDARD or any(_module_at(path, name) for path in site)
+            if file and meant:
+                seen.add(name)
+                yield Stray(name=name, path=file, how=how)
+
+
+def _ports(typed: str, variables: Mapping[str, str]) -> list[int]:
+    """The port that the launch says, else that of this shell."""
+    text = (typed or variables.get("MASTER_PORT", "")).strip()
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return [number] if 0 < number < 1 << 16 else []
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _model_bytes(model: str, hub: str) -> int | None:
+    """The bytes of the weights in a folder, or in the cache below the name of a model."""
+    snapshots = os.path.join(hub, "models--" + model.replace("/", "--"), "snapshots")
+    folders = [os.path.join(snapshots, name) for name in names(snapshots)] if model else []
+    for folder in (model, *folders):
+        files = [os.path.join(folder, name) for name in names(folder)] if folder else []
+        for suffix in _WEIGHTS:  # the same weights in another format count once
+            sizes = [_size(file) for file in files if file.endswith(suffix)]
+            if sum(sizes):
+                return sum(sizes)
+    return None
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0

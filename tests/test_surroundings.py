@@ -1,0 +1,106 @@
+"""What a launch finds around it: modules that hide others, folders, a port that is taken."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from cputune.host import Surroundings
+from cputune.host.interpreter import Interpreter
+from cputune.host.surroundings import Around, look_around
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The packages of an environment, torch and numpy among them."""
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    for name in ("torch", "numpy"):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").touch()
+    return site
+
+
+def look(site: Path, launch: Around | None = None, **variables: str) -> Surroundings:
+    prefix = str(site.parents[2])
+    python = Interpreter(executable="/x", version="3.11.7", prefix=prefix, paths=(str(site),))
+    cwd = site.parents[3] / "work"
+    cwd.mkdir(exist_ok=True)
+    return look_around(python, {"HOME": str(cwd), **variables}, launch or Around(folder=str(cwd)))
+
+
+def test_what_is_imported_in_the_place_of_a_library(site: Path) -> None:
+    work, mine = site.parents[3] / "work", site.parents[3] / "mine"
+    (mine / "numpy").mkdir(parents=True)
+    work.mkdir()
+    for file in ("numpy/__init__.py", "train.py", "trl.py"):
+        (mine / file).touch()
+    for file in ("torch.py", "logging.py"):
+        (work / file).touch()
+    strays = look(site, PYTHONPATH=str(mine)).strays
+    # trl is not installed, so that nothing is hidden by one's own
+    assert [(one.name, one.path, one.how) for one in strays] == [
+        ("logging", f"{work}/logging.py", "the folder of the script"),
+        ("torch", f"{work}/torch.py", "the folder of the script"),
+        ("numpy", f"{mine}/numpy/__init__.py", "PYTHONPATH"),
+    ]
+
+
+def test_the_environment_itself_hides_nothing(site: Path) -> None:
+    assert look(site, PYTHONPATH=str(site)).strays == ()
+
+
+def test_folders_are_looked_at_where_they_would_be_made(site: Path) -> None:
+    new = site / "not" / "yet"
+    place = look(site, HF_HOME=str(new)).place("HF_HOME")
+    assert place is not None
+    assert (place.exists, place.writable, place.path) == (False, True, str(new))
+    assert place.free_bytes > 0
+    unusable = look(site, TMPDIR="/proc").place("TMPDIR")
+    assert unusable is not None
+    assert not unusable.writable
+
+
+def test_a_port_that_somebody_listens_on_is_taken(site: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert look(site, MASTER_PORT=str(port)).ports_taken == (port,)
+        assert look(site, Around(port=str(port)), MASTER_PORT="1").ports_taken == (port,)
+    for free in (str(port), "", "99999", "x"):
+        assert look(site, MASTER_PORT=free).ports_taken == ()
+
+
+@pytest.mark.parametrize("folder", ["", "/nowhere", "/dev/null", "a\nb"])
+def test_folders_that_cannot_be_listed_shadow_nothing(folder: str, site: Path) -> None:
+    assert look(site, PYTHONPATH=folder, HF_HOME=folder).strays == ()
+
+
+def test_without_a_launch_the_working_folder_is_searched_first(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = site.parents[3] / "here"
+    folder.mkdir()
+    (folder / "random.py").touch()
+    monkeypatch.chdir(folder)
+    assert [one.how for one in look(site, Around()).strays] == ["the working folder"]
+
+
+def test_the_weights_of_a_launch_are_counted_where_they_lie(site: Path) -> None:
+    hub, folder = site.parents[3] / "hub", site.parents[3] / "mine"
+    snapshot = hub / "models--google--tiny" / "snapshots" / "abc"
+    for there, name in ((snapshot, "model.safetensors"), (folder, "pytorch_model.bin")):
+        there.mkdir(parents=True)
+        (there / name).write_bytes(b"x" * 1000)
+    (snapshot / "pytorch_model.bin").write_bytes(b"x" * 1000)  # the same weights once more
+    for model in ("google/tiny", str(folder)):
+        assert look(site, Around(model=model), HF_HUB_CACHE=str(hub)).model_bytes == 1000
+    for model in ("", "google/other", "/nowhere"):
+        assert look(site, Around(model=model), HF_HUB_CACHE=str(hub)).model_bytes is None
+
+
+def test_what_a_launch_writes_is_looked_at(site: Path) -> None:
+    place = look(site, Around(output=str(site / "out"))).place("--output_dir")
+    assert place is not None
+    assert place.writable
+    assert place.free_files is None or place.free_files > 0
