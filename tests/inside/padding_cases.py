@@ -6,11 +6,14 @@ These import torch: ``test_padding.py`` runs them in a process of their own.
 from __future__ import annotations
 
 import copy
+import random
 import sys
+from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -270,6 +273,76 @@ class TestWhatTheModelSays:
         assert why_not(bert().to(torch.bfloat16), batch_of(3, 9, **CLASS)) is None
 
 
+ASKED = 0
+"""A variable of the script that a loss counts up."""
+
+
+class Counting(torch.nn.Module):  # type: ignore[misc]
+    """A model with all the state that people give to one: it changes with every batch."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Embedding(50, 2)
+        self.register_buffer("queue", torch.zeros(3))
+        self.register_buffer("grows", torch.zeros(0))
+        self.rows, self.last, self.names = deque([1, 2], 2), None, {"first": 1}
+        calls = 0
+
+        def counted() -> int:
+            nonlocal calls
+            calls += 1
+            return calls
+
+        self.counted = counted
+        self.register_forward_hook(lambda *_: self.names.update(hooked=counted()))
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+        global ASKED
+        ASKED += 1
+        found = self.layer(input_ids) * attention_mask[..., None]
+        self.queue += found.detach().sum()
+        self.grows.resize_(4)
+        self.last = found.detach()
+        self.rows.append(len(self.seen))
+        Counting.seen = [*self.seen, ASKED]
+        self.names["drawn"] = (random.random(), float(numpy.random.rand()), float(torch.rand(())))
+        labels.zero_()
+        return (found.sum() + self.queue.sum(),)
+
+
+def test_a_question_leaves_the_state_of_a_model_as_it_was() -> None:
+    model, batch = Counting(), batch_of(3, 9, labels=torch.ones(2))
+    draws = [random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state()]
+    assert why_not(model, batch) is None, "both were asked with the same state"
+    assert (ASKED, Counting.seen, model.counted()) == (0, [], 1)
+    assert (model.queue.tolist(), model.grows.tolist()) == ([0.0] * 3, [])
+    assert (list(model.rows), model.last, model.names) == ([1, 2], None, {"first": 1})
+    assert batch["labels"].tolist() == [1, 1]
+    assert draws[0] == random.getstate()
+    assert draws[1] == numpy.random.get_state()[1].tolist()
+    assert torch.equal(draws[2], torch.get_rng_state())
+
+
+def test_a_question_leaves_the_queue_of_a_loss_as_it_was(patched: Cutter, tmp_path: Any) -> None:
+    """As MoCo has it: what is compared with are the samples of earlier batches."""
+
+    class Moco(transformers.Trainer):  # type: ignore[misc]
+        queue, sizes = torch.zeros(0), ()
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+            loss = super().compute_loss(model, inputs, *args, **kw)
+            self.sizes = (*self.sizes, len(self.queue))
+            self.queue = torch.cat([self.queue, loss.detach()[None]])
+            return loss
+
+    made = Moco(model=bert(), args=arguments(tmp_path), train_dataset=Padded())
+    made.train()
+    assert patched.allowed, patched.why
+    assert made.sizes == (0, 1, 2)
+
+
 class TestWhenItIsAsked:
     @pytest.mark.parametrize(
         ("batch", "allowed", "why"),
@@ -340,6 +413,18 @@ class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
         return {**{name: value[0] for name, value in one.items()}, "labels": index % 2}
 
 
+def arguments(folder: Any) -> Any:
+    return transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=2,
+        num_train_epochs=1,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+
+
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Cutter:
     """A cutter in torch and transformers of this process, until the test ends."""
@@ -386,16 +471,7 @@ class TestWhereItIsPut:
                 seen.append(inputs["input_ids"].shape[1])
                 return super().compute_loss(model, inputs, *args, **kw)
 
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=2,
-            num_train_epochs=1,
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-            save_strategy="no",
-        )
-        Looking(model=bert(), args=arguments, train_dataset=Padded()).train()
+        Looking(model=bert(), args=arguments(tmp_path), train_dataset=Padded()).train()
         assert patched.allowed, patched.why
         assert seen == [LENGTH, 8, 8, 8, 8], "asked with and without, then three steps"
 

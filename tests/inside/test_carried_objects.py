@@ -6,7 +6,7 @@ import copy
 import importlib
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -68,6 +68,8 @@ class Carried:
 
             def train(self, resume: bool = False) -> tuple[str, bool]:
                 return "trained", resume
+
+            def _get_train_sampler(self) -> None: ...
 
         found = self.patched("transformers.trainer", Trainer=FakeTrainer)
         return found.Trainer  # type: ignore[no-any-return]
@@ -309,6 +311,40 @@ def test_several_ranks_look_for_what_a_step_leaves_out(
     assert told == [looks]
 
 
+class LengthGroupedSampler:
+    """As Trainer's: it sorts the samples of so many steps of its rank."""
+
+    batch_size = 8
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(("typed", "world", "batch"), [(1, 2, 16), (4, 2, 4), (2, 1, 4), (2, 2, 8)])
+def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
+    typed: int, world: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass has the random numbers of the first rank, in which all ranks agree."""
+    drawn: list[object] = []
+    dice = SimpleNamespace(get_rng_state=lambda: "mine", set_rng_state=drawn.append)
+    ranks = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(random=dice, distributed=ranks))
+
+    class FakeTrainer:
+        def train(self) -> None: ...
+
+        def _get_train_sampler(self, data: object = None) -> object:
+            return data or LengthGroupedSampler()
+
+    carried = Carried(world_size=world, typed_ranks=typed)
+    trainer = carried.patched("transformers.trainer", Trainer=FakeTrainer).Trainer()
+    sampler = trainer._get_train_sampler()
+    assert sampler.batch_size == batch
+    assert [*sampler, *sampler] == [0, 1, 2] * 2
+    assert drawn == (["mine"] * 2 if world > 1 and typed != world else [])
+    assert trainer._get_train_sampler("another") == "another"
+
+
 @pytest.mark.parametrize(
     ("force", "hooks"),
     [
@@ -316,11 +352,11 @@ def test_several_ranks_look_for_what_a_step_leaves_out(
         ({"torch": {"dropout": "bytes"}}, 1),
         ({"world_size": 1}, 7),
         ({"world_size": 1, "torch": {"dropout": "bytes"}}, 8),
-        ({"world_size": 2}, 10),
+        ({"world_size": 2}, 11),
         ({"world_size": 2, "batch_per_rank": 4}, 7),
         ({"world_size": 2, "typed_ranks": 2}, 7),
         ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 8),
-        ({"world_size": 2, "by_flags": True}, 6),
+        ({"world_size": 2, "by_flags": True}, 7),
     ],
 )
 def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:

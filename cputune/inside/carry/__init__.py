@@ -5,12 +5,14 @@ Each lever is a part, a module that is read by itself: what it hooks, and what i
 =============  ==============================================================================
 ``dropout``    draws the masks of dropout on all threads
 ``padding``    cuts off columns of a batch that are padding in all of its samples (with
-               ``batches``, which sees them, and ``sameness``, which asks the model)
+               ``batches``, which sees them, ``sameness``, which asks the model, and
+               ``unchanged``, which leaves it and its losses as they were)
 ``order``      takes the samples of a step of like length
 ``trainer``    sets the TrainingArguments of a script and divides their batch over the ranks
                (with ``scale``, which keeps the scale of its losses)
 ``loop``       the same for a loop over an Accelerator, and the loader that it trains on
-``ranks``      keeps schedules, shuffles and what a script is told of the number of ranks
+``ranks``      keeps schedules, shuffles, groups of like length, and what a script is told of
+               the number of ranks
 ``ending``     the ranks of a script that ended well leave together
 =============  ==============================================================================
 

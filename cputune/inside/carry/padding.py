@@ -95,6 +95,7 @@ class Cutter:
             # The class's own: a method of the object may be somebody's who measures.
             lambda inner, batch: kind.compute_loss(trainer, inner, copy.copy(batch)),
             together=kind.__module__.startswith("trl."),
+            beside=trainer,
         )
         return original(trainer, model, self.shortened(inputs), *args, **kwargs)
 
@@ -145,11 +146,13 @@ class Cutter:
         *,
         together: bool = False,
         loaded: object = None,
+        beside: object = None,
     ) -> None:
         """Find out whether this batch may be cut, where it has anything to cut.
 
         ``together``: the loss asks all ranks for their figures, so it is asked of none alone.
         ``loaded``: what the loader gave, where the model is called with something made of it.
+        ``beside``: what computes the loss, if the model alone does not.
         """
         if self.allowed is not None:
             return
@@ -167,7 +170,7 @@ class Cutter:
         elif hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
             why = COMPILED
         else:
-            why = difference(inner, batch, cut(batch), run)
+            why = difference(inner, batch, cut(batch), run, beside)
         self.allowed, self.why = why is None, why or ""
         if self.cuts:
             said = "columns that are padding in every sample of a batch are cut off"

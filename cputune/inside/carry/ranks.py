@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -31,6 +31,7 @@ class RanksPart:
         if force.other_ranks:
             found.append(("accelerate.scheduler", "", self._keep_schedules))
             found.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
+            found.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
         return found
 
     def said(self) -> dict[str, str]:
@@ -45,6 +46,16 @@ class RanksPart:
         if unused and not kwargs.get("static_graph"):
             kwargs["find_unused_parameters"] = True
         original(ddp, module, *args, **kwargs)
+
+    def _keep_groups(self, original: Original, *args: object, **kwargs: object) -> object:
+        """``group_by_length`` sorts 50 batches of a rank at a time: of the launch as typed."""
+        sampler: Any = original(*args, **kwargs)
+        force = self._setting.force
+        if type(sampler).__name__ == "LengthGroupedSampler":
+            sampler.batch_size = sampler.batch_size * force.world_size // force.typed_ranks
+            if force.world_size > 1:
+                draw_together(sampler)
+        return sampler
 
     def _keep_schedules(self, module: ModuleType) -> None:
         """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
@@ -85,15 +96,7 @@ def keep_shuffles(force: Force, sampler: Any) -> None:
     def draw() -> None:
         """As torch draws a seed for a shuffle: the first rank's, in every rank."""
         seed = torch.empty((), dtype=torch.int64).random_()
-        ranks = torch.distributed
-        if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
-            ranks.broadcast(seed, 0)
-        generator.manual_seed(int(seed))
-
-    class Reseeded(type(sampler)):  # type: ignore[misc]
-        def __iter__(self) -> Iterator[object]:
-            draw()
-            yield from super().__iter__()
+        generator.manual_seed(int(_of_the_first_rank(seed)))
 
     if 1 not in (force.world_size, force.typed_ranks):
         return
@@ -101,8 +104,34 @@ def keep_shuffles(force: Force, sampler: Any) -> None:
     if force.world_size == 1:
         draw()
     else:
-        Reseeded.__name__ = type(sampler).__name__
-        sampler.__class__ = Reseeded
+        _before_each_pass(sampler, draw)
+
+
+def draw_together(sampler: Any) -> None:
+    """Let a sampler that draws from torch's own random numbers draw the same ones in every rank.
+
+    They are apart after a pass over the data: each rank has dropped out what it had to.
+    """
+    dice = sys.modules["torch"].random
+    _before_each_pass(sampler, lambda: dice.set_rng_state(_of_the_first_rank(dice.get_rng_state())))
+
+
+def _before_each_pass(sampler: Any, called: Callable[[], object]) -> None:
+    class Called(type(sampler)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[object]:
+            called()
+            yield from super().__iter__()
+
+    Called.__name__ = type(sampler).__name__
+    sampler.__class__ = Called
+
+
+def _of_the_first_rank(numbers: Any) -> Any:
+    """The first rank's, where there are several."""
+    ranks = sys.modules["torch"].distributed
+    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+        ranks.broadcast(numbers, 0)
+    return numbers
 
 
 def drops_layers(model: Any) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cputune.inside.carry.unchanged import as_before
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
@@ -25,13 +27,21 @@ COARSE = 50
 OUTSIDE = "its loss is computed outside of the model, from an output for each token"
 
 
-def difference(model: Module, whole: object, shorter: object, run: Run) -> str | None:
-    """Why the two batches do not train the same; None where loss and gradients are equal."""
+def difference(
+    model: Module, whole: object, shorter: object, run: Run, beside: object = None
+) -> str | None:
+    """Why the two batches do not train the same; None where loss and gradients are equal.
+
+    ``beside`` is what computes the loss, where it is not the model alone: it may have a state (the
+    queue of MoCo, a counter), which is as before when the next batch comes.
+    """
     torch = sys.modules["torch"]
     try:
         with _quiet(torch, model) as coarse:
-            one, its_gradients, shapes = _figures(torch, model, run(model, whole))
-            other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
+            with as_before(model, whole, shorter, beside):
+                one, its_gradients, shapes = _figures(torch, model, run(model, whole))
+            with as_before(model, whole, shorter, beside):
+                other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"the model fails without it ({type(error).__name__}: {lines[0][:120]})"
@@ -81,7 +91,7 @@ def _all(outcome: object) -> Iterator[Tensor]:
 
 @contextlib.contextmanager
 def _quiet(torch: ModuleType, model: Module) -> Iterator[bool]:
-    """Dropout off, random numbers as they were, fp32 where the weights are; whether it is not."""
+    """Dropout off, fp32 where the weights are; whether it is not."""
     training = [module for module in model.modules() if module.training]
     own_forward = model.__dict__.get("forward")  # accelerate's, under its autocast
     plain_forward = getattr(model, "_original_forward", None)
@@ -89,7 +99,6 @@ def _quiet(torch: ModuleType, model: Module) -> Iterator[bool]:
     coarse = getattr(matmul, "fp32_precision", None) == "bf16"
     coarse |= any(one.dtype != torch.float32 for one in model.parameters())
     with contextlib.ExitStack() as held:
-        held.enter_context(torch.random.fork_rng(devices=()))
         held.enter_context(torch.enable_grad())
         if not coarse:
             held.enter_context(torch.autocast("cpu", enabled=False))

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cputune.inside.carry.setting import Setting
+from cputune.inside.carry.unchanged import as_before
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -37,7 +38,9 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
         if items is None:
             return original(model, inputs, *words, **kwargs)
         if not ignores:
-            ignores.append(_ignores(original, model, inputs, items))
+            with as_before(model, inputs, trainer):
+                ignored = _ignores(original, model, inputs, items)
+            ignores.append(ignored)
         if not ignores[0]:
             return original(model, inputs, *words, **kwargs)
         setting.pretends = True
@@ -59,7 +62,7 @@ def _ignores(compute_loss: Any, model: Any, inputs: Any, items: Any) -> bool:
     torch, training = sys.modules["torch"], model.training
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=()):
+        with torch.no_grad():
             one, two = (
                 float(compute_loss(model, dict(inputs), num_items_in_batch=number))
                 for number in (items, 2 * items)

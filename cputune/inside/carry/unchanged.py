@@ -1,0 +1,158 @@
+"""What a question to the model has changed is as before: buffers, queues, counters, chances."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+MOST_ITEMS = 100_000
+"""That are looked at in all; what is longer is data."""
+
+MOST_BYTES = 1 << 30
+"""Of tensors that are kept: those of a queue, not the frozen weights of a large model."""
+
+LIBRARIES = ("site-packages", "dist-packages", "lib/python")
+"""In the path of a module that is no part of the script."""
+
+
+@contextlib.contextmanager
+def as_before(*asked: object) -> Iterator[None]:
+    """Put back what changes meanwhile in these objects, in the script, and in what they hold.
+
+    Random numbers are drawn again, tensors without a gradient hold what they held, and lists,
+    mappings, attributes and variables are what they were. Weights are not looked at: who asks
+    updates none. Of objects of libraries only modules of torch are looked into, of data nothing.
+    """
+    kept = _Kept()
+    for one in asked:
+        kept.look_into(one)
+    kept.look_into(sys.modules["__main__"])
+    try:
+        yield
+    finally:
+        for put_back in kept.put_back:
+            put_back()
+
+
+class _Kept:
+    """How to put back all that was looked at.
+
+    Attributes:
+        put_back: what to call, each for one thing.
+    """
+
+    def __init__(self) -> None:
+        self.put_back: list[Callable[[], object]] = []
+        self._torch, self._bytes = sys.modules["torch"], 0
+        self._seen: dict[int, object] = {}
+        self._keep_dice()
+
+    def look_into(self, one: Any) -> None:
+        """Keep the attributes of an object, whatever it is, and what they hold."""
+        if self._torch.is_tensor(one) or not hasattr(one, "__dict__"):
+            self._look(one)
+            return
+        self._look(vars(one))
+        for base in type(one).__mro__:
+            if _of_script(base.__module__) and id(base) not in self._seen:
+                self._seen[id(base)] = base
+                self._keep_class(base)
+                self._look(vars(sys.modules[base.__module__]))
+
+    def _look(self, one: Any) -> None:
+        if one is None or isinstance(one, (bool, int, float, str)) or id(one) in self._seen:
+            return
+        self._seen[id(one)] = one
+        kind = type(one)
+        if self._torch.is_tensor(one):
+            self._keep_tensor(one)
+        elif kind in (dict, OrderedDict, defaultdict, list, deque, set):
+            self._keep_container(one)
+        elif kind is FunctionType:
+            self._keep_variables(one)
+        elif isinstance(one, tuple):
+            for held in one:
+                self._look(held)
+        elif isinstance(one, self._torch.nn.Module) or _of_script(kind.__module__):
+            self.look_into(one)
+
+    def _keep_container(self, one: Any) -> None:
+        if len(self._seen) + len(one) > MOST_ITEMS:
+            return
+        before = one.copy()
+        if isinstance(one, dict):
+            self.put_back.append(functools.partial(_put_back_mapping, one, before))
+        elif isinstance(one, set):
+            self.put_back.append(lambda: one.symmetric_difference_update(one ^ before))
+        else:
+            self.put_back.append(functools.partial(_put_back_sequence, one, before))
+        for held in before.values() if isinstance(one, dict) else before:
+            self._look(held)
+
+    def _keep_tensor(self, one: Any) -> None:
+        size = one.numel() * one.element_size()
+        if one.requires_grad or one.is_inference() or self._bytes + size > MOST_BYTES:
+            return
+        self._bytes += size
+        before, version = one.clone(), one._version
+
+        def put_back() -> None:
+            if one._version != version:
+                with self._torch.no_grad():
+                    one.resize_(before.shape).copy_(before)
+
+        self.put_back.append(put_back)
+
+    def _keep_variables(self, function: FunctionType) -> None:
+        """Those of the function around it, which it may change (``nonlocal``)."""
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # of one that has no value yet
+                self._keep_attribute(cell, "cell_contents", cell.cell_contents)
+
+    def _keep_class(self, cls: type) -> None:
+        for name, value in [*vars(cls).items()]:
+            if not (name.startswith("__") or callable(value) or hasattr(value, "__get__")):
+                self._keep_attribute(cls, name, value)
+
+    def _keep_attribute(self, owner: object, name: str, value: object) -> None:
+        self.put_back.append(functools.partial(setattr, owner, name, value))
+        self._look(value)
+
+    def _keep_dice(self) -> None:
+        dice = self._torch.random
+        self.put_back.append(functools.partial(random.setstate, random.getstate()))
+        self.put_back.append(functools.partial(dice.set_rng_state, dice.get_rng_state()))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            self.put_back.append(
+                functools.partial(numpy.random.set_state, numpy.random.get_state())
+            )
+
+
+def _put_back_mapping(one: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Never empty in between: it may hold the variables of a module, and threads run."""
+    for name in [name for name in one if name not in before]:
+        del one[name]
+    one.update(before)
+
+
+def _put_back_sequence(one: Any, before: Any) -> None:
+    if [*map(id, one)] != [*map(id, before)]:
+        one.clear()
+        one.extend(before)
+
+
+def _of_script(module: str) -> bool:
+    """Whether a module is the script, or one of those beside it."""
+    if module == "__main__":
+        return True
+    if module.startswith("cputune."):
+        return False
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return path is not None and not any(part in path for part in LIBRARIES)
