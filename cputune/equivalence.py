@@ -1,11 +1,15 @@
-"""Whether two launches train the same: the one as typed, and the one of a plan. Pure.
+"""Whether a plan trains the same as the launch that was typed. The one place that decides it. Pure.
 
-    verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks))
+    verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks), licence)
+    why = licence.refuses("ranks")
 
-What is compared is what each rank told of its first steps (``cputune.inside.first_steps``): the
-learning rate of each step, the samples that all ranks took together, kind and settings of the
-optimizer, the steps to the end; and of the first step, with dropout off, the loss and the norm of
-the gradient before it is clipped.
+A ``Training`` is what the ranks of a launch told of their first steps
+(``cputune.inside.first_steps``): learning rates, samples and what they hold, the optimizer, the end
+of an epoch and of the training; and of the first step, with dropout off and what else is drawn
+alike for each sample, the loss and the norm of the gradient before it is clipped.
+
+A ``Licence`` is what the model answered, once, in a process that nobody measures
+(``cputune.inside.asking``), to one question for each lever, at the precision of today's launch.
 """
 
 from __future__ import annotations
@@ -14,24 +18,31 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.inside.messages import Trained
+from cputune.inside.messages import Answer, Trained
 
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
-"""Of loss and gradient, relative, by what matrices are multiplied in.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
+"""Of a gradient in the same precision, relative, by what matrices are multiplied in.
 
 fp32: sums of a million terms, added up in another order, differ by about the root of their number
 times 2^-24, 6e-5 (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis").
-bf16 and fp16: each of some 24 layers in a row rounds its factors anew, by 2^-9 (Higham 2002,
-"Accuracy and stability of numerical algorithms", 3.1: errors of a chain add up).
+bf16 and fp16: a sum is rounded once more where it is cut in two, by 2^-8 at most each time.
 """
+
+LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-3, "float16": 1e-3}
+"""Of a loss in the same precision. It is a mean of fp32 numbers, each of one sample: what rounds
+them in bf16 rounds them alike in a part of the batch."""
+
+OTHER_PRECISION = 0.05
+"""Of loss and gradient where the precision itself is another: each of some 24 layers in a row
+rounds its factors anew, by 2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms",
+3.1: errors of a chain add up)."""
+
+LEAST_LOSS = 1.0
+"""What a loss is held against at least: one near zero (GRPO's) is a difference of larger ones. Its
+gradient tells then."""
 
 RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
-
-DRAWN_FACTOR = 1.8
-"""Between two draws of the same distribution, random numbers of the step or the like; a gradient
-that grows with the ranks is twice as large on two of them. Other samples say nothing of it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -42,13 +53,12 @@ class Training:
         dtype: what its matrix products give, "float32" or "bfloat16".
         rates: the learning rates of each step, one for each group of parameters.
         samples: for each step the digest of the samples of all ranks; None where it is a stream.
+        contents: for each step the digest of what they hold; None where that cannot be told.
         batch: samples of the first step.
         gradient: norm of the first step's gradient, before it is clipped; None: not seen.
         apart: whether the ranks had gradients of their own, which nobody has averaged.
         loss: of the first step.
-        drawn: whether the first step drew random numbers, beside dropout.
         dropout: whether its layers drop anything; None: not seen.
-        content: the sum of what the first step's batches held.
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
@@ -56,19 +66,19 @@ class Training:
         loader: which of the prepared loaders it trains on.
         unused: whether parameters have no gradient.
         data: samples of the data set.
+        parameters: numbers that are trained; None: not seen.
     """
 
     ranks: int = 1
     dtype: str | None = None
     rates: tuple[tuple[float, ...], ...] = ()
     samples: tuple[str | None, ...] = ()
+    contents: tuple[str | None, ...] = ()
     batch: int = 0
     gradient: float | None = None
     apart: bool = False
     loss: float | None = None
-    drawn: bool = False
     dropout: bool | None = None
-    content: float | None = None
     optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
@@ -76,6 +86,7 @@ class Training:
     loader: int = 0
     unused: bool = False
     data: int | None = None
+    parameters: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +105,136 @@ class Equivalence:
     def same(self) -> bool:
         """Whether nothing differs."""
         return not self.differs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a model has answered to a question, at one point of its training.
+
+    Attributes:
+        question: "repeats" (the same batch again), "ranks" (the batch in parts), "padding" (without
+            it), "threads" (with another number of them), "precision" (in bf16).
+        point: when it was asked, in words.
+        loss: as typed, and otherwise; none where there is no answer.
+        gradient: the norms of both gradients.
+        apart: the norm of their difference, over that of the larger one.
+        why: why there is no answer; empty where there was nothing to ask.
+    """
+
+    question: str
+    point: str
+    loss: tuple[float, ...] = ()
+    gradient: tuple[float, ...] = ()
+    apart: float | None = None
+    why: str | None = None
+
+    @property
+    def deviation(self) -> float | None:
+        """The larger one of the relative differences of loss and gradient; None: no answer."""
+        if self.apart is None:
+            return None
+        loss = _relative(self.loss[0], self.loss[1], LEAST_LOSS)
+        return math.nan if math.isnan(self.apart) else max(self.apart, loss or 0.0)
+
+
+_OTHERWISE = {
+    "repeats": "the same batch gives another {what} the second time ({figures})",
+    "ranks": "the {what} of a batch is not that of its parts ({figures})",
+    "padding": "the {what} counts it ({figures})",
+    "threads": "the {what} hangs on the number of threads ({figures})",
+    "precision": "the {what} is another in bf16 ({figures})",
+}
+"""What a refusal says, by its question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Licence:
+    """What the launch as typed has shown of its own batches, lever by lever.
+
+    Attributes:
+        answers: of its model; none where it was not asked.
+        dtype: what its matrix products give.
+        unlike: how two starts of it differ, in words; empty where they do not.
+    """
+
+    answers: tuple[Asked, ...] = ()
+    dtype: str | None = None
+    unlike: str = ""
+
+    def refuses(self, question: str) -> str | None:
+        """Why a lever does not train the same, at the first point that shows it; None: it may."""
+        for name in ("repeats", question):
+            for one in self.answers:
+                why = self._refused(one) if one.question == name else None
+                if why:
+                    return f"{one.point}: {why}"
+        return None
+
+    def answered(self, question: str) -> bool:
+        """Whether a question has an answer, or there was nothing to ask."""
+        return any(one.question == question for one in self.answers)
+
+    def largest(self, question: str) -> float | None:
+        """The largest deviation that a question has shown; None where it has shown none."""
+        found = [one.deviation for one in self.answers if one.question == question]
+        known = [one for one in found if one is not None]
+        return max(known, default=None, key=lambda one: math.inf if math.isnan(one) else one)
+
+    def _refused(self, one: Asked) -> str | None:
+        if one.apart is None:
+            return one.why
+        own, other = one.loss
+        wanted = _tolerance(LOSS_TOLERANCES, self.dtype), _tolerance(TOLERANCES, self.dtype)
+        if one.question == "precision":
+            wanted = OTHER_PRECISION, OTHER_PRECISION
+        apart = _relative(own, other, LEAST_LOSS)
+        if apart is None or not apart <= wanted[0]:
+            figures = f"{own:.6g}, and {other:.6g}"
+            return _OTHERWISE[one.question].format(what="loss", figures=figures)
+        if not one.apart <= wanted[1]:
+            figures = f"apart by {one.apart:.2g} of its norm {one.gradient[0]:.4g}"
+            return _OTHERWISE[one.question].format(what="gradient", figures=figures)
+        return None
+
+
+def licence_of(
+    answers: Sequence[Answer], *, dtype: str | None = None, unlike: str = ""
+) -> Licence:
+    """What a rank has answered, the last of each question and point."""
+    found = {(one["question"], one["point"]): one for one in answers if one["question"]}
+    return Licence(
+        answers=tuple(
+            Asked(
+                question=one["question"],
+                point=one["point"],
+                loss=tuple(one.get("loss", ())),
+                gradient=tuple(one.get("gradient", ())),
+                apart=one.get("apart"),
+                why=one.get("why"),
+            )
+            for one in found.values()
+        ),
+        dtype=dtype,
+        unlike=unlike,
+    )
+
+
+def unlike(one: Training, other: Training) -> str:
+    """How two starts of the same launch differ, with both figures; empty where they do not."""
+    for number, (own, again) in enumerate(zip(one.contents, other.contents, strict=False), 1):
+        if own != again:
+            return f"step {number} takes other batches in each start of it"
+    for what, own, again, tolerances in (
+        ("loss", one.loss, other.loss, LOSS_TOLERANCES),
+        ("gradient", one.gradient, other.gradient, TOLERANCES),
+    ):
+        apart = _relative(own, again, LEAST_LOSS if what == "loss" else 0.0)
+        if apart is not None and not apart <= _tolerance(tolerances, one.dtype):
+            norm = "norm of the gradient" if what == "gradient" else what
+            return (
+                f"the {norm} of its first step is {own:.6g} in one start and {again:.6g} in another"
+            )
+    return ""
 
 
 def training_of(
@@ -118,13 +259,14 @@ def training_of(
         dtype=dtype,
         rates=tuple(tuple(step["rates"]) for step in ranks[0][:count]),
         samples=tuple(_together([told[n]["samples"] for told in ranks]) for n in range(count)),
+        contents=tuple(
+            _together([told[n].get("contents") for told in ranks]) for n in range(count)
+        ),
         batch=batch,
         gradient=known[0] if len(known) == len(ranks) else None,
         apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
         loss=sum(seen) / len(seen) if seen else None,
-        drawn=any(one.get("drawn") for one in first),
         dropout=None if "dropout" not in lead else any(one.get("dropout") for one in first),
-        content=math.fsum(one.get("content") or 0.0 for one in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
         epoch_steps=lead.get("epoch_steps"),
@@ -132,6 +274,7 @@ def training_of(
         loader=lead.get("loader", 0),
         unused=any(one.get("unused") for one in first),
         data=data,
+        parameters=lead.get("parameters"),
     )
 
 
@@ -141,25 +284,40 @@ def _together(digests: Sequence[int | None]) -> str | None:
 
 
 def equivalent(
-    typed: Training, plan: Training, *, other_data: bool = False, exact: bool = False
+    typed: Training,
+    plan: Training,
+    licence: Licence | None = None,
+    *,
+    other_data: bool = False,
+    exact: bool = False,
 ) -> Equivalence:
     """Hold the training of a plan against that of the launch as typed.
 
+    ``licence`` is what the model of the launch as typed has answered; None: it was not asked.
+
     ``exact``: the plan promises the same numbers or the same mathematics, so it has to show its
-    gradient where the launch as typed does, and may draw nothing that it does not.
+    gradient where the launch as typed does.
 
     ``other_data``: the plan's may be of another number of samples, as a recipe's launch is of
-    others than its trials; then their optimizers alone are compared.
+    others than its trials; then their models and optimizers alone are compared.
     """
     steps = min(len(typed.rates), len(plan.rates))
     if other_data and typed.data != plan.data:
-        differs = tuple(_of_optimizer(typed, plan))
+        differs = (*_of_optimizer(typed, plan), *_of_model(typed, plan))
         return Equivalence(
-            differs=differs, summary="same optimizer; its trials took another number of samples"
+            differs=differs,
+            summary="same model and optimizer; its trials took another number of samples",
         )
-    looks = [_of_rates, _of_samples, _of_first_step, _of_optimizer, _of_the_end]
-    looks += [_of_what_is_promised] if exact else []
-    differs = tuple(sentence for looked in looks for sentence in looked(typed, plan))
+    differs = (
+        *_of_rates(typed, plan),
+        *_of_samples(typed, plan),
+        *_of_first_step(typed, plan, licence),
+        *_of_optimizer(typed, plan),
+        *_of_model(typed, plan),
+        *_of_the_end(typed, plan),
+    )
+    if exact and plan.gradient is None and typed.gradient is not None:
+        differs += ("its ranks show no gradient of the first step, as typed they do",)
     if differs:
         return Equivalence(differs=differs)
     agreed = ["learning rate"] if steps else []
@@ -168,21 +326,16 @@ def equivalent(
     length = plan.steps or plan.epoch_steps
     words = [f"{length} steps" + ("" if plan.steps else " an epoch")] if length else []
     apart = _relative(typed.gradient, plan.gradient)
-    why = _why_drawn(typed, plan)
-    compared = apart is not None and not why
-    agreed += ["gradient"] if compared else []
-    same = " and ".join(filter(None, (", ".join(agreed[:-1]), *agreed[-1:])))
-    within = f" ({_power(apart)})" if apart is not None and compared else ""
-    words += [f"same {same}{within}"] if same else []
-    words += [f"gradients are of other draws: {why}"] if why and apart is not None else []
+    why = _why_other_batches(typed, plan)
+    within = ""
+    if apart is not None and not why:
+        agreed.append("gradient")
+        within = f" ({_power(apart)})"
+    if agreed:
+        words.append(f"same {_listing(agreed)}{within}")
+    if why and apart is not None:
+        words.append(f"gradients are of other draws: {why}")
     return Equivalence(summary=", ".join(words))
-
-
-def _of_what_is_promised(typed: Training, plan: Training) -> Iterator[str]:
-    if plan.drawn and not typed.drawn:
-        yield "its first step draws random numbers, as typed it draws none"
-    if plan.gradient is None and typed.gradient is not None:
-        yield "its ranks show no gradient of the first step, as typed they do"
 
 
 def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
@@ -199,30 +352,40 @@ def _of_samples(typed: Training, plan: Training) -> Iterator[str]:
     if typed.batch != plan.batch:
         yield f"a step takes {plan.batch} samples, as typed it takes {typed.batch}"
         return
-    reshuffled = typed.shuffled != plan.shuffled
+    if typed.shuffled != plan.shuffled:
+        return
     for number, (own, other) in enumerate(zip(typed.samples, plan.samples, strict=False), 1):
-        if not reshuffled and None not in (own, other) and own != other:
+        if None not in (own, other) and own != other:
             yield f"step {number} takes other samples than as typed"
+            return
+    for number, (own, other) in enumerate(zip(typed.contents, plan.contents, strict=False), 1):
+        has_numbers = None not in (*typed.samples[:number], *plan.samples[:number])
+        if not has_numbers and own != other:
+            yield f"the batches of step {number} hold other samples than as typed"
             return
 
 
-def _of_first_step(typed: Training, plan: Training) -> Iterator[str]:
+def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
     if plan.apart and not typed.apart:
         yield "each rank trains with a gradient of its own: they are not averaged"
-    why = _why_drawn(typed, plan)
-    allowed = DRAWN_FACTOR - 1 if why else max(_tolerance(typed), _tolerance(plan))
-    if typed.shuffled != plan.shuffled:
+    if typed.ranks != plan.ranks and licence is not None:
+        why = licence.refuses("ranks")
+        if why is not None:
+            yield why
+    if _why_other_batches(typed, plan):
         return
-    for what, own, other in (
-        ("gradient", typed.gradient, plan.gradient),
-        ("loss", typed.loss, plan.loss),
+    alike = typed.dtype == plan.dtype
+    for what, own, other, allowed in (
+        ("gradient", typed.gradient, plan.gradient, _tolerance(TOLERANCES, plan.dtype)),
+        ("loss", typed.loss, plan.loss, _tolerance(LOSS_TOLERANCES, plan.dtype)),
     ):
-        apart = _relative(own, other)
+        allowed = allowed if alike else OTHER_PRECISION
+        apart = _relative(own, other, LEAST_LOSS if what == "loss" else 0.0)
         if apart is not None and not apart <= allowed:
-            norm = " has the norm" if what == "gradient" else " is"
+            said = " has the norm" if what == "gradient" else " is"
             yield (
-                f"the {what} of the first step{norm} {other:.6g}, as typed {own:.6g}"
-                f" ({allowed:.1g} is allowed{f': {why}' if why else ''})"
+                f"the {what} of the first step{said} {other:.6g}, as typed {own:.6g}"
+                f" ({allowed:.1g} is allowed)"
             )
 
 
@@ -231,6 +394,11 @@ def _of_optimizer(typed: Training, plan: Training) -> Iterator[str]:
         own, other = (str(one.optimizer.get(name, "not set")) for one in (typed, plan))
         if own != other:
             yield f"the optimizer's {name} is {other}, as typed {own}"
+
+
+def _of_model(typed: Training, plan: Training) -> Iterator[str]:
+    if None not in (typed.parameters, plan.parameters) and typed.parameters != plan.parameters:
+        yield f"it trains {plan.parameters} parameters, as typed {typed.parameters}"
 
 
 def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
@@ -242,31 +410,27 @@ def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
             yield f"it {what} {other} steps, as typed {own}"
 
 
-def _why_drawn(typed: Training, plan: Training) -> str:
-    """Why losses and gradients agree only as two draws do; empty where they must be equal."""
-    if typed.drawn or plan.drawn:
-        return "the step draws random numbers"
+def _why_other_batches(typed: Training, plan: Training) -> str:
+    """Why losses and gradients of the first step are of other batches; empty where of the same."""
     if typed.shuffled != plan.shuffled:
         return "its samples come in another order"
-    if None in (*typed.samples[:1], *plan.samples[:1]):
-        return "its samples have no numbers"
-    if not _close(typed.content or 0.0, plan.content or 0.0):
+    if typed.contents[:1] != plan.contents[:1]:
         return "batches of the same samples are made anew"
     return ""
 
 
-def _tolerance(one: Training) -> float:
-    return TOLERANCES.get(one.dtype or "float32", TOLERANCES["bfloat16"])
+def _tolerance(of: Mapping[str, float], dtype: str | None) -> float:
+    return of.get(dtype or "float32", of["bfloat16"])
 
 
-def _relative(own: float | None, other: float | None) -> float | None:
+def _relative(own: float | None, other: float | None, least: float = 0.0) -> float | None:
     """By how much two numbers differ, of the smaller: a factor of 2 is 1, either way."""
     if own is None or other is None:
         return None
-    least = min(abs(own), abs(other))
     if own == other:
         return 0.0
-    return abs(own - other) / least if least else math.inf
+    scale = max(least, min(abs(own), abs(other)))
+    return abs(own - other) / scale if scale else math.inf
 
 
 def _close(own: float, other: float) -> bool:
@@ -275,6 +439,11 @@ def _close(own: float, other: float) -> bool:
 
 def _listed(rates: Sequence[float]) -> str:
     return ", ".join(dict.fromkeys(f"{rate:.6g}" for rate in rates)) or "not set"
+
+
+def _listing(words: Sequence[str]) -> str:
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _power(apart: float) -> str:

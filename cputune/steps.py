@@ -82,6 +82,15 @@ class LearningRunner(Runner, Protocol):
         ...
 
 
+@runtime_checkable
+class AskingRunner(LearningRunner, Protocol):
+    """A runner that can ask the model of today's launch what plans would make of its batches."""
+
+    def ask(self) -> None:
+        """Start today's launch once more, unmeasured; ``workload`` then has the answers."""
+        ...
+
+
 class Living(Protocol):
     """A plan that lives beside others, and stands still while they have their turns."""
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune.documents import plain, record_of, toml
-from cputune.equivalence import Training
+from cputune.equivalence import Licence, Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
@@ -171,6 +171,8 @@ class Workload:
             so that the global batch grows with the ranks.
         training: what its launch as typed was seen to train in its first steps; None while nobody
             has looked.
+        licence: what its model has answered of what plans would change; None while it was not
+            asked.
     """
 
     name: str
@@ -192,6 +194,7 @@ class Workload:
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
     training: Training | None = None
+    licence: Licence | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:
@@ -279,6 +282,10 @@ class Workload:
                 f"{world_size} ranks"
             )
         return self.global_batch_size // world_size
+
+    def divides(self, world_size: int) -> bool:
+        """Whether so many ranks divide the batch of the launch as typed in another way."""
+        return self.batch_per_rank is None and world_size != self.launch_ranks
 
     def keeps(self, typed: Training) -> bool:
         """Whether plans take the samples of the launch as typed: another batch may be asked for."""

@@ -16,6 +16,8 @@ Two variables, and one of two ways in::
                            Without it nothing of the plan is set: the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
+    CPUTUNE_TRIAL_ASK      questions with commas, asked of the model as it trains (``asking``);
+                           such a launch is neither measured nor compared
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
@@ -37,6 +39,7 @@ FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
 CHILD_VARIABLE = "CPUTUNE_TRIAL_CHILD_OF"
+ASK_VARIABLE = "CPUTUNE_TRIAL_ASK"
 
 
 def recipe_script() -> Path:

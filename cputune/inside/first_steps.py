@@ -1,21 +1,23 @@
 """Records what this rank trains in its first steps, which no plan may change.
 
-Of each step: the learning rates with which the optimizer steps, and the samples that it takes. Of
-the first step also the gradient before it is clipped, with dropout off, and whether anything else
-drew random numbers. ``cputune.equivalence`` compares what two launches report.
+Of each step: the learning rates with which the optimizer steps, the samples that it takes and what
+they hold. Of the first step also the gradient before it is clipped, with dropout off and what else
+is drawn alike for each sample. ``cputune.equivalence`` compares what two launches report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry.batches import IGNORED, tensors_of
+from cputune.inside.asking import Asker, norm
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.parts import the_parts
+from cputune.inside.contents import contents_of
 from cputune.inside.messages import Trained
 
 if TYPE_CHECKING:
@@ -41,17 +43,17 @@ class FirstSteps:
         facts: of the training as a whole, told with the first step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
         self.facts: Trained = {}
         self._steps = 0
         self._samples: list[int | None] = []
         self._fetched: deque[int | None] = deque(maxlen=1024)
         self._rates: list[float] | None = None
         self._gradient: float | None = None
-        self._content = 0.0
-        self._drawn = False
+        self._contents: list[int | None] = []
         self._drops = False
-        self._random: int | None = None
+        self._alike = contextlib.ExitStack()
         self._compiling: Callable[[], bool] = lambda: False
 
     def hooks(self) -> list[Hook]:
@@ -75,41 +77,45 @@ class FirstSteps:
         compiler = getattr(torch, "compiler", None)
         self._compiling = getattr(compiler, "is_compiling", self._compiling)
 
-    def batch(self, batch: object) -> None:
-        """Note that a batch begins to be trained on."""
+    def batch(self, batch: object, samples: int) -> None:
+        """Note that a batch begins to be trained on; in the first step it draws for each alike."""
+        if self._steps < LOOKED_AT:
+            self._contents.append(contents_of(batch))
         if self._steps == 0:
-            self._content += _content(batch)
-            self._random = _randomness()
+            self._alike.close()
+            self._alike.enter_context(self._asker.draws.alike(samples))
 
     def trained(self) -> None:
         """Note that a batch went forward and backward."""
-        if self._steps >= LOOKED_AT:
-            return
-        self._samples.append(self._fetched.popleft() if self._fetched else None)
-        if self._steps == 0 and self._random is not None:
-            self._drawn = self._drawn or _randomness() != self._random
+        self._alike.close()
+        if self._steps < LOOKED_AT:
+            self._samples.append(self._fetched.popleft() if self._fetched else None)
 
     def begin(self) -> None:
         """Forget what was fetched so far: it was not trained on."""
         if self._steps == 0:
             self._fetched.clear()
+            self._contents.clear()
 
     def step(self, optimizer: object) -> Trained | None:
         """What to report of this step; None once enough was reported."""
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
-        told: Trained = {"rates": self._rates or [], "samples": _sum_of(self._samples)}
+        told: Trained = {
+            "rates": self._rates or [],
+            "samples": _sum_of(self._samples),
+            "contents": _sum_of(self._contents),
+        }
         if self._steps == 1:
             told.update(self.facts)
             told["gradient"] = self._gradient
-            told["drawn"], told["content"] = self._drawn, self._content
             told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
             order = the_parts().get("order")
             if order is not None and order.why is None:
                 told["shuffled"] = True
-        self._samples, self._rates = [], None
+        self._samples, self._contents, self._rates = [], [], None
         return told
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -121,6 +127,9 @@ class FirstSteps:
         self._rates = [float(group["lr"]) for group in groups if "lr" in group]
         if self._steps == 0:
             parameters = [one for group in groups for one in group["params"]]
+            self.facts["parameters"] = sum(
+                int(one.numel()) for one in parameters if one.requires_grad
+            )
             self.facts["unused"] = any(one.grad is None for one in parameters if one.requires_grad)
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
@@ -134,7 +143,8 @@ class FirstSteps:
     @property
     def _rests(self) -> bool:
         """Whether dropout is off just now; never where a plan draws the masks in another way."""
-        return self._steps == 0 and "dropout" not in the_parts()
+        first = self._steps == 0 or self._asker.asking
+        return first and "dropout" not in the_parts()
 
     # Dropout is off until the first step is over; not in what torch.compile compiles.
 
@@ -181,14 +191,8 @@ class FirstSteps:
 
 def norm_of(parameters: Iterable[object]) -> float | None:
     """The norm of all gradients together, in fp64; None where there are none."""
-    torch = sys.modules["torch"]
-    squares = []
-    for one in parameters:
-        gradient = getattr(one, "grad", None)
-        if gradient is not None:
-            gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
-            squares.append(float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2)
-    return float(sum(squares)) ** 0.5 if squares else None
+    gradients: list[Any] = [getattr(one, "grad", None) for one in parameters]
+    return None if all(one is None for one in gradients) else norm(gradients)
 
 
 def settings(optimizer: object) -> dict[str, Any]:
@@ -228,30 +232,3 @@ def _mixed(number: int) -> int:
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & mask
     number = (number ^ number >> 27) * 0x94D049BB133111EB & mask
     return number ^ number >> 31
-
-
-def _content(batch: object) -> float:
-    """The sum of the numbers in a batch, without padding and ignored labels (-100)."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    total = 0.0
-    for part in tensors_of(batch):
-        if hasattr(part, "is_complex") and not part.is_complex():
-            held = part.detach().double()
-            if not part.is_floating_point():
-                held = held * (part != IGNORED)
-            if mask is not None and getattr(mask, "shape", None) == part.shape:
-                held = held * (mask != 0)
-            total += float(held.sum())
-    return total
-
-
-def _randomness() -> int:
-    """A value that changes where anything draws random numbers."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    state: list[object] = [random.getstate()]
-    if torch is not None:
-        state.append(torch.get_rng_state().numpy().tobytes())
-    if numpy is not None:
-        _, keys, position, *_ = numpy.random.get_state()
-        state.append((keys.tobytes(), position))
-    return hash(tuple(state))

@@ -11,6 +11,7 @@ otherwise it would train to its end, and write its checkpoints to their usual pl
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -109,6 +110,7 @@ class Loops:
         self._clock: int | None = None
         self._watching: RemovableHandle | None = None
         self._by_hand = WeightsByHand()
+        self._models: list[Module] = []
 
     def hooks(self) -> list[Hook]:
         """What is hooked in transformers, accelerate and torch."""
@@ -187,7 +189,28 @@ class Loops:
             samples = min(samples, self.meter.facts.get("batch", samples))
         loss = original(model, inputs, *args, **kwargs)
         self.meter.micro_step(samples, loss)
+        self._ask(partial(original, model), model, inputs, args, kwargs)
         return loss
+
+    def _ask(
+        self,
+        original: Original,
+        model: Module,
+        inputs: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Ask the model, where this process is there for that and has come to a point."""
+        asker = self.meter.asker
+        if not asker.due(self.meter.steps):
+            return
+        words = {**dict(zip(("num_items_in_batch",), args, strict=False)), **kwargs}
+        items = words.get("num_items_in_batch")
+        for batch, factor in asker.batches(inputs, [model], items=items is not None):
+            if items is not None:
+                words["num_items_in_batch"] = items * int(factor)
+            with contextlib.suppress(Exception):  # the question has no answer then
+                asker.trained(original(batch, **words))
 
     def _step_end(
         self, original: Original, handler: Any, *args: object, **kwargs: object
@@ -255,7 +278,10 @@ class Loops:
                 before = meter.backwards
                 for batch in iterate():
                     self._samples, self._loader = meter.see_batch(batch), loader
+                    done = meter.backwards
                     yield batch
+                    if meter.backwards > done and meter.asker.due(meter.steps - 1):
+                        yield from (one for one, _ in meter.asker.batches(batch, self._models))
                 if meter.backwards == before:
                     return
         finally:
@@ -269,6 +295,8 @@ class Loops:
         Later calls are not looked at: what is compiled would be compiled with the hook.
         """
         trains = model.training and sys.modules["torch"].is_grad_enabled()
+        if trains and not self._models:
+            self._models.append(model)
         if trains and self.meter.watch(model) and self._watching is not None:
             self._watching.remove()
 
@@ -308,6 +336,9 @@ class Loops:
         takes.
         """
         meter = self.meter
+        if meter.asker.asking:
+            meter.asker.trained(loss)
+            return
         if meter.steps == 0 and self._samples:
             if accelerator is None:
                 meter.see_loader(self._loader)
@@ -350,6 +381,7 @@ class Loops:
         A closure, which computes the gradients within the step, is looked at when it returns.
         """
         meter = self.meter
+        meter.asker.saw(optimizer)
         if not (meter.framework == "trainer" or self._sees_batches()):
             self._refuse_step()
         look = partial(meter.first.before_step, optimizer)

@@ -134,20 +134,21 @@ class StateMessage(RankState):
 class Trained(TypedDict, total=False):
     """What a rank trains in a step (see ``first_steps``); fields from ``gradient`` on: first step.
 
-    ``rates``: learning rates by group. ``samples``: a digest; None where samples have no numbers.
+    ``rates``: learning rates by group. ``samples``: a digest of their numbers; None where they have
+    none. ``contents``: one of what they hold; None where they cannot be told apart.
     ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data.
     ``shuffled``: the plan takes the samples in an order of its own. ``dropout``: whether layers
-    would have dropped anything.
+    would have dropped anything. ``parameters``: numbers that are trained.
     """
 
     rates: list[float]
     samples: int | None
+    contents: int | None
     gradient: float | None
-    drawn: bool
     dropout: bool
-    content: float
     optimizer: dict[str, Any]
     unused: bool
+    parameters: int
     loader: int
     shuffled: bool
     steps: int
@@ -190,6 +191,23 @@ class Profiled(TypedDict):
     dtype: str | None
 
 
+class Answer(TypedDict, total=False):
+    """What a model answered to a question at a point of its training (``asking``).
+
+    ``loss``, ``gradient`` (its norm): as typed, and otherwise. ``apart``: the norm of the
+    difference of both gradients, over that of the larger one. ``why``: why there is no answer;
+    empty where there is nothing to ask. A message without a question is the last one.
+    """
+
+    event: Literal["answer"]
+    question: str
+    point: str
+    loss: list[float]
+    gradient: list[float]
+    apart: float
+    why: str
+
+
 class Refused(TypedDict):
     """The script cannot run as the plan asks, or (``hopeless``) with any plan; the rank ends."""
 
@@ -218,7 +236,9 @@ class Ended(TypedDict):
     steps: int
 
 
-RankMessage = Hello | Note | StateMessage | StepMessage | Profiled | Refused | Raised | Ended
+RankMessage = (
+    Hello | Note | StateMessage | StepMessage | Profiled | Answer | Refused | Raised | Ended
+)
 
 
 class TurnMessage(TypedDict, total=False):

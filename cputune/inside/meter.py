@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
+from cputune.inside.asking import Asker
 from cputune.inside.carry.batches import counted, tensors_of
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.first_steps import FirstSteps
@@ -36,6 +37,7 @@ class Meter:
 
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
+        asker: asks the model, where this process is there for that.
         scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
         waited: seconds of this step in which the script waited for a batch.
         shortened: what a batch is cut to where the script's own hooks see it before.
@@ -43,7 +45,8 @@ class Meter:
 
     def __init__(self, speaker: Speaker) -> None:
         self.speaker = speaker
-        self.first = FirstSteps()
+        self.asker = Asker(speaker.say)
+        self.first = FirstSteps(self.asker)
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
@@ -99,13 +102,16 @@ class Meter:
 
     def see_batch(self, batch: object) -> int:
         """Count the samples of a batch; of the first batch also note how long they are."""
+        since = time.perf_counter()
         if self.steps == 0:
             if (length := length_in(batch)) is not None:
                 self.facts["sequence_length"] = length
             self._tokens = [a + b for a, b in zip(self._tokens, counted(batch), strict=True)]
-        self.first.batch(batch)
+        samples = samples_in(batch)
+        self.first.batch(batch, samples)
+        self.resume(since)
         self._batch = batch
-        return samples_in(batch)
+        return samples
 
     def micro_step(self, samples: int, loss: object) -> None:
         """Note that a batch went forward and backward; ``loss`` is a number or a tensor of one."""

@@ -8,7 +8,7 @@ from statistics import median
 from typing import cast
 
 from cputune import cpulist
-from cputune.equivalence import Training
+from cputune.equivalence import Licence, Training
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.knobs.kernels import optimizer_of
@@ -181,20 +181,36 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
     return round(epochs * there) or None if epochs and there else None
 
 
-def padding_of(state: RankState) -> Padding | None:
-    """How much of a rank's batches is padding, and why it stays; None where neither is known.
+def with_licence(workload: Workload, licence: Licence | None) -> Workload:
+    """The workload with what its model has answered."""
+    if licence is None:
+        return workload
+    padding = workload.padding
+    if padding is not None and padding.kept in (None, NOT_ASKED):
+        padding = replace(padding, kept=_why_kept(licence))
+    return replace(workload, licence=licence, padding=padding)
 
-    Batches without a mask show no share: there the reason alone is known.
-    """
+
+NOT_ASKED = "it was not asked whether"
+
+NO_TAIL = "no batch so far ended in columns that are padding, without labels, in all its samples"
+
+
+def _why_kept(licence: Licence) -> str | None:
+    """Why padding may not be cut; None where loss and gradient are the same without it."""
+    why = licence.refuses("padding")
+    if why is not None or licence.largest("padding") is not None:
+        return why
+    return NO_TAIL if licence.answered("padding") else NOT_ASKED
+
+
+def padding_of(state: RankState) -> Padding | None:
+    """How much of a rank's batches is padding; None for batches without a mask, which show none."""
     share = state.get("padding_share")
-    kept = state.get("padding_unknown") or state.get("padding")
-    if share is None and kept in (None, "cut", "may be cut"):
-        return None
-    kept = kept or "it was not asked whether"
-    return Padding(
-        share=share or 0.0,
+    return None if share is None else Padding(
+        share=share,
         left=state.get("columns_left", 1.0),
-        kept=None if kept == "may be cut" else kept.removeprefix("full, for "),
+        kept=NOT_ASKED,
         mend=state.get("padding_mend"),
     )
 

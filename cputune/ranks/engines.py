@@ -37,6 +37,7 @@ from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_interpreter, training_python
 from cputune.inside import (
+    ASK_VARIABLE,
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
@@ -260,12 +261,15 @@ def needs_mpirun(plan: Plan) -> bool:
     return plan.backend == "ccl" and plan.world_size > 1
 
 
-def trial_variables(post: str, scratch: str | Path, force: Force | None) -> dict[str, str]:
+def trial_variables(
+    post: str, scratch: str | Path, force: Force | None, asks: Sequence[str] = ()
+) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    After each step the rank waits for leave to take another.
+    After each step the rank waits for leave to take another. ``asks``: what its model is asked.
     """
     return {
+        ASK_VARIABLE: ",".join(asks),
         SOCKET_VARIABLE: post,
         SCRATCH_VARIABLE: str(scratch),
         FORCE_VARIABLE: "" if force is None else force.to_json(),

@@ -20,6 +20,7 @@ from cputune.hidden import without_secrets
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import (
+    Answer,
     Ended,
     Profiled,
     Raised,
@@ -83,6 +84,7 @@ class Rank:
         trained: what it trained in its first steps.
         trouble: the exception that its script raised, or why it could not run as asked.
         profile: where its time went, where that was asked for.
+        answers: what its model has answered, where it was asked.
     """
 
     number: int
@@ -91,6 +93,7 @@ class Rank:
     trained: list[Trained] = field(default_factory=list)
     trouble: str | None = None
     profile: Profiled | None = None
+    answers: list[Answer] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -374,6 +377,8 @@ class Job:
         elif message["event"] == "state":
             message["local_rank"] = rank.number
             rank.state = message
+        elif message["event"] == "answer":
+            rank.answers.append(message)
         elif message["event"] == "profile":
             rank.profile = message
         elif message["event"] == "refused":

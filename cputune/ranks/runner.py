@@ -20,10 +20,10 @@ from typing import Any
 
 from cputune.carrier import environment
 from cputune.carrier.command import Carried, carried, trial_command
-from cputune.equivalence import equivalent
+from cputune.equivalence import Licence, Training, equivalent, licence_of, unlike
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside.carry.force import Force
+from cputune.inside.asking import AFTER
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.knobs import as_seen, keeps_mathematics
@@ -42,6 +42,9 @@ from cputune.training_command import require_trainable, script_text
 from cputune.workload import Workload
 
 PROFILED_STEPS = 4
+
+ASKED = ("repeats", "ranks", "padding")
+"""What the model is asked while tuning: what decides which plans there are."""
 
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
@@ -87,6 +90,7 @@ class ProcessRunner:
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
+        self._licence: Licence | None = None
         self.supervisors = Supervisors(self.work, self.on_note)
         self._unseen: set[str] = set()
         self._offline = offline
@@ -117,6 +121,32 @@ class ProcessRunner:
             if self._running is running:
                 self._end_what_runs()
 
+    def ask(self, questions: Sequence[str] = ASKED) -> None:
+        """Start today's launch once more, and ask its model what plans would make of its batches.
+
+        It is neither measured nor compared. ``workload`` has the answers then. Where it has shown
+        nothing before, or fails here before its first step, it has none.
+        """
+        typed = next((job for plan, job in self._shown if plan.as_found), None)
+        if typed is None or self._licence is not None:
+            return
+        self._end_what_runs()
+        asking = LivingPlan(self, self.today_as_typed, asks=questions)
+        try:
+            for _ in zip(range(AFTER + 3), asking.steps(), strict=False):
+                if asking.has_answered:
+                    break
+        except TrialError as error:
+            self.on_note(f"the launch as typed ends as its model is asked: {error}")
+        finally:
+            self._licence = asking.licence(typed.training())
+            asking.close()
+
+    @property
+    def today_as_typed(self) -> Plan:
+        """The launch as typed, as it is started."""
+        return baseline_plan(self.facts, ranks=self._given.launch_ranks)
+
     def keep(self) -> LivingPlan | None:
         """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
 
@@ -138,7 +168,7 @@ class ProcessRunner:
         workload = self._given
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
-        return workload
+        return compare.with_licence(workload, self._licence)
 
     @property
     def today(self) -> Plan:
@@ -221,9 +251,11 @@ class LivingPlan:
     costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not poll.
     """
 
-    def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
+    def __init__(self, runner: ProcessRunner, plan: Plan, *, asks: Sequence[str] = ()) -> None:
+        """``asks``: what its model is asked as it trains; then nothing of it is believed."""
         self._runner = runner
         self._plan = plan
+        self._asks = tuple(asks)
         self._folder = Path(tempfile.mkdtemp(prefix="trial-", dir=runner.work.path))
         self._scratch = self._folder / "scratch"
         self._job: Job | None = None
@@ -295,7 +327,7 @@ class LivingPlan:
             assert self._job is not None, "it has started"
             name, left = runner.workload.name, lambda: runner.seconds_left()
             for number, step in enumerate(self._job.steps(self._believe, name, left)):
-                if number < LOOKED_AT:
+                if number < LOOKED_AT and not self._asks:
                     self._compare_training(self._job)
                 yield step
         except TrialError as error:  # a failing script may print its arguments, secrets among them
@@ -304,9 +336,32 @@ class LivingPlan:
         finally:
             self._end_job()
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether its model has answered all that it is asked."""
+        ranks = [] if self._job is None else self._job.ranks.values()
+        return any(not one["question"] for rank in ranks for one in rank.answers)
+
+    def licence(self, typed: Training | None) -> Licence:
+        """What its model has answered, and how this start of today's launch differs from another.
+
+        The ranks of a launch as typed ask together; the first one tells.
+        """
+        job = self._job
+        if job is None or not job.ranks:
+            return Licence()
+        seen = job.training()
+        return licence_of(
+            job.ranks[min(job.ranks)].answers,
+            dtype=None if typed is None else typed.dtype,
+            unlike=unlike(typed, seen) if typed is not None and seen is not None else "",
+        )
+
     def _believe(self, states: Sequence[RankState]) -> None:
         assert self._job is not None, "its ranks have told their states"
         self.observed = tuple(states)
+        if self._asks:
+            return
         self._runner.believe(self._plan, self._job, states)
 
     def _end_job(self) -> None:
@@ -357,7 +412,7 @@ class LivingPlan:
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a launch that was typed runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        told = engines.trial_variables(post, self._scratch, way.force or self._question())
+        told = engines.trial_variables(post, self._scratch, way.force, self._asks)
         environment = {**base, **way.variables, **told}
         words, typed = self._words(way)
         if typed:
@@ -373,7 +428,7 @@ class LivingPlan:
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        asked = engines.trial_variables(post, f"{engines.HERE}/scratch", self._question())
+        asked = engines.trial_variables(post, f"{engines.HERE}/scratch", None, self._asks)
         launch = Launch(
             plan=plan,
             variables={**told, **asked},
@@ -401,19 +456,17 @@ class LivingPlan:
         words = workload.filled(trial_command(workload, way), os.environ)
         return words, workload.filled(typed, os.environ) if self._plan.as_found else []
 
-    def _question(self) -> Force | None:
-        """Today's launch is asked once whether its padding may be cut."""
-        asked = self._plan.as_found and self._runner.workload.padding is None
-        return Force(torch={"padding": "ask"}) if asked else None
-
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""
         workload, seen = self._runner.workload, job.training()
         typed = workload.training
+        licence = workload.licence
+        if licence is not None and licence.unlike:
+            return  # it does not repeat itself, so there is nothing to hold a plan against
         if typed and not self._plan.as_found and workload.keeps(typed):
             if seen is None:
                 raise Infeasible("its ranks do not report what they train, as today's do")
             exact = keeps_mathematics(self._runner.today, self._plan)
-            verdict = equivalent(typed, seen, exact=exact)
+            verdict = equivalent(typed, seen, licence, exact=exact)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))

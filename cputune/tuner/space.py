@@ -80,6 +80,9 @@ def search_space(
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
+    unlike = "" if job.licence is None else job.licence.unlike
+    if unlike:
+        keep = "numbers"
     own = owned(job, today)
     for name in own:
         if fixed.get(name, own[name]) != own[name]:
@@ -96,7 +99,7 @@ def search_space(
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, job, ask)
-    left_out = (*left_out, *_not_kept(facts, ask, varied(knobs), set(fixed), keep))
+    left_out = (*left_out, *_not_kept(facts, ask, varied(knobs), set(fixed), keep, unlike))
     if fixed and not values:
         raise _impossible(fixed, left_out)
     return SearchSpace(
@@ -211,13 +214,22 @@ def _with_libraries(
 
 
 def _not_kept(
-    facts: HostFacts, ask: Ask, free: Set[str], held: Set[str], keep: Keeps | None
+    facts: HostFacts,
+    ask: Ask,
+    free: Set[str],
+    held: Set[str],
+    keep: Keeps | None,
+    unlike: str,
 ) -> Iterator[LeftOut]:
     """The knobs that could be varied here, were less of the training to stay the same."""
     for knob in KNOBS:
         if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
             continue
         if not keeps(knob, keep):
+            if unlike:
+                why = f"today's launch does not repeat itself: {unlike}"
+                yield LeftOut(what=knob.name, why=why)
+                continue
             several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1
             yield LeftOut(
                 what=knob.name,

@@ -39,6 +39,7 @@ from cputune.result import (
     Trial,
 )
 from cputune.steps import (
+    AskingRunner,
     Contended,
     HostLost,
     LearningRunner,
@@ -333,6 +334,9 @@ class TuningStudy:
             cut_off = self._findings.cut_off and not any(t.state == COMPLETED for t in trials)
             if cut_off or self._findings.host_lost:
                 return
+            if isinstance(runner, AskingRunner) and self._options.keep != "numbers":
+                self._on_event(Said(text="asking the model what may be changed"))
+                runner.ask()
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()

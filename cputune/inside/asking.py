@@ -1,0 +1,308 @@
+"""Asks a model what a plan would make of its own batches, in a process that nobody measures.
+
+At some points of the launch as typed (its first step; after some updates, with all weights moved a
+little, so that a gate at zero hides nothing) the batch in hand is trained on again: as it is, in
+parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is the
+same for each sample (``draws``). Losses and gradients are told; ``cputune.equivalence`` judges
+them. Nothing is updated meanwhile: buffers, gradients and random numbers are put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cputune.inside import ASK_VARIABLE
+from cputune.inside.carry.batches import cut, encodings_of, has_tail, tensors_of
+from cputune.inside.draws import Draws
+from cputune.inside.messages import Answer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AFTER = 3
+"""Updates after which it is asked again."""
+
+MOVED = 0.02
+"""By how much each weight is moved before that: an initialisation has the same deviation."""
+
+MOST_SECONDS = 60.0
+"""That the questions take together; those that are left then are not asked."""
+
+QUESTIONS = ("repeats", "ranks", "padding", "threads", "precision")
+
+
+class Uncut(Exception):
+    """A batch cannot be cut into its samples; why."""
+
+
+class Asker:
+    """Tells the answers of one rank, as soon as the training has come to a point.
+
+    Attributes:
+        asks: the questions of this process; none where nothing is asked.
+        asking: whether a question is being asked, so that nothing else counts.
+        draws: draws alike while it is.
+    """
+
+    def __init__(self, say: Callable[[Answer], None]) -> None:
+        named = os.environ.get(ASK_VARIABLE, "").split(",")
+        self.asks = tuple(one for one in QUESTIONS if one in named)
+        self.asking = False
+        self.draws = Draws()
+        self._say = say
+        self._optimizers: list[Any] = []
+        self._point = 0
+        self._left = MOST_SECONDS
+        self._seen: list[tuple[float, list[Any]]] = []
+        self._parameters: list[Any] = []
+        self._buffers: list[tuple[Any, Any]] = []
+
+    def saw(self, optimizer: object) -> None:
+        """Note an optimizer that steps: its parameters are those that train."""
+        if self.asks and not any(one is optimizer for one in self._optimizers):
+            self._optimizers.append(optimizer)
+
+    def due(self, steps: int) -> bool:
+        """Whether the training has come to a point, after so many steps."""
+        return bool(self.asks) and not self.asking and steps >= (0, AFTER, math.inf)[self._point]
+
+    def trained(self, loss: Any) -> None:
+        """Note that a batch of a question went forward and backward."""
+        found = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+        self._seen.append((float(loss), found))
+
+    def batches(
+        self, batch: object, models: Sequence[Any], *, items: bool = False
+    ) -> Iterator[tuple[object, float]]:
+        """The batches to train on for each question, and by what to multiply the step's items.
+
+        ``models`` are those whose buffers are put back. ``items``: whether the framework tells a
+        loss the items of the whole step.
+        """
+        point = ("the first step", f"after {AFTER} updates")[self._point]
+        self._point += 1
+        since = time.perf_counter()
+        self._parameters = self._trained_parameters(models)
+        with self._apart(models):
+            if self._point > 1:
+                self._move()
+            weighs_items = False
+            count = _samples(batch)
+            whole: tuple[float, list[Any]] | None = None
+            for question in self.asks:
+                if time.perf_counter() - since > self._left:
+                    break
+                self._tell(question, point, why="it failed while it was asked")
+                if question == "repeats":
+                    whole = yield from self._of([batch], count)
+                    again = yield from self._of([batch], count)
+                    if items and whole is not None:
+                        twice = yield from self._of([batch], count, factor=2.0)
+                        weighs_items = twice is not None and _differ(whole[0], twice[0]) > 0.1
+                    self._compare(question, point, whole, again)
+                elif whole is not None:
+                    asked = getattr(self, f"_ask_{question}")
+                    yield from asked(point, batch, count, whole, weighs_items)
+        self._left -= time.perf_counter() - since
+        if self._point == 2:
+            self._say({"event": "answer", "question": "", "point": point})
+
+    def _ask_ranks(
+        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+    ) -> Iterator[tuple[object, float]]:
+        """The loss of the batch from those of its parts, as the framework weighs them."""
+        parts = next((n for n in range(2, count + 1) if count % n == 0), 1)
+        if parts == 1:
+            self._tell("ranks", point, why="")
+            return
+        each = count // parts
+        try:
+            cuttings = [part_of(batch, count, n * each, each) for n in range(parts)]
+        except Uncut as error:
+            self._tell("ranks", point, why=f"the batch cannot be cut into samples: {error}")
+            return
+        if not has_tail(batch):  # a rank pads its own samples alone
+            cuttings = [cut(part) for part in cuttings]
+        share = 1.0 if weighs_items else 1 / parts
+        together = yield from self._of(cuttings, each, share=share)
+        self._compare("ranks", point, whole, together)
+
+    def _ask_padding(
+        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+    ) -> Iterator[tuple[object, float]]:
+        """The batch without the columns that are padding in all of its samples."""
+        if not any(True for _ in encodings_of(batch)) or not has_tail(batch):
+            self._tell("padding", point, why="")
+            return
+        shorter = yield from self._of([cut(batch)], count)
+        self._compare("padding", point, whole, shorter)
+
+    def _ask_threads(
+        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+    ) -> Iterator[tuple[object, float]]:
+        torch = sys.modules["torch"]
+        own = torch.get_num_threads()
+        torch.set_num_threads(1 if own > 1 else 2)
+        try:
+            other = yield from self._of([batch], count)
+        finally:
+            torch.set_num_threads(own)
+        self._compare("threads", point, whole, other)
+
+    def _ask_precision(
+        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+    ) -> Iterator[tuple[object, float]]:
+        torch = sys.modules["torch"]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = yield from self._of([batch], count)
+        self._compare("precision", point, whole, rounded)
+
+    def _of(
+        self, batches: Sequence[Any], samples: int, *, share: float = 1.0, factor: float = 1.0
+    ) -> Any:
+        """Loss and gradient of batches together; None where one of them was not trained on."""
+        loss, gradient, largest = 0.0, None, 0.0
+        for part in batches:
+            self._seen.clear()
+            for parameter in self._parameters:
+                parameter.grad = None
+            with self.draws.alike(samples):
+                yield part, factor
+            for buffer, kept in self._buffers:
+                buffer.copy_(kept)
+            if not self._seen:
+                return None
+            loss += share * sum(one for one, _ in self._seen)
+            found = [one for _, gradients in self._seen for one in gradients]
+            largest = max(largest, norm(found))
+            gradient = _plus(gradient, found, share)
+        return loss, gradient, share * largest * len(batches)
+
+    def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
+        """Tell loss and gradient of both, and by how much the gradients are apart, relatively."""
+        if whole is None or other is None:
+            self._tell(question, point, why="the batch was not trained on again")
+            return
+        if len(whole[1]) != len(other[1]):
+            self._tell(question, point, why="it goes backward another number of times")
+            return
+        scale = max(norm(whole[1]), other[2])
+        apart = norm(_plus(list(whole[1]), other[1], -1.0))
+        self._say(
+            {
+                "event": "answer",
+                "question": question,
+                "point": point,
+                "loss": [whole[0], other[0]],
+                "gradient": [norm(whole[1]), norm(other[1])],
+                "apart": apart / scale if scale else 0.0,
+            }
+        )
+
+    def _tell(self, question: str, point: str, *, why: str) -> None:
+        """Tell why a question has no answer; with no reason, that there is nothing to ask."""
+        self._say({"event": "answer", "question": question, "point": point, "why": why})
+
+    def _trained_parameters(self, models: Sequence[Any]) -> list[Any]:
+        own = [p for one in self._optimizers for g in one.param_groups for p in g["params"]]
+        own = own or [p for model in models for p in model.parameters() if p.requires_grad]
+        return list({id(one): one for one in own}.values())
+
+    def _move(self) -> None:
+        """Move every weight a little; nobody trains on with them."""
+        torch = sys.modules["torch"]
+        dice = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for one in self._parameters:
+                one.add_(torch.randn(one.shape, generator=dice).to(one.dtype) * MOVED)
+
+    @contextlib.contextmanager
+    def _apart(self, models: Sequence[Any]) -> Iterator[None]:
+        """No optimizer steps; gradients, weights and buffers are put back."""
+        torch = sys.modules["torch"]
+        gradients = [one.grad for one in self._parameters]
+        weights = [one.detach().clone() for one in self._parameters] if self._point > 1 else []
+        self._buffers = [(b, b.detach().clone()) for model in models for b in model.buffers()]
+        steps = [(one, vars(one).get("step")) for one in self._optimizers]
+        for optimizer, _ in steps:
+            optimizer.step = lambda *_, **__: None
+        self.asking = True
+        try:
+            yield
+        finally:
+            self.asking = False
+            for optimizer, own in steps:
+                if own is None:
+                    del optimizer.step
+                else:
+                    optimizer.step = own
+            with torch.no_grad():
+                for one, kept in zip(self._parameters, weights, strict=False):
+                    one.copy_(kept)
+                for buffer, kept in self._buffers:
+                    buffer.copy_(kept)
+            for one, gradient in zip(self._parameters, gradients, strict=True):
+                one.grad = gradient
+
+
+def _samples(batch: object) -> int:
+    counts = (int(one.shape[0]) for one in tensors_of(batch) if len(one.shape))
+    return next(filter(None, counts), 0)
+
+
+def part_of(batch: Any, count: int, at: int, each: int) -> Any:
+    """So many samples of a batch from one on, in the same kind of container. Raises Uncut."""
+    if hasattr(batch, "shape"):
+        if not len(batch.shape) or (batch.shape[0] == 1 and count > 1):
+            return batch
+        if batch.shape[0] != count:
+            raise Uncut(f"it holds {tuple(batch.shape)} beside {count} samples")
+        return batch[at : at + each]
+    if isinstance(batch, Mapping):
+        parts = {name: part_of(value, count, at, each) for name, value in batch.items()}
+        try:
+            return type(batch)(parts)  # type: ignore[call-arg]
+        except TypeError:
+            return parts
+    if isinstance(batch, (list, tuple)):
+        if len(batch) == count and not any(hasattr(one, "shape") for one in batch):
+            return batch[at : at + each]
+        made = [part_of(one, count, at, each) for one in batch]
+        if isinstance(batch, list):
+            return made
+        return type(batch)(*made) if hasattr(batch, "_fields") else tuple(made)
+    return batch
+
+
+def norm(gradients: Sequence[Tensor | None]) -> float:
+    """The norm of gradients together, in fp64."""
+    torch, squares = sys.modules["torch"], 0.0
+    for one in gradients:
+        if one is not None:
+            held = one.coalesce().values() if one.is_sparse else one
+            squares += float(torch.linalg.vector_norm(held, dtype=torch.float64)) ** 2
+    return math.sqrt(squares) if math.isfinite(squares) else math.nan
+
+
+def _plus(one: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
+    """Gradients and a share of others, in fp64 where both are there."""
+    if one is None:
+        return [None if value is None else value * share for value in other]
+    return [
+        (None if value is None else value * share) if own is None else _sum(own, value, share)
+        for own, value in zip(one, other, strict=False)
+    ]
+
+
+def _sum(own: Any, value: Any, share: float) -> Any:
+    return own if value is None else own + value * share
+
+
+def _differ(own: float, other: float) -> float:
+    return abs(own - other) / max(abs(own), abs(other), 1e-30)

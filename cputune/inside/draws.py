@@ -1,0 +1,186 @@
+"""Has a step draw the same random numbers for each of its samples, however many it has.
+
+A batch of eight and two of four draw other numbers, so their losses say nothing of each other.
+While ``Draws`` is on, what has a row for each sample has the same numbers in each row, those of a
+generator of its own. Then a loss that is the mean over its samples is the mean of its parts, also
+where it draws noise, timesteps or views. What mixes the samples (a permutation of them) is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SEED = 20_011
+
+_IN_PLACE = ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+"""Methods of a tensor that take numbers alone."""
+
+_LIKE = {
+    "rand": "uniform_",
+    "rand_like": "uniform_",
+    "randn": "normal_",
+    "randn_like": "normal_",
+}
+"""Functions of torch, and the method that draws what they draw."""
+
+
+class Draws:
+    """Draws for each sample alike while it is on.
+
+    Attributes:
+        samples: how many the batch has that is trained on just now.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._number = 0
+
+    @contextlib.contextmanager
+    def alike(self, samples: int) -> Iterator[None]:
+        """Within, a batch of so many samples draws from the same state of every generator."""
+        torch = sys.modules["torch"]
+        before, kept = self.samples, _state()
+        self.samples, self._number = samples, 0
+        _seed()
+        with contextlib.ExitStack() as put_back:
+            for owner, name, called in self._set(torch):
+                put_back.enter_context(_replaced(owner, name, called))
+            try:
+                yield
+            finally:
+                self.samples = before
+                _put_back(kept)
+
+    def _set(self, torch: Any) -> Iterator[tuple[object, str, Callable[..., object]]]:
+        for name in _IN_PLACE:
+            yield torch.Tensor, name, functools.partial(self._in_place, name)
+        for name, method in _LIKE.items():
+            yield torch, name, functools.partial(self._made, method)
+        for name in ("randint", "randint_like"):
+            yield torch, name, self._whole_numbers
+        yield torch, "normal", self._normal
+        yield torch, "bernoulli", self._bernoulli
+        yield torch.Tensor, "bernoulli", self._bernoulli
+        yield torch.Tensor, "bernoulli_", self._bernoulli_in_place
+
+    def _rows(self, shape: Any) -> int | None:
+        """Rows for each sample; None where a tensor has none for each."""
+        if not self.samples or not len(shape) or shape[0] % self.samples:
+            return None
+        return int(shape[0]) // self.samples
+
+    def _drawn(self, like: Any, method: str, *args: object, **kwargs: object) -> Any:
+        """Numbers in the shape of a tensor, whose first dimension is that of samples."""
+        torch = sys.modules["torch"]
+        each = self._rows(like.shape)
+        assert each is not None, "it has rows for each sample"
+        self._number += 1
+        generator = torch.Generator().manual_seed(SEED + self._number)
+        part = torch.empty((each, *like.shape[1:]), dtype=like.dtype)
+        getattr(torch._C.TensorBase, method)(part, *args, **{**kwargs, "generator": generator})
+        return part.repeat(self.samples, *[1] * (like.ndim - 1))
+
+    def _in_place(self, method: str, original: Any, tensor: Any, *args: object, **kw: Any) -> Any:
+        kw.pop("generator", None)
+        if self._rows(tensor.shape) is None or tensor.requires_grad:
+            return original(tensor, *args, **kw)
+        return tensor.copy_(self._drawn(tensor, method, *args, **kw))
+
+    def _made(self, method: str, original: Any, *args: object, **kwargs: object) -> Any:
+        found = _undone(original, *args, **kwargs)
+        if self._rows(found.shape) is None or not found.is_floating_point():
+            return original(*args, **kwargs)
+        return found.detach().copy_(self._drawn(found, method)).requires_grad_(found.requires_grad)
+
+    def _whole_numbers(self, original: Any, *args: object, **kwargs: object) -> Any:
+        found = _undone(original, *args, **kwargs)
+        each = self._rows(found.shape)
+        if each is None:
+            return original(*args, **kwargs)
+        numbers = [one for one in args if isinstance(one, int)]
+        bounds = [kwargs.get("low", 0), kwargs.get("high", numbers[-1] if numbers else None)]
+        if len(numbers) > 1:
+            bounds[0] = numbers[0]
+        if not all(isinstance(one, int) for one in bounds):
+            return original(*args, **kwargs)
+        return found.copy_(self._drawn(found, "random_", *bounds))
+
+    def _normal(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _undone(original, *args, **kwargs)
+        if self._rows(found.shape) is None:
+            return original(*args, **kwargs)
+        mean = kwargs.get("mean", args[0] if args else 0.0)
+        deviation = kwargs.get("std", args[1] if len(args) > 1 else 1.0)
+        return found.copy_(mean + deviation * self._drawn(found, "normal_"))
+
+    def _bernoulli(self, original: Any, tensor: Any, *args: object, **kwargs: object) -> Any:
+        share = args[0] if args else kwargs.get("p", tensor)
+        if self._rows(tensor.shape) is None or not tensor.is_floating_point():
+            return original(tensor, *args, **kwargs)
+        return (self._drawn(tensor.detach(), "uniform_") < share).to(tensor.dtype)
+
+    def _bernoulli_in_place(
+        self, original: Any, tensor: Any, p: Any = 0.5, **kwargs: object
+    ) -> Any:
+        if self._rows(tensor.shape) is None or tensor.requires_grad:
+            return original(tensor, p, **kwargs)
+        torch = sys.modules["torch"]
+        share = torch.empty(tensor.shape, dtype=torch.float32)
+        return tensor.copy_(self._drawn(share, "uniform_") < p)
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[None]:
+    """A function of torch replaced; what a class has from its base is taken out again."""
+    original = getattr(owner, name)
+    own = vars(owner).get(name)
+
+    @functools.wraps(original)
+    def drawing(*args: object, **kwargs: object) -> object:
+        return called(original, *args, **kwargs)
+
+    setattr(owner, name, drawing)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a function of torch draws; the generator that it draws from is as before."""
+    torch, generator = sys.modules["torch"], kwargs.get("generator")
+    before = torch.get_rng_state() if generator is None else generator.get_state()
+    found = original(*args, **kwargs)
+    if generator is None:
+        torch.set_rng_state(before)
+    else:
+        generator.set_state(before)
+    return found
+
+
+def _seed() -> None:
+    random.seed(SEED)
+    sys.modules["torch"].default_generator.manual_seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+
+
+def _state() -> tuple[Any, Any, Any]:
+    numpy = sys.modules.get("numpy")
+    state = None if numpy is None else numpy.random.get_state()
+    return random.getstate(), sys.modules["torch"].get_rng_state(), state
+
+
+def _put_back(state: tuple[Any, Any, Any]) -> None:
+    random.setstate(state[0])
+    sys.modules["torch"].set_rng_state(state[1])
+    if state[2] is not None:
+        sys.modules["numpy"].random.set_state(state[2])
