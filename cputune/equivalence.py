@@ -44,6 +44,7 @@ gradient tells then."""
 RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """What all ranks of a launch train together.
@@ -167,7 +168,7 @@ class Licence:
             for one in self.answers:
                 why = self._refused(one) if one.question == name else None
                 if why:
-                    return f"{one.point}: {why}"
+                    return f"{why}, seen at {one.point}"
         return None
 
     def answered(self, question: str) -> bool:
@@ -197,9 +198,7 @@ class Licence:
         return None
 
 
-def licence_of(
-    answers: Sequence[Answer], *, dtype: str | None = None, unlike: str = ""
-) -> Licence:
+def licence_of(answers: Sequence[Answer], *, dtype: str | None = None) -> Licence:
     """What a rank has answered, the last of each question and point."""
     found = {(one["question"], one["point"]): one for one in answers if one["question"]}
     return Licence(
@@ -215,7 +214,6 @@ def licence_of(
             for one in found.values()
         ),
         dtype=dtype,
-        unlike=unlike,
     )
 
 
@@ -224,15 +222,15 @@ def unlike(one: Training, other: Training) -> str:
     for number, (own, again) in enumerate(zip(one.contents, other.contents, strict=False), 1):
         if own != again:
             return f"step {number} takes other batches in each start of it"
-    for what, own, again, tolerances in (
+    for what, first, second, tolerances in (
         ("loss", one.loss, other.loss, LOSS_TOLERANCES),
-        ("gradient", one.gradient, other.gradient, TOLERANCES),
+        ("norm of the gradient", one.gradient, other.gradient, TOLERANCES),
     ):
-        apart = _relative(own, again, LEAST_LOSS if what == "loss" else 0.0)
+        apart = _relative(first, second, LEAST_LOSS if what == "loss" else 0.0)
         if apart is not None and not apart <= _tolerance(tolerances, one.dtype):
-            norm = "norm of the gradient" if what == "gradient" else what
             return (
-                f"the {norm} of its first step is {own:.6g} in one start and {again:.6g} in another"
+                f"the {what} of its first step is {first:.6g} in one start"
+                f" and {second:.6g} in another"
             )
     return ""
 

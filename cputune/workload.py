@@ -283,9 +283,14 @@ class Workload:
             )
         return self.global_batch_size // world_size
 
-    def divides(self, world_size: int) -> bool:
-        """Whether so many ranks divide the batch of the launch as typed in another way."""
-        return self.batch_per_rank is None and world_size != self.launch_ranks
+    def refuses(self, question: str) -> str | None:
+        """Why its model does not train the same with a lever; None where it does, or was not asked.
+
+        A batch that was asked for instead of the typed one is another training anyway.
+        """
+        if self.licence is None or self.batch_per_rank is not None:
+            return None
+        return self.licence.refuses(question)
 
     def keeps(self, typed: Training) -> bool:
         """Whether plans take the samples of the launch as typed: another batch may be asked for."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cputune.equivalence import Training, equivalent, training_of
+from cputune.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
 from cputune.inside.first_steps import digest_of
-from cputune.inside.messages import Trained
+from cputune.inside.messages import Answer, Trained
 
 TYPED = Training(
     dtype="float32",
@@ -18,7 +19,7 @@ TYPED = Training(
     batch=8,
     gradient=0.25,
     loss=0.7,
-    content=120.0,
+    contents=("k", "l", "m"),
     optimizer={"class": "AdamW", "betas": ["(0.9, 0.999)"]},
     steps=225,
     data=600,
@@ -60,45 +61,110 @@ def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gradient", "same"),
-    [("bfloat16", 0.26, True), ("bfloat16", 0.27, False), ("float32", 0.2501, False)],
+    ("typed", "plan", "gradient", "same"),
+    [
+        ("float32", "bfloat16", 0.26, True),
+        ("float32", "bfloat16", 0.27, False),
+        ("bfloat16", "bfloat16", 0.2501, True),
+        ("bfloat16", "bfloat16", 0.26, False),
+        ("float32", "float32", 0.2501, False),
+    ],
 )
 def test_a_gradient_may_differ_by_what_its_precision_rounds(
-    dtype: str, gradient: float, same: bool
+    typed: str, plan: str, gradient: float, same: bool
 ) -> None:
-    assert equivalent(TYPED, replace(TWO, dtype=dtype, gradient=gradient)).same is same
+    other = replace(TWO, dtype=plan, gradient=gradient)
+    assert equivalent(replace(TYPED, dtype=typed), other).same is same
 
 
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        ({"drawn": True}, "the step draws random numbers"),
-        ({"content": 119.0}, "batches of the same samples are made anew"),
-        ({"samples": (None,) * 3}, "its samples have no numbers"),
-    ],
-)
-def test_draws_of_their_own_agree_roughly_and_a_doubled_gradient_does_not(
-    other: dict[str, Any], why: str
-) -> None:
-    assert equivalent(TYPED, replace(TWO, gradient=0.3, **other)).summary.endswith(why)
-    verdict = equivalent(TYPED, replace(TWO, gradient=0.5, **other))
-    assert why in verdict.differs[0]
+def test_another_precision_lets_no_other_lever_through() -> None:
+    bf16 = replace(TWO, dtype="bfloat16", loss=0.7025, gradient=0.26)
+    assert equivalent(TYPED, bf16).same
+    verdict = equivalent(TYPED, bf16, licence(loss=[0.7338, 0.7363], apart=0.02))
+    assert verdict.differs == (
+        "the loss of a batch is not that of its parts (0.7338, and 0.7363), seen at the first step",
+    )
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"drawn": True, "gradient": 0.3}, "its first step draws random numbers"),
-        ({"gradient": None}, "its ranks show no gradient of the first step"),
-    ],
-)
-def test_who_promises_the_mathematics_has_to_show_it(other: dict[str, Any], said: str) -> None:
-    assert equivalent(TYPED, replace(TWO, **other)).same
-    verdict = equivalent(TYPED, replace(TWO, **other), exact=True)
-    assert verdict.differs[-1].startswith(said)
-    drawing = replace(TYPED, drawn=True)
-    assert equivalent(drawing, replace(drawing, ranks=2, gradient=0.3), exact=True).same
+def test_batches_that_are_made_anew_are_believed_where_the_loss_is_that_of_its_parts() -> None:
+    anew = replace(TWO, contents=("x", "y", "z"), gradient=0.4, loss=0.9)
+    assert equivalent(TYPED, anew, licence(apart=2e-7)).summary == (
+        "225 steps, same samples and learning rate, gradients are of other draws: "
+        "batches of the same samples are made anew"
+    )
+    verdict = equivalent(TYPED, anew, licence(apart=0.3))
+    assert verdict.differs[0].startswith("the gradient of a batch is not that of its parts")
+
+
+def test_samples_without_numbers_are_known_by_what_they_hold() -> None:
+    stream = replace(TYPED, samples=(None,) * 3)
+    assert equivalent(stream, replace(stream, ranks=2)).same
+    verdict = equivalent(stream, replace(stream, contents=("k", "k", "l")))
+    assert verdict.differs == ("the batches of step 2 hold other samples than as typed",)
+
+
+def test_who_promises_the_mathematics_has_to_show_it() -> None:
+    without = replace(TWO, gradient=None)
+    assert equivalent(TYPED, without).same
+    verdict = equivalent(TYPED, without, exact=True)
+    assert verdict.differs == ("its ranks show no gradient of the first step, as typed they do",)
     assert equivalent(TYPED, TWO, exact=True).same
+
+
+def test_a_loss_near_zero_is_held_against_what_it_is_the_difference_of() -> None:
+    grpo = replace(TYPED, loss=1e-9)
+    assert equivalent(grpo, replace(grpo, ranks=2, loss=-3e-8)).same
+    assert not equivalent(grpo, replace(grpo, loss=-3e-8, gradient=0.26)).same
+
+
+def licence(**said: Any) -> Licence:
+    """What a model answers to the question of its parts; as typed they are the same."""
+    answer: Answer = {
+        "event": "answer",
+        "question": "ranks",
+        "point": "the first step",
+        "loss": [0.7, 0.7],
+        "gradient": [0.25, 0.25],
+        "apart": 0.0,
+    }
+    answer.update(said)  # type: ignore[typeddict-item]
+    return licence_of([answer], dtype="float32")
+
+
+def test_a_licence_names_the_figures_of_what_it_refuses() -> None:
+    assert licence().refuses("ranks") is None
+    assert licence().refuses("padding") is None, "nobody asked"
+    assert not licence().answered("padding")
+    assert licence(apart=3e-7).largest("ranks") == pytest.approx(3e-7)
+    assert licence(apart=0.47).refuses("ranks") == (
+        "the gradient of a batch is not that of its parts (apart by 0.47 of its norm 0.25), "
+        "seen at the first step"
+    )
+    broken = licence(why="it fails on a part of the batch", apart=None)
+    assert broken.refuses("ranks") == "it fails on a part of the batch, seen at the first step"
+    assert licence(apart=math.nan).refuses("ranks") is not None
+
+
+def test_a_batch_that_has_another_loss_the_second_time_lets_nothing_be_asked() -> None:
+    again = licence(question="repeats", loss=[0.7, 0.9])
+    for question in ("ranks", "padding"):
+        assert str(again.refuses(question)).startswith("the same batch gives another loss the sec")
+
+
+def test_two_starts_that_differ_are_named_with_both_figures() -> None:
+    assert unlike(TYPED, TYPED) == ""
+    assert unlike(TYPED, replace(TYPED, loss=0.61)) == (
+        "the loss of its first step is 0.7 in one start and 0.61 in another"
+    )
+    assert unlike(TYPED, replace(TYPED, contents=("k", "x"))) == (
+        "step 2 takes other batches in each start of it"
+    )
+
+
+def test_a_model_of_another_size_is_another_training() -> None:
+    wide = replace(TYPED, parameters=100)
+    verdict = equivalent(wide, replace(wide, parameters=400, data=9), other_data=True)
+    assert verdict.differs == ("it trains 400 parameters, as typed 100",)
 
 
 def test_a_recipe_of_other_data_than_its_trials_have_is_held_against_its_optimizer_alone() -> None:
@@ -121,7 +187,7 @@ def test_samples_in_an_order_of_the_plans_own_are_not_compared() -> None:
 def test_what_ranks_tell_is_put_together() -> None:
     def told(first: list[int], second: list[int], gradient: float) -> list[Trained]:
         return [
-            {"rates": [1e-3], "samples": digest_of(first), "gradient": gradient, "content": 2.0},
+            {"rates": [1e-3], "samples": digest_of(first), "gradient": gradient, "contents": 2},
             {"rates": [9e-4], "samples": digest_of(second)},
         ]
 
@@ -129,7 +195,8 @@ def test_what_ranks_tell_is_put_together() -> None:
     two = training_of([told([1, 2], [5, 6], 0.5), told([3, 4], [8, 7], 0.5)], batch=4)
     assert one is not None
     assert two is not None
-    assert (one.samples, two.content, two.apart) == (two.samples, 4.0, False)
+    assert (one.samples, two.apart) == (two.samples, False)
+    assert two.contents == (f"{4:016x}", None)
     assert one.dropout is None, "nobody has said"
     apart = training_of([told([1], [2], 0.5), told([3], [4], 0.6)])
     assert apart is not None

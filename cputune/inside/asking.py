@@ -37,7 +37,7 @@ MOST_SECONDS = 60.0
 QUESTIONS = ("repeats", "ranks", "padding", "threads", "precision")
 
 
-class Uncut(Exception):
+class UncutError(Exception):
     """A batch cannot be cut into its samples; why."""
 
 
@@ -124,7 +124,7 @@ class Asker:
         each = count // parts
         try:
             cuttings = [part_of(batch, count, n * each, each) for n in range(parts)]
-        except Uncut as error:
+        except UncutError as error:
             self._tell("ranks", point, why=f"the batch cannot be cut into samples: {error}")
             return
         if not has_tail(batch):  # a rank pads its own samples alone
@@ -257,12 +257,12 @@ def _samples(batch: object) -> int:
 
 
 def part_of(batch: Any, count: int, at: int, each: int) -> Any:
-    """So many samples of a batch from one on, in the same kind of container. Raises Uncut."""
+    """So many samples of a batch from one on, in the same kind of container. Raises UncutError."""
     if hasattr(batch, "shape"):
         if not len(batch.shape) or (batch.shape[0] == 1 and count > 1):
             return batch
         if batch.shape[0] != count:
-            raise Uncut(f"it holds {tuple(batch.shape)} beside {count} samples")
+            raise UncutError(f"it holds {tuple(batch.shape)} beside {count} samples")
         return batch[at : at + each]
     if isinstance(batch, Mapping):
         parts = {name: part_of(value, count, at, each) for name, value in batch.items()}

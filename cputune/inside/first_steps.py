@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any

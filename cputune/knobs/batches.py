@@ -10,7 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cputune.knobs.record import Ask, Choices, Effect, Knob, changed_shown, in_settings, unless
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    LeftOut,
+    changed_shown,
+    in_settings,
+    unless,
+)
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -46,7 +55,9 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
         why = "the script accumulates, or not, in a loop of its own"
     elif workload is not None and workload.batch_per_rank is not None:
         why = "--batch-per-rank says what a rank takes at once"
-    elif workload is not None and workload.licence is not None and workload.licence.refuses("ranks"):
+    elif (
+        workload is not None and workload.licence is not None and workload.licence.refuses("ranks")
+    ):
         why = workload.licence.refuses("ranks")
     elif wanted is None:
         own = _own_batches(workload)
@@ -188,6 +199,22 @@ PADDING = Knob(
 )
 
 
+OF_LIKE_LENGTH = LeftOut(
+    what="order=length",
+    why="samples of a step would be of like length, and where a label goes with the length a step "
+    "has more of one label",
+    option="--keep distribution",
+)
+
+
+def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
+    """Samples of like length only where they are asked for: they change what a batch holds."""
+    why = _why_as_drawn(facts, ask)
+    if why is None and "order" not in ask.fixed and ask.keep != "distribution":
+        return Choices(values=("random",), left_out=(OF_LIKE_LENGTH,))
+    return why
+
+
 def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     """Why samples stay in their order: another pays where lengths differ within a batch."""
     padding = None if ask.workload is None else ask.workload.padding
@@ -215,7 +242,7 @@ ORDER = Knob(
     summary="whether samples are drawn at random, or those of a step are of like length",
     values=("random", "length"),
     keeps="distribution",
-    offers=_why_as_drawn,
+    offers=_orders,
     put=in_settings("order"),
     set_in_torch=True,
     shown=(changed_shown("order of samples", "order", "order"),),

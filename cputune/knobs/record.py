@@ -58,7 +58,8 @@ class Ask:
     ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
     where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
     script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
-    those that plans may run on, by name and in order; none where it is this machine alone.
+    those that plans may run on, by name and in order; none where it is this machine alone. ``keep``
+    is how much of the training is to stay the same.
     """
 
     workload: Workload | None = None
@@ -66,6 +67,7 @@ class Ask:
     own: Mapping[str, KnobValue] = field(default_factory=dict)
     hosts: tuple[tuple[str, HostFacts], ...] = ()
     allow_slow_precision: bool = False
+    keep: Keeps | None = None
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
         """Of a knob's values those that are wanted: all, or the one that it is held at."""

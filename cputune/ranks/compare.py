@@ -181,36 +181,33 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
     return round(epochs * there) or None if epochs and there else None
 
 
-def with_licence(workload: Workload, licence: Licence | None) -> Workload:
-    """The workload with what its model has answered."""
+def with_licence(
+    workload: Workload, licence: Licence | None, states: Sequence[RankState]
+) -> Workload:
+    """The workload with what its model has answered, in ranks with these states."""
     if licence is None:
         return workload
-    padding = workload.padding
-    if padding is not None and padding.kept in (None, NOT_ASKED):
-        padding = replace(padding, kept=_why_kept(licence))
+    padding = padding_of(states[0]) if states else workload.padding
+    why = licence.refuses("padding")
+    if padding is not None and padding.kept is None and why is not None:
+        padding = replace(padding, kept=why)
     return replace(workload, licence=licence, padding=padding)
 
 
-NOT_ASKED = "it was not asked whether"
-
-NO_TAIL = "no batch so far ended in columns that are padding, without labels, in all its samples"
-
-
-def _why_kept(licence: Licence) -> str | None:
-    """Why padding may not be cut; None where loss and gradient are the same without it."""
-    why = licence.refuses("padding")
-    if why is not None or licence.largest("padding") is not None:
-        return why
-    return NO_TAIL if licence.answered("padding") else NOT_ASKED
-
-
 def padding_of(state: RankState) -> Padding | None:
-    """How much of a rank's batches is padding; None for batches without a mask, which show none."""
+    """How much of a rank's batches is padding, and why it stays; None where neither is known.
+
+    Batches without a mask show no share: there the reason alone is known.
+    """
     share = state.get("padding_share")
-    return None if share is None else Padding(
-        share=share,
+    kept = state.get("padding_unknown") or state.get("padding")
+    if share is None and kept in (None, "cut", "may be cut"):
+        return None
+    kept = kept or "it was not asked whether"
+    return Padding(
+        share=share or 0.0,
         left=state.get("columns_left", 1.0),
-        kept=NOT_ASKED,
+        kept=None if kept == "may be cut" else kept.removeprefix("full, for "),
         mend=state.get("padding_mend"),
     )
 

@@ -24,6 +24,7 @@ from cputune.equivalence import Licence, Training, equivalent, licence_of, unlik
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
 from cputune.inside.asking import AFTER
+from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.knobs import as_seen, keeps_mathematics
@@ -91,6 +92,7 @@ class ProcessRunner:
         self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
         self._licence: Licence | None = None
+        self._asked: tuple[RankState, ...] = ()
         self.supervisors = Supervisors(self.work, self.on_note)
         self._unseen: set[str] = set()
         self._offline = offline
@@ -139,7 +141,7 @@ class ProcessRunner:
         except TrialError as error:
             self.on_note(f"the launch as typed ends as its model is asked: {error}")
         finally:
-            self._licence = asking.licence(typed.training())
+            self._licence, self._asked = asking.licence(typed.training()), asking.observed
             asking.close()
 
     @property
@@ -168,7 +170,7 @@ class ProcessRunner:
         workload = self._given
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
-        return compare.with_licence(workload, self._licence)
+        return compare.with_licence(workload, self._licence, self._asked)
 
     @property
     def today(self) -> Plan:
@@ -351,11 +353,12 @@ class LivingPlan:
         if job is None or not job.ranks:
             return Licence()
         seen = job.training()
-        return licence_of(
-            job.ranks[min(job.ranks)].answers,
-            dtype=None if typed is None else typed.dtype,
-            unlike=unlike(typed, seen) if typed is not None and seen is not None else "",
+        found = licence_of(
+            job.ranks[min(job.ranks)].answers, dtype=None if typed is None else typed.dtype
         )
+        if typed is None or seen is None or found.refuses("repeats"):
+            return found
+        return replace(found, unlike=unlike(typed, seen))
 
     def _believe(self, states: Sequence[RankState]) -> None:
         assert self._job is not None, "its ranks have told their states"
@@ -412,7 +415,9 @@ class LivingPlan:
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a launch that was typed runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        told = engines.trial_variables(post, self._scratch, way.force, self._asks)
+        told = engines.trial_variables(
+            post, self._scratch, way.force or self._question(), self._asks
+        )
         environment = {**base, **way.variables, **told}
         words, typed = self._words(way)
         if typed:
@@ -428,7 +433,9 @@ class LivingPlan:
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        asked = engines.trial_variables(post, f"{engines.HERE}/scratch", None, self._asks)
+        asked = engines.trial_variables(
+            post, f"{engines.HERE}/scratch", self._question(), self._asks
+        )
         launch = Launch(
             plan=plan,
             variables={**told, **asked},
@@ -455,6 +462,10 @@ class LivingPlan:
         workload, typed = self._runner.workload, self._runner.workload.launch
         words = workload.filled(trial_command(workload, way), os.environ)
         return words, workload.filled(typed, os.environ) if self._plan.as_found else []
+
+    def _question(self) -> Force | None:
+        """Where its model is asked, it is also asked whether its padding may be cut."""
+        return Force(torch={"padding": "ask"}) if "padding" in self._asks else None
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""

@@ -103,11 +103,9 @@ class Layouts:
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        licence = self.workload.licence
-        if licence is not None and self.workload.divides(ranks * nodes):
-            why = licence.refuses("ranks")
-            if why is not None:
-                return f"they would not train the same. {why[:1].upper()}{why[1:]}"
+        why = self.workload.refuses("ranks")
+        if why is not None and ranks * nodes != self.workload.launch_ranks:
+            return f"they would not train the same: {why}"
         needed = needed_bytes(self.workload, ranks, nodes=nodes)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
         room = min((size for one in machines if (size := room_bytes(one))), default=None)

@@ -95,6 +95,7 @@ def search_space(
         fixed={**_unvaried(varied(knobs, keep), fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
+        keep=keep,
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from cputune.inside.asking import Asker
 from cputune.inside.carry.hooking import put
 from cputune.inside.first_steps import DROPOUTS, FirstSteps
 
@@ -22,7 +23,7 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
     functional = ModuleType("torch.nn.functional")
     for name in (*DROPOUTS, "scaled_dot_product_attention"):
         setattr(functional, name, dropout)
-    first = FirstSteps()
+    first = FirstSteps(Asker(lambda answer: None))
     for module, what, called in first.hooks():
         if module == functional.__name__:
             put(functional, what, called)
