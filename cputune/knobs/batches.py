@@ -210,7 +210,8 @@ OF_LIKE_LENGTH = LeftOut(
 def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
     """Samples of like length only where they are asked for: they change what a batch holds."""
     why = _why_as_drawn(facts, ask)
-    if why is None and "order" not in ask.fixed and ask.keep != "distribution":
+    asked = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
+    if why is None and not asked:
         return Choices(values=("random",), left_out=(OF_LIKE_LENGTH,))
     return why
 

@@ -59,7 +59,7 @@ class Ask:
     where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
     script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
     those that plans may run on, by name and in order; none where it is this machine alone. ``keep``
-    is how much of the training is to stay the same.
+    is how much of the training is to stay the same, ``named`` are knobs that somebody has named.
     """
 
     workload: Workload | None = None
@@ -68,6 +68,7 @@ class Ask:
     hosts: tuple[tuple[str, HostFacts], ...] = ()
     allow_slow_precision: bool = False
     keep: Keeps | None = None
+    named: frozenset[str] = frozenset()
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
         """Of a knob's values those that are wanted: all, or the one that it is held at."""

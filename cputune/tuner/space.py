@@ -78,6 +78,7 @@ def search_space(
     name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
     for an unknown knob and for a value that no plan of this machine can have.
     """
+    named = None if knobs is None else frozenset(knobs)
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
     unlike = "" if job.licence is None else job.licence.unlike
@@ -92,15 +93,16 @@ def search_space(
             )
     ask = Ask(
         workload=job,
-        fixed={**_unvaried(varied(knobs, keep), fixed, today), **fixed, **own},
+        fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
         keep=keep,
+        named=named or frozenset(),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, job, ask)
-    left_out = (*left_out, *_not_kept(facts, ask, varied(knobs), set(fixed), keep, unlike))
+    left_out = (*left_out, *_not_kept(facts, ask, varied(named), set(fixed), keep, unlike))
     if fixed and not values:
         raise _impossible(fixed, left_out)
     return SearchSpace(

@@ -67,10 +67,13 @@ def test_what_it_keeps_is_named() -> None:
         (replace(JOB, framework="accelerate"), SEEN, "makes its data loader itself"),
     ],
 )
-def test_samples_of_like_length_are_offered_where_lengths_differ(
+def test_samples_of_like_length_are_offered_where_lengths_differ_and_they_are_asked_for(
     job: Workload, padding: Padding | None, why: str | None
 ) -> None:
-    space = cputune.search_space(machine(), replace(job, padding=padding))
+    of = replace(job, padding=padding)
+    unasked = cputune.search_space(machine(), of)
+    assert {plan.setting("order") for plan in unasked.plans()} == {"random"}
+    space = cputune.search_space(machine(), of, keep="distribution")
     orders = {plan.setting("order") for plan in space.plans()}
     assert orders == ({"random", "length"} if why is None else {"random"})
     if why is not None:

@@ -12,6 +12,7 @@ from tuner.fakes import FakeRunner, steady
 
 import cputune
 from cputune import cpulist
+from cputune.knobs import NAMES
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import FAILED, Result, Trial
@@ -24,7 +25,7 @@ PADDED = Padding(share=0.5, left=0.6)
 JOB = replace(
     Workload.from_recipe("bert-mini"), padding=PADDED, drawn="at random", loading_share=0.2
 )
-SPACE = cputune.search_space(FACTS, JOB)
+SPACE = cputune.search_space(FACTS, JOB, knobs=NAMES)
 TODAY = baseline_plan(FACTS)
 
 
