@@ -93,8 +93,8 @@ nightly: test-scripts test-cures test-consumers faults mutants  ## what takes to
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults
 
-# Of each module four faults, the same ones every time, in a quarter of an hour in all; of modules
-# that are named, and at night, every one.
+# Of each module four faults, the same ones every time; of modules that are named, and at night,
+# every one.
 ONLY ?=
 MOST ?= $(if $(ONLY),,--most 4)
 mutants: $(VENV)/.dev  ## plant faults in the modules that decide: do their tests notice? (ONLY=layout)

@@ -1,4 +1,4 @@
-"""What becomes of padding, in a process that has torch (``padding_cases.py``)."""
+"""What becomes of padding and of the scale of losses, in a process that has torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 
 @pytest.mark.torch
-def test_padding_is_cut_where_nothing_changes_and_nowhere_else() -> None:
-    cases = Path(__file__).with_name("padding_cases.py")
+@pytest.mark.parametrize("name", ["padding_cases.py", "scale_cases.py"])
+def test_nothing_changes_but_what_is_computed_in_vain(name: str) -> None:
+    cases = Path(__file__).with_name(name)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "--noconftest", str(cases)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,10 +19,16 @@ PROJECT = HERE.parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Modules and the tests they are tried against, both as paths inside the project."""
+    """Modules and the tests they are tried against, both as paths inside the project.
+
+    ``torch``: the tests need torch. ``alone``: they are run without what ``tests/conftest.py`` is
+    for.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    torch: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -37,12 +44,21 @@ def rooms() -> Iterator[Room]:
     """Each room, its patterns resolved; a module is in the first room that names it."""
     seen: set[Path] = set()
     for room in _read("rooms.toml")["room"]:
-        found = [path for pattern in room["modules"] for path in sorted(PROJECT.glob(pattern))]
-        yield Room(
-            modules=tuple(str(path.relative_to(PROJECT)) for path in found if path not in seen),
-            tests=tuple(room["tests"]),
-        )
+        found = dict.fromkeys(_found(room["modules"]))
+        modules = tuple(str(path.relative_to(PROJECT)) for path in found if path not in seen)
+        yield Room(**{**room, "modules": modules, "tests": tuple(room["tests"])})
         seen.update(found)
+
+
+def shown() -> set[str]:
+    """The modules that decide nothing, beside those of them that are in a room."""
+    patterns = [pattern for one in _read("rooms.toml")["shown"] for pattern in one["modules"]]
+    return {str(path.relative_to(PROJECT)) for path in _found(patterns)}
+
+
+def _found(patterns: Iterable[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from sorted(PROJECT.glob(pattern))
 
 
 def harmless() -> dict[Fault, str]:
@@ -55,5 +71,5 @@ def harmless() -> dict[Fault, str]:
     }
 
 
-def _read(name: str) -> dict[str, list[dict[str, list[str]]]]:
+def _read(name: str) -> dict[str, list[dict[str, Any]]]:
     return tomllib.loads((HERE / name).read_text(encoding="utf-8"))

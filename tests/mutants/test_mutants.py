@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mutants.planting import planted
-from mutants.rooms import PROJECT, harmless, rooms
+from mutants.rooms import PROJECT, harmless, rooms, shown
 from mutants.table import _row
 
 
@@ -55,6 +55,13 @@ def test_each_room_has_modules_and_tests() -> None:
     for room in rooms():
         assert room.modules
         assert all((PROJECT / test).exists() for test in room.tests)
+
+
+def test_each_module_is_in_a_room_or_decides_nothing() -> None:
+    """Whoever adds a module says which tests have to notice what is wrong in it."""
+    every = {str(one.relative_to(PROJECT)) for one in (PROJECT / "cputune").rglob("*.py")}
+    tried = {module for room in rooms() for module in room.modules}
+    assert every == tried | shown()
 
 
 def test_each_harmless_fault_is_of_a_line_that_is_there() -> None:

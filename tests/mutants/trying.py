@@ -18,39 +18,42 @@ from pathlib import Path
 import pytest
 
 from mutants.planting import Mutant
+from mutants.rooms import Room
 
-QUICK = "not torch and not slow and not consumer and not vm and not ipex"
-OPTIONS = ("-x", "-q", "--failed-first", "-p", "no:randomly", "-m", QUICK)
+WITH_TORCH = "not slow and not consumer and not vm and not ipex"
+OPTIONS = ("-x", "-q", "--failed-first", "-p", "no:randomly")
+ALONE = ("--noconftest", "-o", "filterwarnings=")
 MEMORY_BYTES = 8 << 30
 """Of one try: a fault may make a list without end."""
 
 
-def noticed(
-    copy: Path, module: str, mutants: Sequence[Mutant], tests: Sequence[str]
-) -> Iterator[bool]:
+def noticed(copy: Path, module: str, mutants: Sequence[Mutant], room: Room) -> Iterator[bool]:
     """Of each of these faults of a module whether the tests notice it, or do not come to an end.
 
     Raises RuntimeError if one of them fails without any fault, or none is there.
     """
+    words = [*room.tests, "-m", WITH_TORCH if room.torch else f"not torch and {WITH_TORCH}"]
+    if room.alone:
+        words += ALONE
     began = time.monotonic()
-    code = _ran(copy, tests, 3600.0)
+    code = _ran(copy, words, 3600.0)
     if code != pytest.ExitCode.OK:
-        raise RuntimeError(f"without any fault, pytest {' '.join(tests)} ends with {code}")
+        raise RuntimeError(f"without any fault, pytest {' '.join(words)} ends with {code}")
     limit_seconds = 10.0 + 3.0 * (time.monotonic() - began)
     place = copy / module
     before = place.read_text(encoding="utf-8")
     for mutant in mutants:
         place.write_text(mutant.source, encoding="utf-8")
         try:
-            yield _ran(copy, tests, limit_seconds) != pytest.ExitCode.OK
+            yield _ran(copy, words, limit_seconds) != pytest.ExitCode.OK
         finally:
             place.write_text(before, encoding="utf-8")
 
 
-def _ran(copy: Path, tests: Sequence[str], limit_seconds: float) -> int | None:
+def _ran(copy: Path, given: Sequence[str], limit_seconds: float) -> int | None:
     """The exit code of pytest in the copy; None where it had to be ended."""
     variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    words = [sys.executable, "-m", "pytest", *OPTIONS, *tests]
+    words = [sys.executable, "-m", "pytest", *OPTIONS, *given]
     with subprocess.Popen(
         words,
         cwd=copy,
