@@ -34,6 +34,7 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 _EXCLUDES = {
     # an option: the options that make no sense with it
     "json": ("record", "explain"),
+    "picture": ("json", "record", "explain", "stack", "check_file", "hosts", "launch_words"),
     "explain": ("record", "stack", "check_file"),
     "root": ("deep", "python", "hosts"),
     "record": ("stack", "check_file", "hosts"),
@@ -43,7 +44,7 @@ _EXCLUDES = {
     "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
     "launch_words": ("root", "record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
+_ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words", "picture")
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
@@ -67,6 +68,7 @@ _ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words")
 )
 @click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
 @click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
+@click.option("--picture", is_flag=True, help="Draw its sockets, NUMA nodes and cores, as SVG.")
 @python_option
 @click.option(
     "--deep", is_flag=True, help="Also start short processes that import the stack and measure."
@@ -86,6 +88,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
+    cputune doctor --picture > machine.svg
     cputune doctor --stack torch=2.6.0
     cputune doctor --hosts node1,node2
     cputune doctor --check-file train.sh --print-fix | patch -p0
@@ -134,6 +137,9 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             record(host, asked["record"])
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
+        if asked["picture"]:
+            click.echo(_picture(host), nl=False)
+            return
         found = _look_at(host, launch, asked).only(chosen)
     if asked["print_fix"]:
         for left in found.findings:
@@ -142,6 +148,20 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
         _show(found, asked, host)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
+
+
+def _picture(host: Host) -> str:
+    """The machine as SVG. Raises UsageError where it would be printed on a terminal."""
+    from cputune.figures import machine
+    from cputune.figures.canvas import alone, svg
+
+    if sys.stdout.isatty():
+        hint = "cputune doctor --picture > machine.svg"
+        raise UsageError("a picture is no text for a terminal", hint=hint)
+    topology = probe(host).topology
+    if not topology.cores:
+        raise CannotError("nothing is known of the cores of this machine", hint="cputune doctor -v")
+    return alone(svg(machine(topology), "machine"))
 
 
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:

@@ -50,7 +50,7 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
     columns = max(2, int(width / 1.5))
     lines = ceil(len(kinds) / columns)
     height = 1.15 + 0.62 * len(shown) + 0.22 * lines
-    figure, axes = new_figure(width, height, "Where the time of a step goes")
+    figure, axes = new_figure(width, height, "A step, by kind of work")
     named_rows(axes, [name for name, _, _ in shown])
     for row, ((_, _, profile), seconds) in enumerate(zip(shown, parts, strict=True)):
         _draw_step(axes, row, seconds, kinds, 0.07 if width > NARROW else 0.13)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 7.4
+WIDTH = 8.6
 """Inches. At 96 pixels an inch it is the width of the page's text."""
 
 NARROW = 4.5
@@ -134,3 +134,9 @@ def svg(figure: Figure, name: str) -> str:
     for colour, role in _ROLES.items():
         text = re.sub(rf"(fill|stroke): {colour}\b", rf"\1: var(--{role}, {colour})", text)
     return text
+
+
+def alone(picture: str) -> str:
+    """An SVG that stands for itself, as a file: on white paper, its colours as they are drawn."""
+    drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", picture)
+    return re.sub("<svg ", f'<svg style="background:{GROUND}" ', drawn, count=1)

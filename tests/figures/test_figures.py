@@ -6,14 +6,18 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from hosts.builder import machine as built
 from matplotlib.figure import Figure
 from report.result_cases import CASES, profiled, ten_thousand, tuned
 
 import cputune
 from cputune import figures
+from cputune.cli import cli
 from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.figures.canvas import BEST, LOST, RANKS, WORK, ink_on, svg
@@ -193,6 +197,22 @@ def test_256_cpus_can_be_read() -> None:
     assert len(boxes) == 256
     assert drawn.get_figheight() <= 14
     assert {"0", "15", "128", "255"} <= set(words(drawn))
+
+
+def test_the_doctor_draws_a_recorded_machine_of_256_cpus(tmp_path: Path) -> None:
+    built(tmp_path, sockets=2, cores=64, smt=2, nodes=8)
+    done = CliRunner().invoke(cli, ["doctor", "--picture", "--root", str(tmp_path)])
+    assert done.exit_code == 0
+    drawn = ElementTree.fromstring(done.stdout)
+    said = [element.text for element in drawn.iter() if element.tag.endswith("}text")]
+    assert {"socket 1, NUMA node 7", "0", "100", "255"} <= set(said)
+    assert "var(--" not in done.stdout  # as a file it has no page around it
+
+
+def test_ranks_that_share_a_colour_are_named_together() -> None:
+    facts = cputune.probe(built(None, sockets=2, cores=10))
+    drawn = figures.machine(facts.topology, make_plan(usable_cores(facts), 10), width=3.6)
+    assert {"rank 0, 8", "rank 1, 9", "rank 2"} <= set(words(drawn))
 
 
 def _hex(colour: tuple[float, ...]) -> str:
