@@ -30,7 +30,11 @@ Takes = Literal["one command", "your decision"]
 
 def in_words(low: float, high: float, takes: Takes) -> str:
     """``×1.12–1.30; one command``."""
-    return f"×{low:.2f}{f'–{high:.2f}' if high > low else ''}; {takes}"
+    return f"{_times(low, high)}; {takes}"
+
+
+def _times(low: float, high: float) -> str:
+    return f"×{low:.2f}–{high:.2f}" if high > low else f"×{low:.2f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,11 @@ class Lever:
     high: Amount
     takes: Takes
     do: str
+
+    @property
+    def brings(self) -> str:
+        """``tcmalloc is not installed: ×1.12–1.30``."""
+        return f"{self.what}: {_times(self.low, self.high)}"
 
     @property
     def words(self) -> str:

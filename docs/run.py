@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cputune.figures import Figures
-from cputune.figures.canvas import svg
+from cputune.figures.canvas import alone, svg
 from cputune.report.show import ResultToShow, end_blocks
 from cputune.report.writing import print_blocks
 from cputune.result import Result
@@ -35,9 +35,7 @@ def terminal() -> str:
 
 def figure(name: str) -> str:
     """A picture of the run, on a ground of its own, so that it is read on dark pages too."""
-    drawn = getattr(Figures(Result.load(RESULT)), name)()
-    text = svg(drawn, name).replace("var(--", "var(--paper-")  # the colours as they are, always
-    return re.sub(r"<svg ", '<svg style="background:#ffffff" ', text, count=1)
+    return alone(svg(getattr(Figures(Result.load(RESULT)), name)(), name))
 
 
 RUN = {

@@ -48,11 +48,12 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
         line = line_of(event)
         if live is not None:
             if line is not None and is_kept(event):
+                one_line = isinstance(event, TrialEnded)
                 live.console.print(
-                    visible(line), style=style_of(event), no_wrap=True, overflow="ellipsis"
+                    visible(line), style=style_of(event), no_wrap=one_line, overflow="ellipsis"
                 )
         elif isinstance(event, TrialEnded):
-            tell(shortened_line(f"{line}  {standing.tail(time.monotonic())}"))
+            tell(shortened_line(f"{line}  [{standing.tail(time.monotonic())}]"))
         elif line is not None:
             tell(line)
         if live is not None:

@@ -45,9 +45,9 @@ _result_argument = click.argument("result", required=False)
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @json_option
-@click.option("--all", is_flag=True, help="Every plan, and what was left out and why.")
+@click.option("--all", is_flag=True, help="All of it: the plans, the launch, what it rests on.")
 def show(result: str | None, json: bool, all: bool) -> None:
-    """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
+    """Show a result: the verdict, the launch, what to change and what it brings.
 
     RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
 
@@ -56,11 +56,11 @@ def show(result: str | None, json: bool, all: bool) -> None:
     cputune show last
     cputune show --json | jq .speedup
     """
-    from cputune.report.show import MOST_PLANS, ResultToShow, blocks, document
+    from cputune.report.show import ResultToShow, blocks, document, end_blocks
 
     found, file = opened(result)
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
-    told = blocks(shown, most=None if all else MOST_PLANS, every=all)
+    told = blocks(shown) if all else end_blocks(shown)
     _print(told, lambda: document(shown), json=json)
 
 

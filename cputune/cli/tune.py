@@ -200,8 +200,8 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.show import PASTED, ResultToShow, end_blocks
-    from cputune.report.writing import Labelled, print_blocks
+    from cputune.report.show import ResultToShow, end_blocks
+    from cputune.report.writing import print_blocks
 
     if as_json:
         print_json(result.to_json())
@@ -211,12 +211,8 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
     print_blocks(end_blocks(shown), out)
     if file is None:
         return
-    out.print()
-    if result.best.plan != result.baseline.plan:
-        launch = (("train", shown.launch()["train"]),)
-        print_blocks([Labelled(rows=launch, pasted=PASTED)], out)
-    out.print(f"The result is in {file}. All of it: cputune show; a page: cputune report")
-    out.print(f"Files that launch it: cputune emit --format {usual_format(facts)} {file}")
+    launch = f"launch files: cputune emit --format {usual_format(facts)}"
+    out.print(f"{launch} {file}", soft_wrap=True)
 
 
 def _require_packages(job: Workload) -> None:

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_LINES = 12
-MOST_PLANS = 8
-"""The fastest plans that the view has room for."""
-
-LONGEST_NAME = 30
+LONGEST_NAME = 42
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,35 +101,66 @@ class Standing:
 
     def tail(self, now: float) -> str:
         """How many trials, the time, the best so far: of single trials, so it is roughly known."""
-        of = "" if self.trials is None else f"{self.done} of {self.trials}, "
-        most = "" if self.most_seconds == math.inf else f" of {duration(self.most_seconds)}"
+        of = "" if self.trials is None else f"{self.done} of {self.trials} trials, "
+        gone = now - self.started
+        left = ""
+        if self.most_seconds != math.inf:
+            left = f", at most {duration(max(0.0, self.most_seconds - gone))} more"
         best = f", best {figure(self.best)} samples/s" if self.best else ""
-        return f"[{of}{duration(now - self.started)}{most}{best}]"
+        return f"{of}{duration(gone)}{left}{best}"
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     """The standing for a terminal, each line cut where the terminal ends."""
     from rich.text import Text
 
-    doing = Text.assemble((visible(standing.doing), "bold cyan"), f"  {visible(standing.detail)}")
-    lines = [doing, Text(standing.tail(now), "green"), *_plans(standing, columns)]
+    above = [Text(visible(standing.doing), "bold cyan")]
+    if standing.detail:
+        above.append(Text(f"  {visible(standing.detail)}"))
+    above.append(Text(standing.tail(now), "green"))
+    below = []
     if standing.compared is not None:
-        lines.append(Text(in_words(standing.compared), "bold"))
+        below.append(Text(in_words(standing.compared), "bold"))
+        below.append(_ruler(standing.compared, columns))
     if standing.delayed:
         late = f"{standing.delayed} of {standing.steps} steps were delayed by other processes"
-        lines.append(Text(late, "yellow"))
+        below.append(Text(late, "yellow"))
+    plans = _plans(standing, columns, MOST_LINES - len(above) - len(below))
+    lines = (*above, *plans, *below)
     for line in lines:
         line.truncate(max(1, columns - 1), overflow="ellipsis")
-    return tuple(lines)
+    return lines
 
 
-def _plans(standing: Standing, columns: int) -> list[Text]:
+MOST_TIMES = 10.0
+"""Times as fast: where the line ends at the latest."""
+
+
+def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
+    """The ratio and its interval on a line from 0; where it is 1, today's launch stands.
+
+    The interval is seen to narrow, and to leave the 1.
+    """
+    from rich.text import Text
+
+    most = max(2, math.ceil(min(compared.high, MOST_TIMES)))
+    room = max(10, columns - len(f"×0  ×{most}") - 1)
+    points = (max(0.0, compared.low), compared.ratio, compared.high)
+    place = [round(min(at, most) * (room - 1) / most) for at in points]
+    signs = ["·"] * room
+    signs[place[0] : place[2] + 1] = "─" * (place[2] + 1 - place[0])
+    for at, sign in zip((*place, round((room - 1) / most)), "├●┤│", strict=True):
+        signs[at] = sign
+    return Text(f"×0 {''.join(signs)} ×{most}", "dim")
+
+
+def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
     """The fastest plans, each with a bar up to the lower end of its interval and a lighter one on
     to the upper end.
     """
     from rich.text import Text
 
-    ordered = sorted(standing.measured.items(), key=lambda one: -one[1].median)[:MOST_PLANS]
+    ordered = sorted(standing.measured.items(), key=lambda one: -one[1].median)[:most]
     if not ordered:
         return []
     top = max(rate.high for _, rate in ordered)

@@ -22,11 +22,9 @@ from cputune.figures import Figures
 from cputune.figures.canvas import svg
 from cputune.host.interpreter import install_tuning
 from cputune.report.show import (
-    PASTED,
     ResultToShow,
     basis,
     change_rows,
-    legend,
     profile_lines,
     speeds,
     time_rows,
@@ -43,8 +41,17 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 30
 
-DESK, PHONE = 7.4, 3.6
-"""Inches that a picture is wide, of 96 pixels each."""
+PHONE = 3.6
+"""Inches that a picture is wide, of 96 pixels each; on a desk it is as wide as the text."""
+
+WAYS = {
+    "train": "Train with it",
+    "the same": "From the result",
+    "launch files": "As files for a launcher",
+    "variables": "By hand: the variables of every rank",
+    "flags": "By hand: the flags of the script",
+}
+"""How the page calls each way to start the best plan."""
 
 MOST_SAVED_BYTES = 250_000
 """A result that is larger is not kept in the page."""
@@ -69,7 +76,6 @@ class Page:
     launch: tuple[tuple[str, str], ...]
     speeds: Rows
     notes: tuple[str, ...]
-    legend: str
     pictures: dict[str, Picture]
     changes: Rows
     times: Rows
@@ -113,10 +119,9 @@ def page_of(result: Result, file: str) -> Page:
     return Page(
         result=result,
         verdict=shown.verdict(),
-        launch=tuple((label, text) for label, text in shown.launch().items() if label in PASTED),
+        launch=tuple((WAYS[way], text) for way, text in shown.launch().items() if way in WAYS),
         speeds=speeds(result),
         notes=shown.notes(),
-        legend=legend(result),
         pictures={one.name: one for one in pictures(result)},
         changes=change_rows(result),
         times=time_rows(result),
@@ -143,7 +148,7 @@ def pictures(result: Result) -> tuple[Picture, ...]:
 
 
 def _picture(name: str, says: str, draw: Callable[..., Figure | None]) -> Picture | None:
-    desk, phone = draw(width=DESK), draw(width=PHONE)
+    desk, phone = draw(), draw(width=PHONE)
     if desk is None or phone is None:
         return None
     return Picture(

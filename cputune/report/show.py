@@ -23,6 +23,7 @@ from cputune.host.interpreter import training_python
 from cputune.knobs import knob_named, least_kept
 from cputune.knobs.record import KEPT, Keeps
 from cputune.knobs.record import in_words as knob_words
+from cputune.levers import Lever
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import plans, said_speed
@@ -115,6 +116,7 @@ def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
     return now, f"cputune emit --format torchrun -o launch {words}"
 
 
+THE_REST = "the rest"
 LEAST_SHARE = 0.005
 """A kind of work with a smaller share of the time is not shown."""
 
@@ -167,20 +169,16 @@ def profile_lines(result: Result) -> Iterator[str]:
         yield "--fix dropout=bytes draws the masks on all threads (docs/knobs.md)"
 
 
-MOST_KINDS = 6
-"""Of work, that have a bar of their own at the end of a study."""
-
-
-def time_bars(result: Result) -> Bars:
-    """The time of a step of the best plan as bars: what takes the most, then the rest."""
+def time_bars(result: Result, most: int) -> Bars:
+    """The time of a step of the best plan as at most so many bars, the rest as the last one."""
     profile = result.profile
     rate = result.best.samples_per_second.median
     if profile is None or profile.plan != result.best.plan or rate <= 0:
         return Bars(())
-    shares = {kind: share for kind, share in profile.shares.items() if kind != "the rest"}
-    kinds = sorted(shares, key=lambda kind: -shares[kind])[:MOST_KINDS]
+    shares = {kind: share for kind, share in profile.shares.items() if kind != THE_REST}
+    kinds = sorted(shares, key=lambda kind: -shares[kind])[: most - 1]
     shown = {kind: shares[kind] for kind in kinds}
-    shown["the rest"] = sum(profile.shares.values()) - sum(shown.values())
+    shown[THE_REST] = sum(profile.shares.values()) - sum(shown.values())
     seconds = (result.workload.global_batch_size or 1) / rate
     longest = max(shown.values())
     rows = (
@@ -195,11 +193,19 @@ def change_bars(result: Result) -> Bars:
     changes = changes_of(result)
     logs = [0.0 if one.worth is None else max(0.0, log(one.worth.ratio)) for one in changes]
     longest = max(logs, default=0.0) or 1.0
-    rows = (
-        (f"{one.knob} {one.today} → {one.best}", worth_words(one), length / longest, one.keeps)
-        for one, length in zip(changes, logs, strict=True)
-    )
+    rows = []
+    for one, length in zip(changes, logs, strict=True):
+        brings, unsure = worth_words(one).partition(", ")[::2]
+        rows.append((_brief(one), brings, length / longest, unsure or one.keeps))
     return Bars(tuple(rows))
+
+
+def _brief(change: ChangeMade) -> str:
+    """``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
+    words = f"{change.knob} {change.today} → {change.best}"
+    if LAYOUT in change.knob:
+        words = words.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
+    return words
 
 
 SCHEMA = "cputune.summary/1"
@@ -207,8 +213,11 @@ SCHEMA = "cputune.summary/1"
 PASTED = ("train", "the same", "launch files", "variables", "flags")
 """What of a launch is copied, and stands in one line."""
 
-MOST_PLANS = 15
-"""How many of the fastest plans the table has, where not all are asked for."""
+MOST_LINES = 30
+"""Of the end of a study, at 80 columns."""
+
+MOST_CHANGES, MOST_UNTRIED, MOST_KINDS = 6, 2, 7
+"""Lines that each part of the end may have; the rest is a matter of ``cputune show --all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +240,16 @@ class ResultToShow:
         return machine_difference(self.result.host, self.facts)
 
     def notes(self) -> tuple[str, ...]:
-        """The notes of the result, and a note where it is of another machine."""
+        """The notes of the result, after what warns."""
+        return (*self.warnings(), *self.result.notes)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What has changed since it was measured, or that it was on another machine."""
         difference = self.elsewhere
         other = (f"This was measured on another machine: {difference}.",) if difference else ()
         changes = () if self.facts is None or difference else changed_since(self.result, self.facts)
         again = (f"{'; '.join(changes)}: {TUNE_AGAIN}.",) if changes else ()
-        return (*other, *again, *self.result.notes)
+        return (*other, *again)
 
     def verdict(self) -> Verdict:
         """What the result means, what to do now, and how sure it is."""
@@ -277,8 +290,7 @@ class ResultToShow:
 
 def legend(result: Result) -> str:
     """How the short name of a plan is read, with the numbers of this machine."""
-    rest = "a word behind it is a precision, a library, or a knob with its value"
-    return f"{result.best.plan.legend()}; {rest}."
+    return f"{result.best.plan.legend()}; then precision, libraries, knobs."
 
 
 def speeds(result: Result) -> Rows:
@@ -292,28 +304,27 @@ def speeds(result: Result) -> Rows:
         rows=tuple(
             (name, *said_speed(result, side), side.plan.short()) for name, side in sides.items()
         ),
+        below=legend(result),
     )
 
 
 def change_rows(result: Result) -> Rows:
     """What to change, and what each is worth."""
     return Rows(
-        headings=("knob", "today", "best", "keeps", "worth"),
-        rows=tuple((c.knob, c.today, c.best, c.keeps, worth_words(c)) for c in changes_of(result)),
+        headings=("knob", "from today to best", "faster by", "it computes"),
+        rows=tuple(
+            (one.knob, f"{one.today} → {one.best}", worth_words(one), one.keeps)
+            for one in changes_of(result)
+        ),
     )
 
 
-def blocks(
-    shown: ResultToShow, *, most: int | None = MOST_PLANS, every: bool = False
-) -> Iterator[Block]:
-    """The verdict, then what to change, the launch, the plans, and what they rest on.
-
-    ``most``: how many plans, the fastest; None for all. ``every``: also what was left out, and why.
-    """
+def blocks(shown: ResultToShow) -> Iterator[Block]:
+    """All of a result: the verdict, what to change, the launch, the plans, what they rest on."""
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
-    yield Lines((("", legend(result)), *(("note", note) for note in shown.notes())))
+    yield Lines(tuple(("note", note) for note in shown.notes()))
     if (changes := change_rows(result)).rows:
         yield Heading("What to change")
         yield changes
@@ -324,12 +335,9 @@ def blocks(
         yield times
         yield Lines(tuple(("", line) for line in profile_lines(result)))
     yield Heading("The plans")
-    yield plans(result, most)
-    if most is not None and len(result.trials) > most:
-        left = len(result.trials) - most
-        yield Lines((("", f"{left} slower ones are not shown: cputune show --all"),))
-    yield from _untried(result)
-    if every and result.left_out:
+    yield plans(result)
+    yield from _untried(result.untried)
+    if result.left_out:
         yield Heading("Left out, and why")
         yield Labelled(rows=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)))
     yield Heading("What it rests on")
@@ -337,30 +345,43 @@ def blocks(
 
 
 def end_blocks(shown: ResultToShow) -> Iterator[Block]:
-    """What ``tune`` prints at its end: the answer, in at most 30 lines of 80 columns."""
+    """The answer, in at most 30 lines of 80 columns: what ``tune`` prints at its end."""
     result = shown.result
-    launch = shown.launch()
     yield shown.verdict()
     yield speeds(result)
-    if "the same" in launch:
+    yield Lines(tuple(("note", warning) for warning in shown.warnings()))
+    launch = shown.launch()
+    by_hand = launch["train"] if "the same" in launch else ""
+    if by_hand:
         yield Heading("By hand")
-        yield Labelled(rows=(("", launch["train"]),), pasted=("",))
-    if (changes := change_bars(result)).rows:
-        yield Heading("What to change")
+        yield Labelled(rows=(("", by_hand),), pasted=("",))
+    changes = Bars(change_bars(result).rows[:MOST_CHANGES])
+    if changes.rows:
+        yield Heading("What to change: what it brings, and what it computes")
         yield changes
-    if (times := time_bars(result)).rows:
+    untried = result.untried[:MOST_UNTRIED]
+    taken = 15 + 2 * len(untried) + len(changes.rows) + len(by_hand.splitlines())
+    if (times := time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))).rows:
         samples = result.workload.global_batch_size
         yield Heading("Where the time goes" + (f", in a step of {samples} samples" * bool(samples)))
         yield times
-    yield from _untried(result)
-    if notes := len(shown.notes()):
-        yield Lines((("note", f"{count(notes, 'note')} on how it was measured: cputune show"),))
+    yield from _untried(untried)
+    notes = f", with {count(len(result.notes), 'note')} on it" if result.notes else ""
+    yield Lines((("all of it", f"cputune show --all{notes}"), ("as a page", "cputune report")))
 
 
-def _untried(result: Result) -> Iterator[Block]:
-    if result.untried:
-        yield Heading("Not tried, and would pay")
-        yield Lines(tuple(("", one.words) for one in result.untried))
+def _untried(levers: Sequence[Lever]) -> Iterator[Block]:
+    """What would pay: a line for each, and below it the command that does it."""
+    if not levers:
+        return
+    yield Heading("Not tried, and would pay")
+    lines = []
+    for one in levers:
+        if one.takes == "one command":
+            lines += [("", one.brings), ("$", one.do)]
+        else:
+            lines.append(("", one.words))
+    yield Lines(tuple(lines))
 
 
 def basis(result: Result) -> tuple[tuple[str, str], ...]:
@@ -425,12 +446,12 @@ def document(shown: ResultToShow) -> dict[str, object]:
 
 
 def show(result: Result, *, every: bool = False) -> None:
-    """Print a result, as ``cputune show`` does; ``every`` plan, not the fastest alone."""
+    """Print the answer, as ``cputune show`` does; with ``every`` all that the result says."""
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)
-    most = None if every else MOST_PLANS
-    print_blocks(blocks(ResultToShow(result=result), most=most, every=every), console)
+    shown = ResultToShow(result=result)
+    print_blocks(blocks(shown) if every else end_blocks(shown), console)
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:

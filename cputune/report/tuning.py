@@ -125,20 +125,15 @@ def _ended(trial: Trial) -> str:
     return outcome(trial) if trial.state == FAILED else "measured"
 
 
-def plans(result: Result, most: int | None = None) -> Rows:
-    """The trials for a terminal, or ``most`` of them, and today's launch."""
+def plans(result: Result) -> Rows:
+    """The trials for a terminal."""
     rows = trial_rows(result)
-    shown = list(rows[:most])
-    if not any(row.mark == TODAY_MARK for row in shown):
-        shown += [row for row in rows if row.mark == TODAY_MARK][:1]
     return Rows(
         headings=("trial", "samples/s", "95 % interval", "plan", ""),
         right=frozenset({"trial", "samples/s"}),
         spare=frozenset({"95 % interval"}),
-        strong=frozenset(number for number, row in enumerate(shown) if row.mark == BEST),
-        rows=tuple(
-            (str(row.number), row.speed, row.interval, row.plan, row.ended) for row in shown
-        ),
+        strong=frozenset(number for number, row in enumerate(rows) if row.mark == BEST),
+        rows=tuple((str(row.number), row.speed, row.interval, row.plan, row.ended) for row in rows),
     )
 
 

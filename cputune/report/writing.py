@@ -42,7 +42,8 @@ class Rows:
     """A table: headings, and cells in words.
 
     ``right`` are the headings of columns of numbers, ``spare`` of those that a terminal below 100
-    columns goes without, ``strong`` the numbers of the rows that stand out.
+    columns goes without, ``strong`` the numbers of the rows that stand out. ``below`` is a sentence
+    on how it is read.
     """
 
     headings: tuple[str, ...]
@@ -50,6 +51,7 @@ class Rows:
     right: frozenset[str] = frozenset()
     spare: frozenset[str] = frozenset()
     strong: frozenset[int] = frozenset()
+    below: str = ""
 
     def without_spare(self) -> Rows:
         """The table without the columns that can be spared."""
@@ -73,9 +75,13 @@ class Labelled:
     cut: bool = False
 
 
+COMMAND = "$"
+"""The label of a line that is a command: it is never wrapped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Sentences, each with a label (``note``) or without one."""
+    """Sentences, each with a label (``note``, ``COMMAND``) or without one."""
 
     lines: tuple[tuple[str, str], ...]
 
@@ -129,12 +135,14 @@ def _print(block: Block, console: Console) -> None:
         console.print(Text(visible(block.words), style="bold underline"))
     elif isinstance(block, Rows):
         console.print(rich_table(block if console.width >= ROOMY else block.without_spare()))
+        if block.below:
+            console.print(Text(visible(block.below), "dim"))
     elif isinstance(block, Bars):
         console.print(bar_table(block, console.width))
     elif isinstance(block, Labelled):
-        margin = max((len(label) for label, _ in block.rows), default=0) + 2
+        margin = max((len(visible(label)) for label, _ in block.rows), default=0) + 2
         for label, text in block.rows:
-            head = Text(label.ljust(margin), "dim")
+            head = Text(visible(label).ljust(margin), "dim")
             if label in block.pasted:
                 first, *more = text.split("\n")
                 console.print(Text.assemble(head, visible(first)), soft_wrap=True)
@@ -148,6 +156,9 @@ def _print(block: Block, console: Console) -> None:
                 print_hanging(console, head, Text(visible(text)))
     elif isinstance(block, Lines):
         for label, text in block.lines:
+            if label == COMMAND:
+                console.print(Text(f"  $ {visible(text)}", "cyan"), soft_wrap=True)
+                continue
             head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
             print_hanging(console, head, Text(visible(text)))
     else:
@@ -206,7 +217,7 @@ def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
         print_hanging(console, blank, Text(visible(finding.remedy), "green"))
 
 
-LONGEST_BAR, LONGEST_NAME = 28, 34
+LONGEST_BAR, LONGEST_NAME = 28, 30
 """Columns of a bar, and of the name before it."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -226,7 +237,7 @@ def bar_table(block: Bars, width: int) -> Table:
     names = [visible(name) for name, _, _, _ in block.rows]
     words = max((len(said) for _, said, _, _ in block.rows), default=0)
     tail = max((len(after) for _, _, _, after in block.rows), default=0)
-    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
+    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 6
     columns = max(4, min(LONGEST_BAR, left))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)

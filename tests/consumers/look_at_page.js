@@ -58,9 +58,16 @@ function small() {
     .map((e) => e.outerHTML.slice(0, 100));
 }
 
+async function barriers() {
+  // axe-core, where the test has put it into the page.
+  if (!window.axe) return null;
+  const found = await window.axe.run(document, { resultTypes: ["violations"] });
+  return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 80)).join(" ")}`);
+}
+
 addEventListener("load", () => {
   document.querySelectorAll("details").forEach((part) => { part.open = true; });
-  setTimeout(() => parent.postMessage(JSON.stringify({
+  setTimeout(async () => parent.postMessage(JSON.stringify({
     bars: [...document.querySelectorAll("svg path")].filter((e) => e.getBoundingClientRect().width > 0).length,
     small: small(),
     too_wide_by: document.documentElement.scrollWidth - innerWidth,
@@ -69,6 +76,7 @@ addEventListener("load", () => {
     pale: pale(),
     ground: getComputedStyle(document.body).backgroundColor,
     alerts,
+    barriers: await barriers(),
     words: document.querySelector("main").innerText,
   }), "*"), 300);
 });

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from in_process import ran
-from report.result_cases import CASES, hostile, tuned
+from report.result_cases import CASES, hostile, profiled, tuned
 
 from cputune.report.page import page
 from cputune.result import Result
@@ -29,6 +29,9 @@ MOST_APART = ("only_failures", "profiled", "ten_thousand")
 
 LOOK = (Path(__file__).parent / "look_at_page.js").read_text(encoding="utf-8")
 """Runs in the page, and tells the frame around it what it sees."""
+
+AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core")) / "axe.min.js"
+"""What `npm install axe-core` lays down, or the directory that AXE_CORE names."""
 
 AROUND = """<!doctype html><title>around</title><body style="margin:0">
 <iframe src="page.html" style="width:{width}px;height:4000px;border:0"></iframe>
@@ -50,10 +53,18 @@ def chromium() -> str:
 
 
 def seen(
-    chromium: str, folder: Path, text: str, *, width: int = DESKTOP, dark: bool = False
+    chromium: str,
+    folder: Path,
+    text: str,
+    *,
+    width: int = DESKTOP,
+    dark: bool = False,
+    axe: bool = False,
 ) -> dict[str, Any]:
     """What a browser of this width makes of the page; nothing may be said on its console."""
-    looked_at = text.replace("</body>", f"<script>{LOOK}</script></body>")
+    scripts = [AXE.read_text(encoding="utf-8")] if axe else []
+    put_in = "".join(f"<script>{one}</script>" for one in (*scripts, LOOK))
+    looked_at = text.replace("</body>", f"{put_in}</body>")
     (folder / "page.html").write_text(looked_at, encoding="utf-8")
     (folder / "around.html").write_text(AROUND.format(width=width), encoding="utf-8")
     argv = [chromium, "--headless=new", "--disable-gpu", "--enable-logging=stderr"]
@@ -108,6 +119,13 @@ def test_every_study_is_drawn_on_a_phone(
     chromium: str, tmp_path: Path, case: Callable[[], Result]
 ) -> None:
     is_well(seen(chromium, tmp_path, page(case()), width=PHONE))
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core (npm install axe-core, or AXE_CORE)")
+@pytest.mark.parametrize(("width", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False)])
+def test_axe_finds_no_barrier(chromium: str, tmp_path: Path, width: int, *, dark: bool) -> None:
+    told = seen(chromium, tmp_path, page(profiled()), width=width, dark=dark, axe=True)
+    assert told["barriers"] == []
 
 
 def test_hostile_words_run_nothing(chromium: str, tmp_path: Path) -> None:

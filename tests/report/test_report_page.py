@@ -70,7 +70,7 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     assert verdict_of(result, "").means in read.words
     assert result.baseline.plan.short() in read.words
     headings = re.findall(r"<h2>([^<]+)</h2>", text)
-    assert headings[-1] == "What it rests on"
+    assert headings[-1] == "How it was measured"
     for section in re.findall(r"<section><h2>.*?</h2>(.*?)</section>", text, re.S):
         assert Read(section).words.strip()
     assert len(text.encode()) < 600_000

@@ -52,15 +52,17 @@ def lines(standing: Standing, now: float = 0.0, columns: int = 200) -> list[str]
 
 def test_it_says_what_goes_on_how_many_are_done_and_the_best_so_far(events: list[Event]) -> None:
     standing, now = standing_after(events, 0)
-    doing, tail = lines(standing, now)
-    assert doing.startswith("trial 0  1×2 fp32 (today)  step 1, ")
-    assert tail == f"[{now:.0f} s]"
+    doing, detail, tail = lines(standing, now)
+    assert doing == "trial 0  1×2 fp32 (today)"
+    assert detail.startswith("  step 1, ")
+    assert tail == f"{now:.0f} s"
     standing, now = standing_after(events, 4)
     standing.most_seconds = 300.0
-    doing, tail, *plans = lines(standing, now)
+    doing, _, tail, *plans = lines(standing, now)
     assert doing.startswith("trial 4  ")
     assert len(plans) == len(standing.measured)
-    assert tail == f"[4 of 7, {duration(now)} of 5 min, best {standing.best:.3g} samples/s]"
+    left = f"at most {duration(300 - now)} more"
+    assert tail == f"4 of 7 trials, {duration(now)}, {left}, best {standing.best:.3g} samples/s"
     for event in events:
         standing.take(event)
     assert lines(standing)[0].startswith("measuring 3 plans again")
@@ -83,13 +85,13 @@ def test_each_plan_has_a_bar_as_long_as_it_is_fast() -> None:
         trial = Trial(number=number, plan=plan, state="completed", samples_per_second=rate)
         standing.take(TrialEnded(trial=trial))
     shown = lines(standing, columns=80)[2:]
-    assert len(shown) == 8
+    assert len(shown) == MOST_LINES - 2
     assert [float(line.split("█")[0].split()[-1]) for line in shown] == sorted(
-        (10.0 + number for number in range(2, 10)), reverse=True
+        (10.0 + number for number in range(10)), reverse=True
     )
     bars = [line.count("█") for line in shown]
     assert bars == sorted(bars, reverse=True)
-    assert bars[0] / bars[-1] == pytest.approx(18 / 11, rel=0.05)
+    assert bars[0] / bars[-1] == pytest.approx(18 / 9, rel=0.05)
     assert all("▒" in line for line in shown)
 
 
@@ -98,9 +100,36 @@ def test_the_comparison_and_what_disturbs_it_are_shown() -> None:
     plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
     standing.take(ComparisonSoFar(plan=plan, ratio=1.5, low=1.2, high=1.875, pairs=6))
     standing.take(StepTaken(number=None, index=0, seconds=0.5, delayed=True))
-    *_, compared, disturbed = lines(standing)
+    *_, compared, _, disturbed = lines(standing)
     assert compared.startswith("1.50 (1.20–1.88) times as fast as today after 6 rounds: 1×")
     assert disturbed == "1 of 1 steps were delayed by other processes"
+
+
+def test_the_interval_is_seen_to_narrow_and_to_leave_the_one() -> None:
+    plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
+    rulers = []
+    for low, high in ((0.5, 3.5), (1.2, 1.9), (1.4, float("inf"))):
+        standing = Standing(started=0.0)
+        standing.take(ComparisonSoFar(plan=plan, ratio=1.5, low=low, high=high, pairs=6))
+        rulers.append(lines(standing, columns=60)[-1])
+    wide, narrow, endless = rulers
+    assert wide.index("├") < wide.index("│") < wide.index("●") < wide.index("┤")
+    assert narrow.index("│") < narrow.index("├") < narrow.index("●") < narrow.index("┤")
+    assert narrow.endswith(" ×2")
+    assert endless.endswith("┤ ×10")
+
+
+def test_the_view_keeps_to_its_lines_while_plans_are_compared(events: list[Event]) -> None:
+    standing, now = standing_after(events, 6)
+    plan = next(iter(standing.measured))
+    rate = standing.measured[plan]
+    several = cputune.search_space(BY_NAME["two-sockets"].facts, SMALL.workload).plans()
+    standing.measured |= dict.fromkeys(islice(several, 20), rate)
+    standing.take(ComparisonSoFar(plan=plan, ratio=1.5, low=1.2, high=1.9, pairs=6))
+    standing.take(StepTaken(number=None, index=0, seconds=0.5, delayed=True))
+    shown = lines(standing, now, 80)
+    assert len(shown) == MOST_LINES
+    assert all(len(line) < 80 for line in shown)
 
 
 def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
@@ -113,7 +142,7 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
         (Said(text="busy: make\x1b[2J 98 %", warns=True), "busy: make\\x1b"),
     ):
         standing.take(event)
-        assert said in lines(standing)[0]
+        assert said in lines(standing)[1]
 
 
 @pytest.mark.parametrize(

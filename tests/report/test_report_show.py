@@ -6,24 +6,32 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from report.result_cases import CASES, hostile, profiled, tuned
 from rich.console import Console
 from tuner.fakes import SMALL
 
-from cputune.report.show import ResultToShow, blocks, document, time_rows
+from cputune.knobs.record import LeftOut
+from cputune.levers import Lever
+from cputune.report.show import (
+    MOST_LINES,
+    ResultToShow,
+    blocks,
+    document,
+    end_blocks,
+    time_rows,
+)
 from cputune.report.writing import print_blocks
 from cputune.result import Result
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
 
 
-def in_terminal(shown: ResultToShow, width: int = 100, **options: Any) -> str:
+def in_terminal(shown: ResultToShow, width: int = 100, *, short: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
-    print_blocks(blocks(shown, **options), console)
+    print_blocks(end_blocks(shown) if short else blocks(shown), console)
     return out.getvalue()
 
 
@@ -56,17 +64,20 @@ def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> Non
     assert "…" not in text
 
 
-def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
-    many = replace(
-        result,
-        trials=tuple(replace(result.trials[0], number=number) for number in range(10_000)),
-    )
-    shown = ResultToShow(result=many, file="r.json")
-    text = in_terminal(shown)
-    assert "9985 slower ones are not shown: cputune show --all" in text
-    assert len(text.splitlines()) < 80
-    some = replace(shown, result=replace(many, trials=many.trials[:40]))
-    assert in_terminal(some, most=None).count("1×2 fp32 (today)") > 40
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_the_answer_has_thirty_lines_of_eighty_columns(case: Callable[[], Result]) -> None:
+    text = in_terminal(ResultToShow(result=case()), width=80, short=True)
+    assert text.count("\n") <= MOST_LINES
+    pasted = ("Do now: cputune ", "  $ ")  # a command that is wrapped cannot be pasted
+    assert all(len(line) <= 80 or line.startswith(pasted) for line in text.splitlines())
+    assert "…" not in text
+
+
+def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
+    do = "apt-get update && apt-get install -y libtcmalloc-minimal4"
+    pays = Lever(what="tcmalloc is not installed", low=1.12, high=1.3, takes="one command", do=do)
+    text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 60, short=True)
+    assert f"- tcmalloc is not installed: ×1.12–1.30\n  $ {do}\n" in text
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -96,6 +107,11 @@ def test_the_time_of_a_step_is_told_by_what_it_is_spent_on() -> None:
     assert table.rows[1][1].endswith("(44%)")
 
 
-def test_what_was_left_out_is_said_on_demand() -> None:
-    assert "Left out, and why" in in_terminal(ResultToShow(result=tuned()), every=True)
-    assert "Left out, and why" not in in_terminal(ResultToShow(result=tuned()))
+def test_what_was_left_out_and_every_plan_is_said_on_demand() -> None:
+    left = replace(tuned(), left_out=(LeftOut(what="smt", why="a core has one thread"),))
+    assert "Left out, and why" in in_terminal(ResultToShow(result=left))
+    assert "The plans" in in_terminal(ResultToShow(result=left))
+    answer = in_terminal(ResultToShow(result=left), short=True)
+    assert "Left out" not in answer
+    assert "The plans" not in answer
+    assert "all of it: cputune show --all" in answer
