@@ -219,24 +219,55 @@ def step_drawing() -> str:
 
 
 def turns_drawing() -> str:
-    """Two plans that live at once and take steps in turn."""
+    """Two plans that live at once and take steps in turn; a block starts new processes."""
+    wide, space = 74.0, 24.0
     parts = []
     for row, name in enumerate(("today", "best")):
-        y = 14 + row * 44
+        y = 34 + row * 44
         parts.append(text(PAD, y + 20, name))
-        for turn in range(6):
-            runs = turn in ((0, 3, 4), (1, 2, 5))[row]
+        for turn in range(8):
+            runs = turn in ((0, 3, 4, 7), (1, 2, 5, 6))[row]
+            x = 74 + turn * wide + (turn // 4) * space
             words = "steps" if runs else "stopped"
-            parts += _bars(y, 74 + turn * 84, [(words, 84, RANKS[0] if runs else "#5c6773")])
-    for number in range(3):
-        parts.append(text(74 + number * 168 + 84, 116, f"round {number + 1}", size=12, mid=True))
-    return drawing(74 + 6 * 84 + PAD, 132, "Rounds of a confirmation", parts)
+            parts += _bars(y, x, [(words, wide, RANKS[0] if runs else "#5c6773")])
+    for block, words in enumerate(("block 1", "block 2: new processes")):
+        left = 74 + block * (4 * wide + space)
+        parts.append(rect(left - 6, 8, 4 * wide + 10, 136, "none", LINE))
+        parts.append(text(left + 2 * wide, 25, words, size=12, mid=True))
+        for number in range(2):
+            x = left + (2 * number + 1) * wide
+            parts.append(text(x, 136, f"round {2 * block + number + 1}", size=12, mid=True))
+    return drawing(74 + 8 * wide + space + PAD, 152, "Blocks and rounds of a confirmation", parts)
+
+
+def padding_drawing(longest: int = 24) -> str:
+    """A batch of four samples: padded to one length, to its longest, and of like lengths."""
+    parts: list[str] = []
+    y = 12.0
+    for words, lengths, width in (
+        (f"padded to {longest} tokens", (9, 4, 12, 6), longest),
+        ("padding=cut: to the longest of the batch", (9, 4, 12, 6), 12),
+        ("order=length: samples of like length", (9, 10, 10, 9), 10),
+    ):
+        thrown = 1 - sum(lengths) / (len(lengths) * width)
+        parts.append(text(PAD, y + 14, f"{words}: {thrown:.0%} of the work is padding"))
+        for row, length in enumerate(lengths):
+            for token in range(width):
+                fill = RANKS[0] if token < length else IDLE
+                parts.append(rect(PAD + token * 20, y + 22 + row * 16, 18, 14, fill))
+        y += 22 + 4 * 16 + 14
+    parts += [
+        rect(PAD, y, 18, 14, RANKS[0]), text(PAD + 26, y + 12, "a token of a sample"),
+        rect(PAD + 190, y, 18, 14, IDLE), text(PAD + 216, y + 12, "padding, computed all the same"),
+    ]  # fmt: skip
+    return drawing(2 * PAD + longest * 20, y + 26, "Padding of a batch", parts)
 
 
 DRAWINGS: dict[str, Callable[[], str]] = {
     "drawings/batch.svg": batch_drawing,
     "drawings/formats.svg": formats_drawing,
     "drawings/machine.svg": machine_drawing,
+    "drawings/padding.svg": padding_drawing,
     "drawings/ranks.svg": ranks_page,
     "drawings/step.svg": step_drawing,
     "drawings/turns.svg": turns_drawing,

@@ -290,26 +290,14 @@ def test_a_command_does_what_it_says(
     run(small(line), kept, capfd.readouterr)
 
 
-def test_who_gets_started_can_type_one_after_the_other(
-    kept: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    blocks = [b for b in shown() if b.page == "getting-started.md" and b.not_run is None]
-    (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for line in (without_comment(line) for block in blocks for line in typed(block)):
-        if not is_heavy(line):
-            run(small(line), kept, capfd.readouterr)
-    assert (tmp_path / "launch" / "torchrun.sh").is_file()
-
-
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.M | re.S)
-FIRST_MINUTES = (HERE / "docs" / "first-minutes.md").read_text(encoding="utf-8")
-TUTORIALS = [(who, FENCE.findall(text)) for who, text in SECTION.findall(FIRST_MINUTES)]
-"""The five ways in, with their blocks (why not run, language, text)."""
+GETTING_STARTED = (HERE / "docs" / "getting-started.md").read_text(encoding="utf-8")
+TUTORIALS = [
+    (who, FENCE.findall(text))
+    for who, text in SECTION.findall(GETTING_STARTED)
+    if who not in ("Install", "When something is not as it should be")
+]
+"""The ways in, with their blocks (why not run, language, text)."""
 
 
 @pytest.mark.parametrize(("who", "blocks"), TUTORIALS, ids=[who for who, _ in TUTORIALS])
