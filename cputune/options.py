@@ -148,6 +148,7 @@ class TuneOptions:
         price_per_hour: what an hour of one machine costs; the verdict then says what the whole
             training costs, today and with the best plan.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
+        allow_bf16_gradients: offer that ranks send their gradients in bf16.
         study: where the study is kept: an SQLite file, or the address of a server as Optuna takes
             it (``postgresql://HOST/DATABASE``, ``mysql://``); in memory where it is None.
         study_name: its name there; "cputune" where it is None.
@@ -191,6 +192,9 @@ class TuneOptions:
         metavar="PRICE",
     )
     allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
+    allow_bf16_gradients: bool = option(
+        False, "Try to send gradients in bf16: less on the wire, other numbers."
+    )
     study: str | Path | None = option(
         None,
         "Where the trials are kept, to resume: a file (SQLite), or postgresql://HOST/DATABASE.",

@@ -163,6 +163,9 @@ class Workload:
             None while it has not shown it yet.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
+        gradient_bytes: of the gradients of a step, which several ranks add up; None while it has
+            not shown them yet.
+        touched_bytes: of them, without rows of an embedding that its first step did not touch.
         samples_to_end: that the script trains on to its end; None while it has not shown it.
         epochs: how often it goes through its data, where that is how it counts.
         global_batch_size: samples per optimizer step over all ranks; None while the
@@ -189,6 +192,8 @@ class Workload:
     padding: Padding | None = None
     drawn: str | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    gradient_bytes: Annotated[int, Meta(ge=0)] | None = None
+    touched_bytes: Annotated[int, Meta(ge=0)] | None = None
     samples_to_end: Annotated[int, Meta(ge=1)] | None = None
     epochs: Annotated[float, Meta(gt=0)] | None = None
     global_batch_size: Samples | None = None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cputune.inside.asking import Asker, norm
+from cputune.inside.carry.gradients import has_many_rows
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.parts import the_parts
 from cputune.inside.contents import contents_of
@@ -40,11 +41,13 @@ class FirstSteps:
 
     Attributes:
         facts: of the training as a whole, told with the first step.
+        sent: bytes of its gradients, and without the rows that it has not touched.
     """
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self.facts: Trained = {}
+        self.sent = 0, 0
         self._steps = 0
         self._samples: list[int | None] = []
         self._fetched: deque[int | None] = deque(maxlen=1024)
@@ -132,6 +135,7 @@ class FirstSteps:
             self.facts["unused"] = any(one.grad is None for one in parameters if one.requires_grad)
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
+            self.sent = bytes_of(parameters)
 
     def _clip(self, original: Original, parameters: Any, *args: object, **kwargs: object) -> object:
         if self._steps == 0 and self._gradient is None:
@@ -192,6 +196,21 @@ def norm_of(parameters: Iterable[object]) -> float | None:
     """The norm of all gradients together, in fp64; None where there are none."""
     gradients: list[Any] = [getattr(one, "grad", None) for one in parameters]
     return None if all(one is None for one in gradients) else norm(gradients)
+
+
+def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
+    """Bytes of all gradients, and of them without the rows of large ones that are zero."""
+    whole = touched = 0
+    for one in parameters:
+        gradient = getattr(one, "grad", None)
+        if gradient is None or gradient.is_sparse:
+            continue
+        size = gradient.numel() * gradient.element_size()
+        whole += size
+        if has_many_rows(one):
+            size = int(gradient.count_nonzero(1).count_nonzero()) * size // len(gradient)
+        touched += size
+    return whole, touched
 
 
 def settings(optimizer: object) -> dict[str, Any]:

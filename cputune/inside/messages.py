@@ -76,6 +76,10 @@ class RankState(TypedDict, total=False):
         drawn: how the loader that was asked last takes its samples: "at random", "a stream", or the
             class of the sampler that does.
         loader_workers: processes that prepare the batches of the loader that was asked last.
+        gradients: "sparse" where rows that no rank has touched are not sent, else why all are.
+        gradient_precision: "bf16" where gradients are sent in it, else why they are not.
+        gradient_bytes: of all gradients together; None where they are not known.
+        touched_bytes: of them, without rows of large gradients that the first step left at zero.
         dataset_samples: how many samples the data set has; None where it is a stream, or does not
             say.
     """
@@ -122,6 +126,10 @@ class RankState(TypedDict, total=False):
     padding_mend: str
     drawn: str
     loader_workers: int
+    gradients: str
+    gradient_precision: str
+    gradient_bytes: int
+    touched_bytes: int
     dataset_samples: int | None
 
 

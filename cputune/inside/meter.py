@@ -154,6 +154,7 @@ class Meter:
             if tokens:
                 self.facts["padding_share"] = round(padded / tokens, 4)
                 self.facts["columns_left"] = round(left / tokens, 4)
+            self.facts["gradient_bytes"], self.facts["touched_bytes"] = self.first.sent
             self.speaker.say(
                 {
                     "event": "state",

@@ -16,6 +16,7 @@ from cputune.errors import UsageError
 from cputune.knobs.affinity import NODES, RANKS, SMT, THREADS
 from cputune.knobs.backend import BACKEND, CCL_WORKERS
 from cputune.knobs.batches import ACCUMULATION, ORDER, PADDING, WORKERS
+from cputune.knobs.gradients import GRADIENT_PRECISION, GRADIENTS
 from cputune.knobs.kernels import DROPOUT, IPEX, OPTIMIZER
 from cputune.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.knobs.precision import PRECISION
@@ -33,6 +34,8 @@ KNOBS: tuple[Knob, ...] = (
     PRECISION,
     BACKEND,
     CCL_WORKERS,
+    GRADIENTS,
+    GRADIENT_PRECISION,
     ALLOCATOR,
     MALLOC,
     OPENMP,

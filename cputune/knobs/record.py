@@ -56,7 +56,8 @@ class Ask:
     """What somebody wants of the space, beside what the machine can do.
 
     ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
-    where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
+    where the CPU only emulates it, ``allow_bf16_gradients`` that gradients are sent in it.
+    ``workload`` is what is trained. ``own`` are knobs that its
     script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
     those that plans may run on, by name and in order; none where it is this machine alone. ``keep``
     is how much of the training is to stay the same, ``named`` are knobs that somebody has named.
@@ -69,6 +70,7 @@ class Ask:
     allow_slow_precision: bool = False
     keep: Keeps | None = None
     named: frozenset[str] = frozenset()
+    allow_bf16_gradients: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
         """Of a knob's values those that are wanted: all, or the one that it is held at."""

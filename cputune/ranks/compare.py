@@ -161,6 +161,8 @@ def as_shown(
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
         drawn=first.get("drawn") if plan.as_found else None,
+        gradient_bytes=(first.get("gradient_bytes") or None) if plan.as_found else None,
+        touched_bytes=first.get("touched_bytes") if plan.as_found else None,
         samples_to_end=samples_to_end(states) if trains_to_its_end else None,
         epochs=first.get("epochs") if trains_to_its_end else None,
     )

@@ -66,6 +66,7 @@ def search_space(
     fix: Mapping[str, object] | None = None,
     keep: Keeps | None = None,
     allow_slow_precision: bool = False,
+    allow_bf16_gradients: bool = False,
     baseline: Plan | None = None,
     hosts: Sequence[tuple[str, HostFacts]] = (),
 ) -> SearchSpace:
@@ -73,7 +74,8 @@ def search_space(
 
     ``knobs`` names what is varied (all by default; the rest stays as it is today), ``fix`` holds a
     knob at a value, ``keep`` leaves out what changes more of the training. ``allow_slow_precision``
-    offers bf16 on a CPU that does not multiply it in hardware. ``baseline`` is the launch of today
+    offers bf16 on a CPU that does not multiply it in hardware, ``allow_bf16_gradients`` that ranks
+    send their gradients in it. ``baseline`` is the launch of today
     as its ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, by
     name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
     for an unknown knob and for a value that no plan of this machine can have.
@@ -100,6 +102,7 @@ def search_space(
         named=named or frozenset(),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
+        allow_bf16_gradients=allow_bf16_gradients,
     )
     values, left_out = _plans(facts, job, ask)
     left_out = (*left_out, *_not_kept(facts, ask, varied(named), set(fixed), keep, unlike))
@@ -135,6 +138,7 @@ def space_of(
         fix=options.fix,
         keep=options.keep,
         allow_slow_precision=options.allow_slow_precision,
+        allow_bf16_gradients=options.allow_bf16_gradients,
         baseline=baseline,
         hosts=() if hosts is None else hosts.facts,
     )

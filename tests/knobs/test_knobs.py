@@ -137,7 +137,7 @@ def test_every_knob_has_its_row() -> None:
 def test_what_shows_a_knob_is_written_by_a_rank() -> None:
     """Where nothing writes a key, every trial of the knob is infeasible."""
     inside = Path(cputune.inside.__file__).parent
-    texts = [path.read_text() for path in inside.glob("*.py") if path.name != "messages.py"]
+    texts = [path.read_text() for path in inside.rglob("*.py") if path.name != "messages.py"]
     keys = {shown.key for knob in KNOBS for shown in knob.shown}
     assert [key for key in sorted(keys) if not any(f'"{key}"' in text for text in texts)] == []
 

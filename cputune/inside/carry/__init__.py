@@ -8,6 +8,7 @@ Each lever is a part, a module that is read by itself: what it hooks, and what i
                ``batches``, which sees them, ``sameness``, which asks the model, and
                ``unchanged``, which leaves it and its losses as they were)
 ``order``      takes the samples of a step of like length
+``gradients``  sends less of the gradients between ranks
 ``trainer``    sets the TrainingArguments of a script and divides their batch over the ranks
                (with ``scale``, which keeps the scale of its losses)
 ``loop``       the same for a loop over an Accelerator, and the loader that it trains on

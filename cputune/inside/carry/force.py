@@ -21,7 +21,8 @@ class Force:
         accumulation: batches of one step that the plan says, or that a loop of the script's
             own takes; None where its framework knows, and they stay.
         torch: what is set whatever trains: ``dropout``: ``bytes``; ``padding``: ``cut``, or ``ask``
-            where it is only found out whether it may be; ``order``: ``length``.
+            where it is only found out whether it may be; ``order``: ``length``;
+            ``gradients``: ``sparse``; ``gradient_precision``: ``bf16``.
         typed_ranks: ranks of the launch as it was typed; what it trains hangs on them.
         typed_accumulation: batches of one of its steps, where flags have changed them.
         by_flags: flags have set the arguments, and the batch of those that are parsed.

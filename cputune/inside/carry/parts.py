@@ -26,13 +26,15 @@ LEVERS = {
     "dropout": Part("dropout", "Masks", "say"),
     "padding": Part("padding", "Cutter", "say"),
     "order": Part("order", "Order", "say"),
+    "gradients": Part("gradients", "Gradients", "setting"),
+    "gradient_precision": Part("gradients", "Gradients", "setting"),
 }
 """What is set whatever trains, by its key in ``Force.torch``."""
 
 
 def needed(force: Force) -> tuple[Part, ...]:
     """The parts that set this."""
-    parts = [part for name, part in LEVERS.items() if name in force.torch]
+    parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
     if force.world_size:
         parts.append(Part("trainer", "TrainerPart", "setting"))
         if force.other_ranks or (force.find_unused and force.world_size > 1):

@@ -1,0 +1,159 @@
+"""The knobs ``gradients`` and ``gradient_precision``: what ranks send to each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machines import TODAY, machine
+
+import cputune
+from cputune.carrier.command import carried
+from cputune.knobs import kept_between
+from cputune.plan import Plan
+from cputune.ranks.compare import differences
+from cputune.workload import Workload
+
+JOB = Workload.from_recipe("bert-mini")
+SPARSE = replace(JOB, gradient_bytes=44_000_000, touched_bytes=16_000_000)
+TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
+FACTS = machine(cores_per_socket=4, packages=TODAY)
+
+
+def values_of(job: Workload, name: str, **how: object) -> set[object]:
+    space = cputune.search_space(FACTS, job, **how)
+    return set(next(knob.values for knob in space.knobs if knob.name == name))
+
+
+def why(job: Workload, what: str) -> str:
+    left_out = cputune.search_space(FACTS, job).left_out
+    return next(out.why for out in left_out if out.what == what)
+
+
+class TestWhatIsOffered:
+    def test_rows_that_no_token_touches_are_left_out_where_there_are_many(self) -> None:
+        assert values_of(SPARSE, "gradients") == {"dense", "sparse"}
+        assert "before it has run" in why(JOB, "gradients=sparse")
+        full = replace(SPARSE, touched_bytes=43_000_000)
+        assert why(full, "gradients=sparse") == "a step touches 98% of the gradients"
+        assert values_of(full, "gradients", fix={"gradients": "sparse"}) == {"sparse"}
+
+    def test_bf16_wants_leave(self) -> None:
+        assert values_of(JOB, "gradient_precision") == {"fp32"}
+        assert "--allow-bf16-gradients" in why(JOB, "gradient_precision=bf16")
+        allowed = values_of(JOB, "gradient_precision", allow_bf16_gradients=True)
+        assert allowed == {"fp32", "bf16"}
+
+    def test_one_rank_sends_nothing(self) -> None:
+        space = cputune.search_space(FACTS, SPARSE, allow_bf16_gradients=True)
+        alone = [plan for plan in space.plans() if plan.world_size == 1]
+        assert alone
+        assert not any({"gradients", "gradient_precision"} & plan.settings.keys() for plan in alone)
+
+    def test_what_of_the_training_stays_the_same(self) -> None:
+        assert kept_between(TWO, TWO.with_setting("gradients", "sparse")) == "mathematics"
+        assert kept_between(TWO, TWO.with_setting("gradient_precision", "bf16")) == "nothing"
+
+
+def test_it_is_carried_into_a_script() -> None:
+    plan = TWO.with_setting("gradients", "sparse").with_setting("gradient_precision", "bf16")
+    for job in (JOB, Workload.script(["train.py"], global_batch_size=8)):
+        way = carried(job, plan, {})
+        assert way.force is not None
+        assert way.force.torch == {"gradients": "sparse", "gradient_precision": "bf16"}
+
+
+def test_a_rank_that_sends_otherwise_says_why() -> None:
+    plan = TWO.with_setting("gradients", "sparse")
+    state = {"gradients": "the script has a communication hook of its own", "world_size": 2}
+    (said,) = [s for s in differences(plan, [state, state]) if s.startswith("gradients")]  # type: ignore[list-item]
+    assert said == (
+        "gradients that are sent: the script has a communication hook of its own, "
+        "the plan says sparse"
+    )
+
+
+TRAIN = """
+import json, sys
+import torch
+from torch import nn
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+torch.manual_seed(0)
+words, wide = nn.Embedding(20000, 32), nn.Linear(8 * 32, 2000)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(words, nn.Flatten(), wide))
+if "--own-hook" in sys.argv:
+    model.register_comm_hook(
+        None, lambda state, bucket: torch.distributed.all_reduce(
+            bucket.buffer() / 3, async_op=True).get_future().then(lambda done: done.value()[0]))
+torch.manual_seed(rank)
+for number in range(3):
+    model.zero_grad()
+    ids = torch.randint(0, 20000, (2, 8))
+    model(ids).square().sum().backward()
+if rank == 0:
+    norms = [float(one.grad.double().norm()) for one in model.parameters()]
+    rows = int((words.weight.grad.count_nonzero(1) != 0).sum())
+    parts = getattr(sys.modules.get("cputune_carried"), "parts", {})
+    told = [part.said() for part in parts.values() if part.name == "gradients"]
+    print(json.dumps([norms, rows, told]))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+class TestRealRanks:
+    """Three ranks, so that a third is no power of two."""
+
+    def trained(self, folder: Path, settings: dict[str, str], *arguments: str) -> list[object]:
+        (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+        plan = json.dumps({"torch": settings})
+        carry = Path(cputune.__file__).parent / "inside" / "carry"
+        ranks = []
+        for rank in range(3):
+            argv = [sys.executable, str(carry), plan, "train.py", *arguments]
+            env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
+            env |= {"MASTER_PORT": str(self.port), "OMP_NUM_THREADS": "1"}
+            ranks.append(
+                subprocess.Popen(
+                    argv, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
+                )
+            )
+        outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
+        assert not any(rank.returncode for rank in ranks)
+        found: list[object] = json.loads(outputs[0])
+        return found
+
+    @pytest.fixture(autouse=True)
+    def _free_port(self) -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            self.port = held.getsockname()[1]
+
+    def test_rows_that_are_left_out_change_no_gradient(self, tmp_path: Path) -> None:
+        dense, rows, _ = self.trained(tmp_path, {})
+        sparse, same_rows, told = self.trained(tmp_path, {"gradients": "sparse"})
+        assert sparse == pytest.approx(dense, rel=1e-6)
+        assert same_rows == rows
+        assert 16 < int(str(rows)) <= 48  # those of all three ranks
+        assert told == [{"gradients": "sparse"}]
+
+    def test_bf16_rounds(self, tmp_path: Path) -> None:
+        dense, *_ = self.trained(tmp_path, {})
+        both = {"gradients": "sparse", "gradient_precision": "bf16"}
+        rounded, _, told = self.trained(tmp_path, both)
+        assert rounded == pytest.approx(dense, rel=1e-2)
+        assert rounded != dense
+        assert told == [both]
+
+    def test_a_hook_of_the_script_stays(self, tmp_path: Path) -> None:
+        _, _, told = self.trained(tmp_path, {"gradients": "sparse"}, "--own-hook")
+        assert told == [{"gradients": "the script has a communication hook of its own"}]
