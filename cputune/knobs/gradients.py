@@ -44,7 +44,7 @@ GRADIENTS = Knob(
         own=0.1,
         within={"nodes": 0.2},
         expected=lambda facts, plan: -0.2 if _on_the_wire(plan, "gradients") else 0.0,
-        source="read between two hosts of one core over 0.5 Gbit/s, a BERT of 11 million parameters "
+        source="read between two hosts of one core over 0.5 Gbit/s, 11 million parameters "
         "(benchmarks/second_node.py): a step in 0.86 s instead of 1.27 (log -0.39), 15.5 MB sent "
         "instead of 44.8; a wary half of it is expected",
     ),
