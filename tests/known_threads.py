@@ -139,7 +139,7 @@ THREADS = (
     Thread(
         "huggingface/transformers#20445",
         "--bf16 asks for a GPU",
-        "give it --use_cpu",
+        "add --use_cpu",
         last="ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10",
     ),
     Thread(

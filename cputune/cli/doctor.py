@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +20,7 @@ from cputune.doctor.checkfile import configured_findings, mended
 from cputune.doctor.edit import unified
 from cputune.doctor.named_stack import judge_stack, stack_facts
 from cputune.doctor.registry import all_checks
+from cputune.doctor.symptoms import judge_symptom
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.probing import probe
@@ -43,8 +46,11 @@ _EXCLUDES = {
     "check_file": ("deep", "hosts"),
     "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
     "launch_words": ("root", "record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
+    "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
 }
-_ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words", "picture")
+_ONE_MACHINE = (
+    *("root", "deep", "record", "stack", "check_file", "launch_words", "picture", "symptom"),
+)
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
@@ -77,6 +83,9 @@ _ONE_MACHINE = ("root", "deep", "record", "stack", "check_file", "launch_words",
 @host_options
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("--print-fix", is_flag=True, help="Print the cure of --check-file as a diff.")
+@click.option(
+    "--symptom", metavar="TEXT|FILE|-", help="The cause of an error: its words, or a log."
+)
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
@@ -93,6 +102,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --hosts node1,node2
     cputune doctor --check-file train.sh --print-fix | patch -p0
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
+    torchrun train.py 2>&1 | cputune doctor --symptom -
     """
     if asked["print_fix"] and asked["check_file"] is None:
         raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
@@ -184,6 +194,10 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=left)
         return Diagnosis(facts=facts, findings=judge_file(text, file, judged, host))
+    if asked["symptom"] is not None:
+        judged = facts if stack is None else stack_facts(stack, facts)
+        found = by_severity(judge_symptom(_log(asked["symptom"]), judged))
+        return Diagnosis(facts=facts, findings=found)
     if stack is not None:
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
     if launch is not None:
@@ -209,6 +223,19 @@ def _read(file: str) -> str:
         raise CannotError(said, hint="--check-file takes a file of text") from error
 
 
+def _log(words: str) -> str:
+    """The words of an error; those of stdin, or of the file of this name. Raises CannotError."""
+    if words == "-":
+        return sys.stdin.buffer.read().decode(errors="replace")
+    if "\n" in words or not os.path.isfile(words):
+        return words
+    try:
+        return Path(words).read_bytes().decode(errors="replace")
+    except OSError as error:
+        said = f"cannot read {words}: {error.strerror or error}"
+        raise CannotError(said, hint="--symptom takes a log, or the words of an error") from error
+
+
 def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host: Host) -> None:
     """Show the diagnosis as text, or as JSON.
 
@@ -220,7 +247,7 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
     from cputune.report.writing import print_blocks
 
     if not asked["json"]:
-        machine = asked["stack"] is None and asked["check_file"] is None
+        machine = not any(asked[name] for name in ("stack", "check_file", "symptom"))
         print_blocks(blocks(diagnosis, machine=machine, unfold=verbosity() > 0), console())
         return
     said = document(diagnosis)

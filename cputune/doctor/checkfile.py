@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.edit import apply
-from cputune.doctor.files import dockerfile, documents, ended, judge
+from cputune.doctor.files import dockerfile, documents, ended, judge, needs
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.places import Places
 from cputune.doctor.files.shell import read_launches
@@ -26,6 +26,7 @@ from cputune.training_command import TrainingCommand
 
 FILE_CHECKS: tuple[Check, ...] = (
     *judge.CHECKS,
+    *needs.CHECKS,
     *ended.CHECKS,
     *documents.CHECKS,
     *dockerfile.CHECKS,

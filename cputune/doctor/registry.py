@@ -25,8 +25,9 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.
 
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more than facts: a named stack, a file, a child, other hosts."""
-    from cputune.doctor import deep, hosts, named_stack, typed_launch
+    from cputune.doctor import deep, hosts, named_stack, symptoms, typed_launch
     from cputune.doctor.checkfile import FILE_CHECKS
 
-    needing_more = (named_stack.CHECKS, FILE_CHECKS, typed_launch.CHECKS, deep.CHECKS, hosts.CHECKS)
+    launches = (FILE_CHECKS, typed_launch.CHECKS)
+    needing_more = (named_stack.CHECKS, *launches, deep.CHECKS, symptoms.CHECKS, hosts.CHECKS)
     return (*CHECKS, *(check for checks in needing_more for check in checks))

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from cputune.doctor.symptoms import cause_of
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
@@ -24,7 +25,7 @@ def failure(
     steps: int,
     script: str,
 ) -> TrialError:
-    """Why a job is over before its time.
+    """Why a job is over before its time, and the cure of an error that is known.
 
     Args:
         exits: of the ranks that have ended, the first first.
@@ -34,6 +35,22 @@ def failure(
         steps: how many steps there were before.
         script: its file name.
     """
+    found = _failure(exits, errors, memory_kills=memory_kills, steps=steps, script=script)
+    known = cause_of(str(found)) or cause_of(found.details or "")
+    if known is not None:
+        found.args = (f"{found}. {known.in_words}",)
+        found.hopeless |= known.hopeless and not steps
+    return found
+
+
+def _failure(
+    exits: Sequence[Exit],
+    errors: Sequence[Raised],
+    *,
+    memory_kills: int | None,
+    steps: int,
+    script: str,
+) -> TrialError:
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
     first = max(exits, key=lambda one: (_signal(one) > 0, one["status"] != 0), default=None)
     number = 0 if first is None else _signal(first)
@@ -165,41 +182,6 @@ _CAUSES = (
         True,
     ),
     (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
-    (
-        r"(\S*): cannot allocate memory in static TLS block",
-        "loaded a library too late, when no room was left for its thread variables: "
-        "export LD_PRELOAD={0}",
-        False,
-    ),
-    (
-        r"(?i)address already in use|EADDRINUSE",
-        "found its port taken: another job has the port, end it or choose another MASTER_PORT",
-        False,
-    ),
-    (
-        r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared",
-        "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
-        "--dataloader_num_workers 0)",
-        False,
-    ),
-    (
-        r"Thread creation failed|pthread_create failed|can't start new thread",
-        "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
-        False,
-    ),
-    (
-        r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
-        "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch "
-        "trains on the CPUs too",
-        True,
-    ),  # a plan could set it, but today's launch fails
-    (
-        r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
-        r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
-        r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
-        "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'",
-        True,
-    ),
     (
         r"relative import with no known parent package",
         "is part of a package: start it as a module, -m package.module",

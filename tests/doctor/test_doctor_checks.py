@@ -132,7 +132,9 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at(
         "gloo-loopback", hostname_addresses=("127.0.1.1",), interfaces=("lo", "ib0"), PET_NNODES="2"
     ),
+    at("gloo-loopback", hostname_addresses=("127.0.0.1",), container="kubernetes"),
     at("interface-missing", GLOO_SOCKET_IFNAME="ens3"),
+    at("interface-missing", GLOO_SOCKET_IFNAME="^lo,docker"),
     at("interface-missing", interfaces=("lo", "ens 1"), FI_TCP_IFACE="eth9"),
     at("ranks-alone", **TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None),
     at("ranks-alone", ACCELERATE_USE_CPU=None),
@@ -201,6 +203,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("ranks-auto", cpu_quota=8.0, PET_NPROC_PER_NODE="auto"),
     at("ranks-auto", PET_NPROC_PER_NODE="auto"),
     at("quota-threads", cpu_quota=8.5, OMP_NUM_THREADS=None),
+    at("nproc-host", cpu_quota=8.0),
     at("quota-throttled", cpu_quota=8.0, periods=1000, throttled_periods=950),
     at("ranks-oversubscribed", **TORCHRUN, OMP_NUM_THREADS="112"),
     at("ranks-oversubscribed", cpu_quota=8.0, **TORCHRUN, OMP_NUM_THREADS="8"),
@@ -303,6 +306,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("master-loopback", **{**TWO_PODS, "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1"}),
     at("master-loopback", PET_NNODES="2", MASTER_ADDR="10.0.0.7"),
     at("gloo-loopback", hostname_addresses=("127.0.1.1",)),
+    at("gloo-loopback", hostname_addresses=("10.0.0.7",), container="kubernetes"),
     at("gloo-loopback", hostname_addresses=("127.0.1.1",), **TWO_PODS, GLOO_SOCKET_IFNAME="eth0"),
     at("interface-missing", GLOO_SOCKET_IFNAME="eth0"),
     at("interface-missing", network=Network(interfaces=None), GLOO_SOCKET_IFNAME="eth9"),
@@ -435,6 +439,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
 BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     # a check, what is just well, what is just ill
     ("quota-threads", on(cpu_quota=56.0), on(cpu_quota=55.9)),
+    ("nproc-host", on(cpu_quota=111.5), on(cpu_quota=111.0)),
     ("quota-throttled", throttled(99, 99), throttled(100, 99)),
     ("quota-throttled", throttled(100, 10), throttled(100, 11)),
     (

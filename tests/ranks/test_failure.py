@@ -53,7 +53,11 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        ("AssertionError", "Torch not compiled with CUDA enabled", "needs a GPU: let the Trainer"),
+        (
+            "AssertionError",
+            "Torch not compiled with CUDA enabled",
+            "let Trainer or Accelerator choose",
+        ),
         ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
         ("SystemExit", "CUDA is required", "needs a GPU"),
         ("EnvironmentError", "This example requires a GPU", "needs a GPU"),
@@ -139,7 +143,7 @@ t.py FAILED
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
-        (ACCELERATE, "asks for a GPU's precision: give it --use_cpu"),
+        (ACCELERATE, "bf16 was asked for, and not the CPU: add --use_cpu"),
         (TORCHRUN.replace("[rank1]: KeyError: 'labels'", "no data"), "exit status 1: no data"),
         (TORCHRUN, "t.py failed before its first step: KeyError: 'labels'"),
         ("CUDA is on\n\n", "with exit status 1: CUDA is on"),
@@ -155,7 +159,7 @@ def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said
 
 
 def test_a_line_that_was_printed_may_be_a_known_cause() -> None:
-    assert "needs a GPU: let the Trainer" in str(failure(1, tail="CUDA is required\n"))
+    assert "let Trainer or Accelerator choose" in str(failure(1, tail="CUDA is required\n"))
 
 
 def test_a_script_that_exits_with_words_is_told_by_them() -> None:

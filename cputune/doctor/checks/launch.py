@@ -106,19 +106,23 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     Symptom: "connectFullMesh failed" as soon as ranks run on two machines.
 
     Cause: gloo binds to the address of the machine's own name. /etc/hosts lists that name
-    with 127.0.0.1 or 127.0.1.1 (Debian does), perhaps beside the right address.
+    with 127.0.0.1 or 127.0.1.1 (Debian does), perhaps beside the right address. A pod has the
+    node's file where it has hostNetwork: true.
 
     Remedy: Set GLOO_SOCKET_IFNAME to the interface that the other machines can reach.
 
-    Source: aws-samples/aws-do-eks#50
+    Source: aws-samples/aws-do-eks#50, aws-samples/aws-do-eks#69
     """
     loopback, nodes = loopback_name(facts.network), env.job_nodes(facts)
-    if loopback is None or env.value(facts, "GLOO_SOCKET_IFNAME") or nodes < 2:
+    in_pod = facts.settings.container == "kubernetes"
+    if loopback is None or env.value(facts, "GLOO_SOCKET_IFNAME") or (nodes < 2 and not in_pod):
         return
     chosen = choose_interface([("", facts.network)]).name
     outside = chosen or next((n for n in facts.network.interfaces or () if n != "lo"), None)
     yield gloo_loopback.finding(
-        f"/etc/hosts gives this machine's name as {loopback}; {nodes} machines take part",
+        f"/etc/hosts gives this machine's name as {loopback}; "
+        + (f"{nodes} machines take part" if nodes > 1 else "this pod has the node's network"),
+        severity=None if nodes > 1 else Severity.WARNING,
         command=f"export GLOO_SOCKET_IFNAME={shlex.quote(outside)}" if outside else None,
     )
 
@@ -129,11 +133,12 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Unable to find address for: eth0", or no rank connects.
 
-    Cause: interface names differ between machines and containers.
+    Cause: interface names differ between machines and containers. gloo takes names alone: the
+    patterns that NCCL takes (^lo, =eth) and addresses are no names.
 
     Remedy: Name an interface that exists.
 
-    Source: aws-samples/aws-do-eks#50
+    Source: aws-samples/aws-do-eks#51, AMD-AGI/Primus#1063
     """
     known = facts.network.interfaces
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):

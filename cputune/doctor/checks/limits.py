@@ -69,6 +69,26 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check("nproc-host", Severity.ADVICE)
+def nproc_host(facts: HostFacts) -> Iterator[Finding]:
+    """nproc counts CPUs that this container has no time for
+
+    Symptom: whatever counts CPUs by itself starts too many threads or processes.
+
+    Cause: a quota limits CPU time, not CPUs: nproc, os.cpu_count() and sched_getaffinity still show
+    those of the host. torchrun --nproc_per_node auto, num_proc=os.cpu_count() of datasets and
+    make -j use that number.
+
+    Remedy: Give such programs a number, or the container a cpuset: docker run --cpuset-cpus,
+    the static policy of the kubelet.
+
+    Source: onyx-dot-app/onyx#12351, kubeflow/trainer#2407
+    """
+    quota, seen = facts.limits.cpu_quota, len(facts.topology.allowed)
+    if quota is not None and seen > max(1, math.ceil(quota)):
+        yield nproc_host.finding(f"nproc says {seen}, the cgroup quota is {quota:g} CPUs")
+
+
 @check("quota-throttled", Severity.WARNING)
 def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
     """This container is throttled

@@ -20,6 +20,7 @@ from cputune.doctor.edit import Edit
 from cputune.doctor.files import mending
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import judge_ended
+from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.places import Places
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
@@ -46,6 +47,7 @@ def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Ite
         for judge in (judge_ended, _bf16, _backend, _accelerate, _mpirun):
             yield from judge(launch, context)
         if context.here:
+            yield from judge_needs(launch, context)
             yield from _of_a_rank(launch, context, known)
 
 

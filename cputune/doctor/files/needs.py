@@ -1,0 +1,263 @@
+"""What a launch needs of the machine: a compiler, memory for each rank, time, threads to itself.
+
+Its words and its script are read; the compiler is asked, in a child, whether it finds its headers.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from cputune.cores import usable_cores
+from cputune.doctor.files.context import Context
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.doctor.variables import TRUE
+from cputune.host import Command
+from cputune.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, room_bytes
+from cputune.training_command import TrainingCommand, number_of
+
+GIB = 1 << 30
+COMPILE_SECONDS = 20.0
+SHORT_SECONDS = 600
+"""An assumption: a data set of some GB is tokenized in so long by one process."""
+
+
+@fault("compiler-missing", Severity.ERROR)
+def compiler_missing() -> None:
+    """torch.compile is asked for, and C++ cannot be compiled here
+
+    Symptom: "No working C++ compiler found", "CppCompileError", "fatal error: omp.h", after the
+    model was loaded and the data prepared.
+
+    Cause: inductor writes C++ for CPUs and compiles it with $CXX, else g++, OpenMP and the headers
+    of Python. Slim images have none of them.
+
+    Remedy: Install what is missing, or train without --torch_compile.
+
+    Source: pytorch/pytorch#92745, pytorch/pytorch#179135
+    """
+
+
+def _compiler(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+    named = launch.switched_on("--torch_compile")
+    written = re.search(r"torch\.compile\(|torch_compile\s*=\s*True", text)
+    dynamo = context.variables(launch).get("ACCELERATE_DYNAMO_BACKEND", "").lower() == "inductor"
+    if not context.host.live or not (named or written or dynamo):
+        return
+    compiler = context.variables(launch).get("CXX") or "g++"
+    said = "--torch_compile" if named else "torch.compile"
+    if context.host.which(compiler) is None:
+        words = f"{said}: there is no {compiler}"
+    elif (missing := _lacks(compiler, context)) is not None:
+        words = f"{said}: {compiler}: {missing}"
+    else:
+        return
+    distribution = context.facts.settings.distribution
+    debian = distribution is not None and "debian" in (distribution.id, *distribution.like)
+    command = "apt-get update && apt-get install -y g++ python3-dev" if debian else None
+    yield compiler_missing.finding(context.at(launch.line, words), command=command)
+
+
+def _lacks(compiler: str, context: Context) -> str | None:
+    """What the compiler says where it does not find the headers that inductor includes."""
+    where = "import sysconfig; print(sysconfig.get_path('include'))"
+    try:
+        asked = context.host.run(Command(argv=(context.host.executable, "-c", where)))
+        argv = (compiler, "-fopenmp", "-I", asked.stdout.strip(), "-include", "omp.h", "-include")
+        done = context.host.run(
+            Command(
+                argv=(*argv, "Python.h", "-E", "-x", "c++", "/dev/null"),
+                timeout_seconds=COMPILE_SECONDS,
+            )
+        )
+    except OSError:
+        return None
+    told = re.search(r"(?:fatal )?error: .*", done.stderr)
+    return told[0].strip() if done.returncode and told else None
+
+
+@fault("launch-memory", Severity.ERROR)
+def memory_short() -> None:
+    """The ranks of this launch do not fit into the memory
+
+    Symptom: the process is killed (exit code 137, SIGKILL) in its first steps.
+
+    Cause: each rank holds the weights, their gradients and the two moments of AdamW: four times
+    the weights, whose files lie on this machine. What the activations of a batch take comes on top.
+
+    Remedy: Start fewer ranks, train a smaller model, or raise the limit.
+
+    Source: kubeflow/trainer#2407, pytorch/pytorch#8976
+    """
+
+
+def _memory(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    facts, weights = context.facts, context.facts.surroundings.model_bytes
+    room, ranks = room_bytes(facts), launch.ranks or 1
+    if weights is None or room is None:
+        return
+    frozen = any(launch.argument(name) is not None for name in ("--use_peft", "--use_lora"))
+    few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))
+    values = VALUES_PER_PARAMETER
+    if frozen or few:
+        values = 1 if frozen else 2
+    need = ranks * (PROCESS_BYTES + values * weights)
+    free = min(room, facts.memory.available_bytes or room)
+    if need > free:
+        each = f"{ranks} × {(PROCESS_BYTES + values * weights) / GIB:.1f} GiB"
+        where = f"{room / GIB:.1f} GiB may be used, {free / GIB:.1f} GiB are free"
+        said = f"{each} for weights of {weights / GIB:.1f} GiB, before activations; {where}"
+        yield memory_short.finding(
+            context.at(launch.line, said),
+            severity=None if need > room else Severity.WARNING,
+        )
+
+
+@fault("timeout-short", Severity.WARNING)
+def timeout_short() -> None:
+    """Ranks wait less long than rank 0 may need for the data
+
+    Symptom: "Timed out waiting … for recv operation", "Socket Timeout", after minutes without a
+    step.
+
+    Cause: rank 0 loads and tokenizes the data first, and the others wait in gloo for as long as
+    --ddp_timeout (1800 seconds where nothing is said) or the time-out of init_process_group says.
+
+    Remedy: Raise it, or prepare the data once before: its cache is used again.
+
+    Source: huggingface/trl#1519, axolotl-ai-cloud/axolotl#2684
+    """
+
+
+def _timeout(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+    if not launch.several and not launch.part:
+        return
+    seconds = number_of(launch.argument("--ddp_timeout"))
+    said = f"--ddp_timeout {seconds}"
+    if seconds is None:
+        call = re.search(r"timedelta\((seconds|minutes)\s*=\s*(\d{1,6})\)", text)
+        if call is None or "init_process_group" not in text:
+            return
+        seconds = int(call[2]) * (60 if call[1] == "minutes" else 1)
+        said = call[0]
+    if seconds < SHORT_SECONDS:
+        yield timeout_short.finding(context.at(launch.line, f"{said}: less than {SHORT_SECONDS} s"))
+
+
+@fault("tokenizer-threads", Severity.WARNING)
+def tokenizer_threads() -> None:
+    """Each process of this launch has a tokenizer with threads of its own
+
+    Symptom: loader workers hang, or more ranks prepare data no faster.
+
+    Cause: TOKENIZERS_PARALLELISM=true keeps the tokenizer's pool (Rayon) of a thread for each CPU
+    in every rank and loader worker, beside the threads of OpenMP; in a forked worker the pool has
+    no threads, and waits for ever.
+
+    Remedy: Unset it, or set it to false: tokenize before training, with datasets' num_proc.
+
+    Source: huggingface/tokenizers#187, NVIDIA-NeMo/Megatron-Bridge#5328
+    """
+
+
+def _tokenizer(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    variables = context.variables(launch)
+    workers = number_of(launch.argument("--dataloader_num_workers")) or 0
+    ranks = launch.ranks or 1
+    if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or ranks + workers < 2:
+        return
+    threads = number_of(variables.get("RAYON_NUM_THREADS")) or len(context.facts.topology.allowed)
+    said = (
+        f"TOKENIZERS_PARALLELISM=true: ranks {ranks}, loader workers {workers}, "
+        f"{threads} threads each"
+    )
+    yield tokenizer_threads.finding(
+        context.at(launch.line, said), command="export TOKENIZERS_PARALLELISM=false"
+    )
+
+
+@fault("loader-threads", Severity.WARNING)
+def loader_threads() -> None:
+    """Loader workers take the CPUs that compute
+
+    Symptom: more loader workers make a step slower.
+
+    Cause: each rank starts its own workers, and a worker computes with one thread unless the script
+    gives it more (torch.set_num_threads in worker_init_fn).
+
+    Remedy: Start fewer workers: one or two for each rank feed a text model.
+
+    Source: pytorch/pytorch#101850
+    """
+
+
+def _loaders(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+    workers = number_of(launch.argument("--dataloader_num_workers")) or 0
+    ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
+    if cores and ranks * workers > cores:
+        said = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
+        yield loader_threads.finding(context.at(launch.line, said))
+    named = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
+    for function, threads in _set_threads(text):
+        if named is not None and function == named[1] and threads != "1":
+            said = f"{named[0]} calls torch.set_num_threads({threads}) in each loader worker"
+            yield loader_threads.finding(f"{launch.script}: {said}")
+
+
+@fault("script-threads", Severity.WARNING)
+def script_threads() -> None:
+    """The script sets its threads itself
+
+    Symptom: OMP_NUM_THREADS changes nothing, or more threads compute than there are cores.
+
+    Cause: torch.set_num_threads, or os.environ["OMP_NUM_THREADS"] before torch is imported, is
+    stronger than the variable of the launch.
+
+    Remedy: Take it out of the script, and say it in the launch: OMP_NUM_THREADS.
+
+    Source: pytorch/pytorch#125547
+    """
+
+
+def _script(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+    ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
+    wanted = context.variables(launch).get("OMP_NUM_THREADS")
+    found = [f"torch.set_num_threads({n})" for where, n in _set_threads(text) if not where]
+    found += re.findall(r"^os\.environ\[['\"]OMP_NUM_THREADS['\"]\]\s*=\s*\S+", text, re.MULTILINE)
+    for said in found:
+        number = re.search(r"\d+", said)
+        threads = int(number[0]) if number else len(context.facts.topology.online)
+        differs = wanted is not None and wanted != str(threads)
+        if differs or ranks * threads > max(cores, 1):
+            beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
+            yield script_threads.finding(f"{launch.script}: {said}; {beside}")
+
+
+def _set_threads(text: str) -> list[tuple[str, str]]:
+    """Calls of torch.set_num_threads: the function around it, "" for none or main; the argument."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found = []
+    for node in body:
+        name = node.name if isinstance(node, ast.FunctionDef) and node.name != "main" else ""
+        for call in ast.walk(node):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("set_num_threads"):
+                found += [(name, ast.unparse(argument)) for argument in call.args[:1]]
+    return found
+
+
+def judge_needs(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+    """What this launch needs and this machine does not have."""
+    text = context.text_of(launch.script) if launch.script and not launch.module else None
+    yield from _compiler(launch, text or "", context)
+    yield from _memory(launch, context)
+    yield from _timeout(launch, text or "", context)
+    yield from _tokenizer(launch, context)
+    yield from _loaders(launch, text or "", context)
+    yield from _script(launch, text or "", context)
+
+
+CHECKS = checks_of(__name__)
