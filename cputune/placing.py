@@ -1,12 +1,14 @@
 """Which cores each rank of a node gets: one way for the tuner, for launches and for pods.
 
-It is emitted beside rank.py as ``place.py`` where ranks run in containers, whose CPUs nobody knows
-before. So it needs Python 3.7 and nothing else.
+It is emitted as ``place.py`` where ranks run in containers, whose CPUs nobody knows before: there
+it binds a rank of torchrun, and becomes its training (``place.py 8 -- train.py``). So it needs
+Python 3.7 and nothing else.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -193,3 +195,41 @@ def _list(path: str) -> list[int]:
         if first.isdigit():
             found.extend(range(int(first), int(last if last.isdigit() else first) + 1))
     return found
+
+
+def in_a_pod(asked: int, command: Sequence[str]) -> None:
+    """Bind a rank to its share of a container's CPUs, and become the command.
+
+    CPU numbers mean nothing in a container. Where it has CPUs of its own, no more than the
+    ``asked`` ones, they are cut as the plan's were: no rank lies astride sockets. Else the kernel
+    places the ranks. A job of one rank has no numbers: told LOCAL_RANK=0, accelerate would wrap the
+    model of a lone process in DistributedDataParallel.
+    """
+    environment, allowed = os.environ, os.sched_getaffinity(0)
+    rank = int(environment.get("LOCAL_RANK", "0"))
+    ranks = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    workers = int(environment.get("CCL_WORKER_COUNT", "0"))
+    threads = int(environment.get("OMP_NUM_THREADS", "1"))
+    shares = None
+    if len(allowed) <= asked:
+        shares = pod_shares(seen_cores(allowed), ranks, threads, workers)
+    if shares is not None:
+        os.sched_setaffinity(0, shares[rank][0])
+        workers_cpus = [str(cpu) for _, own in shares for cpu in own]
+        if workers_cpus:
+            environment["CCL_WORKER_AFFINITY"] = ",".join(workers_cpus)
+    elif rank == 0:
+        sys.stderr.write(
+            f"note: this container has no CPUs of its own (it may use {len(allowed)}, "
+            f"asked for {asked}): ranks are not bound\n"
+        )
+    if environment.get("CCL_PROCESS_LAUNCHER") == "none":
+        environment.update(CCL_LOCAL_RANK=str(rank), CCL_LOCAL_SIZE=str(ranks))
+    if environment.get("WORLD_SIZE") == "1":
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            environment.pop(name, None)
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+if __name__ == "__main__":
+    in_a_pod(int(sys.argv[1]), sys.argv[3:])

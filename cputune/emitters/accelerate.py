@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from cputune.carrier.interface import launcher_variables
 from cputune.emitters import shell, words
+from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
+    AS_ROOT,
     HYDRA_HOSTS,
-    NAMES,
     OPENMPI_HOSTS,
+    detected,
     dialects_of,
     host_files,
-    pin_domain,
     refuse_colon,
 )
 from cputune.emitters.words import Manifest
@@ -24,84 +25,77 @@ from cputune.errors import UsageError
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
-PUT_BACK = (
-    "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
-    "and binds each rank, whatever mpirun has done."
-)
+_UNBOUND = {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+"""What keeps an mpirun from binding. accelerate tells Open MPI ``--bind-to socket``, which fails on
+a host that has other CPUs than the first; without the component that binds it only maps."""
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The script, the YAML, and for several ranks the host files. Raises UsageError."""
-    several = job.plan.world_size > 1
-    variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
+    """The script; for several ranks the YAML and the host files, too. Raises UsageError."""
+    if job.plan.world_size == 1:
+        return (_alone(job),)
     shell.require_hosts(job)
-    if several:
-        refuse_colon(job)
-        if "mpirun_config" not in _known_keys(job):
-            raise UsageError(
-                f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
-                hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
-            )
-    of_mpi = {"mpirun": "mpirun", "of_mpi": NAMES[job.mpi] if job.mpi else "an MPI"}
-    of_ranks = '  --mpirun_hostfile "$hosts"\n  --main_process_port "$port"\n'
+    refuse_colon(job)
+    if "mpirun_config" not in _known_keys(job):
+        raise UsageError(
+            f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
+            hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
+        )
+    variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
+    exported: dict[str, str] = {**dict(variables.items()), **_UNBOUND}
+    if job.plan.nodes > 1 and job.interface is not None:
+        exported |= launcher_variables(dialects_of(job), job.interface)
+    lines = dict.fromkeys(dialects_of(job), f"hosts=$here/{HYDRA_HOSTS}")
+    for dialect in lines:
+        if dialect.startswith("openmpi"):
+            lines[dialect] = f"hosts=$here/{OPENMPI_HOSTS} && {AS_ROOT}"
     script = shell.launch_script(
         job,
         "accelerate",
         "accelerate launch",
-        (PUT_BACK,) if several else (),
-        exports=shell.exports(variables) + (_of_launcher(job) if several else ""),
-        mpi=shell.fill("accelerate_mpi.sh", of_mpi) if several else "",
+        exports=shell.exports(words.typed(exported)),
+        mpirun="mpirun",
+        **detected(job, lines),
         threads=str(job.plan.threads_per_process),
         precision=precision(job),
-        launch=of_ranks if several else "",
-        rank=shell.rank(
-            job,
-            "mpi" if several else "torch",
-            here=job.plan.nodes == 1,
-            more=_carried(job, variables),
-        ),
+        changed="\n  ".join(shell.packed(["--no_python env", *_changed(job, variables)])),
+        rank=shell.rank(job, "mpi"),
     )
     config = words.document(configuration(job), job.header)
-    hosts = host_files(job, dialects_of(job), always=True) if several else ()
+    hosts = host_files(job, dialects_of(job), always=True)
     return (script, EmittedFile(name=CONFIG, text=config), *hosts)
 
 
-def _of_launcher(job: LaunchJob) -> str:
-    """Exports for the launcher that accelerate starts: what it binds, and its interface."""
-    text = shell.exports(words.typed(_binding(job)))
-    if job.plan.nodes > 1 and job.interface is not None:
-        text += "# The launcher that accelerate starts takes its interface from a variable.\n"
-        text += shell.exports(words.typed(launcher_variables(dialects_of(job), job.interface)))
-    return text
+def _alone(job: LaunchJob) -> EmittedFile:
+    """The script of one rank. With --cpu no configuration of the user is read.
 
-
-def _binding(job: LaunchJob) -> dict[str, str]:
-    """What binds the ranks of one node; of several no launcher binds any.
-
-    accelerate tells Open MPI ``--bind-to socket``, which fails on a host that has other CPUs
-    than the first; without the component that binds it only maps.
+    accelerate leaves the training behind when it alone is killed: so the kernel ends it.
     """
-    if job.plan.nodes == 1:
-        return {"I_MPI_PIN_DOMAIN": pin_domain(job)}
-    return {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+    plan = job.plan
+    options = [
+        '"$python" -m accelerate.commands.launch --cpu --num_processes 1 --num_machines 1',
+        f"--mixed_precision {precision(job)} --dynamo_backend no",
+        f"--num_cpu_threads_per_process {plan.threads_per_process}",
+        *(["--ipex"] if plan.ipex else []),
+        "--no_python setpriv --pdeathsig TERM env",
+        *_changed(job, shell.variables(job)),
+    ]
+    return script_of_one(job, "accelerate", before=options)
 
 
-def _carried(job: LaunchJob, variables: words.Variables) -> list[str]:
-    """What rank.py sets after accelerate: its KMP variables, and on several nodes all.
+def _changed(job: LaunchJob, variables: words.Variables) -> list[str]:
+    """What ``env`` is told behind accelerate: its KMP variables are taken back.
 
     Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
     """
-    lines = ["--unset KMP_AFFINITY"]
-    if "KMP_BLOCKTIME" not in variables:
-        lines.append("--unset KMP_BLOCKTIME")
     several = job.plan.nodes > 1
+    found = ["-u KMP_AFFINITY", "-u KMP_BLOCKTIME"]
     for name, value in variables.items():
         if several or name == "KMP_BLOCKTIME":
-            lines.append("--set " + words.ShellWord(f"{name}={value}"))
+            found.append(f"{name}={words.ShellWord(value)}")
     if several:
-        lines.append("--set " + words.ShellWord(f"MASTER_ADDR={job.nodes[0].name}"))
-        lines.append('--set "MASTER_PORT=$port"')
-    return lines
+        found += [f"MASTER_ADDR={words.ShellWord(job.nodes[0].name)}", 'MASTER_PORT="$port"']
+    return found
 
 
 def precision(job: LaunchJob) -> str:
@@ -114,10 +108,9 @@ def configuration(job: LaunchJob) -> Manifest:
     plan = job.plan
     version = Versions.from_names(job.versions).accelerate
     known = _known_keys(job)
-    several = plan.world_size > 1
     config: Manifest = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_CPU" if several else words.YamlScalar("NO"),
+        "distributed_type": "MULTI_CPU",
         "enable_cpu_affinity": False,
         "machine_rank": 0,
         "main_process_ip": words.YamlScalar(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
@@ -133,15 +126,14 @@ def configuration(job: LaunchJob) -> Manifest:
         del config["enable_cpu_affinity"]
     if "ipex_config" in known:
         config["ipex_config"] = {"ipex": plan.ipex}
-    if several:
-        hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
-        config["mpirun_config"] = {}
-        # Not where the file's host file (a path below the current directory) beats the flag's.
-        if load().accelerate.does("hostfile-flag-wins", version):
-            config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
-        if load().accelerate.does("reads-mpirun-ccl", version):
-            # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
-            config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
+    hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
+    config["mpirun_config"] = {}
+    # Not where the file's host file (a path below the current directory) beats the flag's.
+    if load().accelerate.does("hostfile-flag-wins", version):
+        config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
+    if load().accelerate.does("reads-mpirun-ccl", version):
+        # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
+        config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
     return config
 
 
@@ -153,5 +145,6 @@ ACCELERATE = Format(
     name="accelerate",
     write=emit_accelerate,
     main="accelerate.sh",
+    alone=True,
     consumers=("bash", "launcher"),
 )

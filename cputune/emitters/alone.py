@@ -1,62 +1,50 @@
 """The script of one rank: what a person would type, with the environment cleared before it.
 
-The same for every launcher, because a lone process needs none. It looks only after what has gone
-wrong without a word: a CPU that is not there (the kernel takes those that are), and a library that
-is preloaded and missing (the dynamic linker only warns).
+The same for every launcher, because a lone process needs none; accelerate's is started by it all
+the same, and a batch script by Slurm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cputune import cpulist
-from cputune.emitters import header, shell
+from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob
-from cputune.emitters.hand import packed, words
-from cputune.emitters.words import ShellWord
+from cputune.emitters.hand import words
+
+_HERE = 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")\n'
 
 
-def script_of_one(job: LaunchJob, format: str, *, before: str = "", after: str = "") -> EmittedFile:
-    """The script; ``before`` are words in front of what binds the process, ``after`` behind it."""
+def script_of_one(
+    job: LaunchJob,
+    format: str,
+    *,
+    directives: str = "",
+    offered: bool = False,
+    before: Sequence[str] = (),
+) -> EmittedFile:
+    """The script; ``before`` are words in front of those that bind the process.
+
+    ``offered``: where the process may not have the CPUs of the plan it keeps those that it has.
+    """
+    command = words(job)
+    here = any(isinstance(word, Beside) for word in command)
     cpus = cpulist.render(job.plan.cpus[0])
-    trained = [line.strip() for line in shell.array("", words(job)).splitlines()[1:-1]]
-    start = packed([f'exec {before}taskset -c {cpus} {after}"$python"', *trained, '"$@"'])
-    exported = [f"{name}={ShellWord(value)}" for name, value in shell.variables(job).items()]
-    values = {
-        "header": header.said(job, format, f"Launch of {job.workload.name}."),
-        "tuned": _python(job),
-        "clear": shell.clear(),
-        "needs": _needs(job, cpus),
-        "exports": " \\\n  ".join(packed(["export", *exported])) + "\n" if exported else "",
-        "start": shell.literal(words(job)) + " \\\n  ".join(start) + "\n",
-        "promise": header.promised(job, format),
-    }
-    text = shell.fill("alone.sh", values)
-    return EmittedFile(name=f"{format}.sh", text=text, executable=True)
-
-
-def _python(job: LaunchJob) -> str:
-    """The interpreter: PYTHON, else that of the tuning where it is there; and where files lie."""
-    text = "python=${PYTHON:-python3}\n" + shell.python(job)
-    if any(isinstance(word, Beside) for word in words(job)):
-        text += 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")\n'
-    return text
-
-
-def _needs(job: LaunchJob, cpus: str) -> str:
-    """What is looked at before it starts."""
-    count = len(job.plan.cpus[0])
-    seen = f'"$(taskset -c {cpus} nproc 2>/dev/null)" == {count}'
-    text = _unless(seen, f"CPUs {cpus} are not all here: tune where it runs")
-    for library in job.plan.preload:
-        text += _unless(
-            f"-f {ShellWord(library)}",
-            "a library that the plan preloads is not here: install it here too",
-        )
-    for name in job.workload.secrets:
-        text += f': "${{{name}:?is not set: export it}}"\n'
-    return text
-
-
-def _unless(condition: str, said: str) -> str:
-    what, _, hint = said.partition(": ")
-    printed = f"printf 'error: %s\\nhint: %s\\n' '{what}' '{hint}' >&2"
-    return f"[[ {condition} ]] || {{\n  {printed}\n  exit 3\n}}\n"
+    bound = f"taskset -c {cpus}"
+    start = shell.literal(command)
+    if offered:
+        start += f"bind=({bound}) # where Slurm gives those\n"
+        start += f'[[ $("${{bind[@]}}" nproc) == {len(job.plan.cpus[0])} ]] || bind=()\n'
+        bound = '${bind[@]+"${bind[@]}"}'
+    pieces = ["exec", *before, f'{bound} "$python"', *shell.units(command), '"$@"']
+    start += " \\\n  ".join(shell.packed(pieces)) + "\n"
+    return shell.launch_script(
+        job,
+        format,
+        template="alone.sh",
+        directives=directives,
+        here_if_needed=_HERE if here else "",
+        needs=shell.needs(job, bound=not offered),
+        start=start,
+    )

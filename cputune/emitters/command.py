@@ -129,7 +129,7 @@ def parser_of(workload: Workload, host: Host | None) -> str | None:
 
 def rank_script() -> Path:
     """What numbers and binds one rank; emitted beside launches as ``rank.py``."""
-    return Path(__file__).with_name("_rank.py")
+    return Path(__file__).with_name("texts") / "rank.py"
 
 
 def companions(

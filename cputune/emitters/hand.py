@@ -15,8 +15,8 @@ import shlex
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
-from cputune.emitters.shell import quote, variables
-from cputune.emitters.words import WIDTH, ShellWord
+from cputune.emitters.shell import packed, quote, variables
+from cputune.emitters.words import ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 
@@ -98,17 +98,6 @@ def parts(job: LaunchJob, python: str, command: tuple[Word, ...]) -> list[str]:
         f"{_torchrun(python)} --standalone --nproc-per-node {job.plan.world_size} --no-python"
     )
     return packed([*lines, launcher, f"bash -c {shlex.quote(bound)} rank", trained])
-
-
-def packed(lines: list[str]) -> list[str]:
-    """Lines that are short enough stand together."""
-    found = lines[:1]
-    for line in lines[1:]:
-        if len(found[-1]) + len(line) < WIDTH:
-            found[-1] += " " + line
-        else:
-            found.append(line)
-    return found
 
 
 def _python(job: LaunchJob) -> str:

@@ -47,7 +47,7 @@ def promised(job: LaunchJob, format: str) -> str:
 
 def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     """What a result says of its best plan. ``plan`` is the one that is written down."""
-    best, baseline = result.best, result.baseline
+    best = result.best
     when = f" on {result.created[:10]}" if result.created else ""
     verdict = verdict_of(result, "start it")
     lines = [
@@ -66,9 +66,6 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
             f"{why}, so this is that launch, with the threads and CPUs that it gets today "
             "written down."
         )
-    else:
-        other = "Today's launch" if baseline.plan.as_found else baseline.plan.describe()
-        lines.append(f"{other} ran at {_speed(result, baseline.samples_per_second)}.")
     versions = result.versions
     if told := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
         lines.append(f"With {', '.join(told)}.")

@@ -2,7 +2,7 @@
 
 Both say the same of their pods. CPU numbers mean nothing in a container, so nothing here promises
 any: a pod of the Guaranteed class with whole CPUs may get some of its own (kubelet's static CPU
-manager), and rank.py cuts those into shares; without them ranks are not bound. The security
+manager), and place.py cuts those into shares; without them ranks are not bound. The security
 contexts are those of the ``restricted`` Pod Security Standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
 
@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from cputune import placing
 from cputune.emitters import header, shell, words
-from cputune.emitters.command import RANK_SCRIPT, READ
+from cputune.emitters.command import READ
 from cputune.emitters.container import (
     CONSTRAINTS,
     PLACE_SCRIPT,
@@ -231,7 +231,7 @@ def resources(job: LaunchJob) -> Manifest:
 
 
 def program_of(job: LaunchJob) -> Manifest:
-    """What a pod is started with: torchrun, which starts rank.py for each rank.
+    """What a pod is started with: torchrun, which starts place.py for each rank.
 
     Where oneCCL is used its setvars.sh comes first.
     """
@@ -241,8 +241,8 @@ def program_of(job: LaunchJob) -> Manifest:
         find = shlex.quote(shell.FIND_SETVARS.format(module=module))
         source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
         command = [escape(word) for word in ("bash", "-c", source, "torchrun")]
-    rank = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch", "--bind", f"pod={pod_cpus(job)}"]
-    arguments = [*map(YamlScalar, [*rank, "--"]), *map(_inside, job.command)]
+    rank = [f"{WORKSPACE}/{PLACE_SCRIPT}", str(pod_cpus(job)), "--"]
+    arguments = [*map(YamlScalar, rank), *map(_inside, job.command)]
     return {"command": command, "args": arguments, "env": environment(job)}
 
 
@@ -268,7 +268,7 @@ def _inside(word: Word) -> YamlScalar:
 def environment(job: LaunchJob) -> list[Manifest]:
     """The plan's variables, libraries by their places in the image; secrets come from a Secret.
 
-    What is downloaded from the hub stays on the volume. CPU numbers rank.py finds out. The pod
+    What is downloaded from the hub stays on the volume. CPU numbers place.py finds out. The pod
     starts without the hub's token where the Secret has none: public models need it not.
     """
     values: dict[str, str] = dict(shell.variables(job, pods=True).items())

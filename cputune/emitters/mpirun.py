@@ -1,22 +1,19 @@
 """``mpirun``: one bash script in the dialect of Intel MPI, MPICH or Open MPI 4 and 5.
 
 What each dialect takes was tried with the real launchers; docs/clusters.md has the table.
-rank.py makes sure of the CPUs after the launcher: a wrong pin is accepted in silence, so
-only the affinity that a rank observes can be believed. On several nodes it alone binds: a
-launcher takes one list for all of them, and where a node lacks such CPUs it ends in words of
-its own, once for each rank.
+rank.py alone binds: a launcher accepts a wrong pin in silence, takes one list for all nodes, and
+where one lacks such CPUs it ends in words of its own, once for each rank.
 """
 
 from __future__ import annotations
 
-from textwrap import indent
+from collections.abc import Mapping
 
-from cputune import cpulist
 from cputune.carrier.interface import interface_arguments
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
-from cputune.emitters.words import ShellWord, Variables, comment
+from cputune.emitters.words import Variables, comment, typed
 from cputune.errors import UsageError
 
 NAMES = {
@@ -29,101 +26,75 @@ HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"
 
 
+_SAYS = {
+    "intelmpi": '*"Intel(R) MPI"*',
+    "mpich": "*HYDRA*",
+    "openmpi4": '*"(Open MPI) "* | *"(OpenRTE) "*',
+    "openmpi5": '*"(Open MPI) "* | *"(OpenRTE) "*',
+}
+"""What ``mpirun --version`` says, as a pattern of bash."""
+
+
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     if job.plan.world_size == 1:
         return (script_of_one(job, "mpirun"),)
     shell.require_hosts(job)
     refuse_colon(job)
-    of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
-    words = '"$python" "${rank[@]}" -- "${train[@]}"'
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
-    watched = job.mpi in ("intelmpi", None)
+    watched = "intelmpi" in dialects_of(job)
     script = shell.launch_script(
         job,
         "mpirun",
-        f"mpirun ({of})",
+        f"mpirun ({NAMES[job.mpi] if job.mpi else 'whichever MPI is found'})",
+        rank=shell.rank(job, "mpi"),
+        exports=shell.exports(_exported(job)) + "export MASTER_PORT=$port\n",
         mpirun="${MPIRUN:-mpirun}",
-        of_mpi=NAMES[job.mpi] if job.mpi else "an MPI",
-        only=_refuse_others(job.mpi) if job.mpi else "",
-        launch=_launch(job, job.mpi) if job.mpi else _launch_of_any(job),
-        rank=shell.rank(job, "mpi", here=job.plan.nodes == 1),
-        start=f"launch+=({words})\n" + shell.fill("watched.sh", {})
-        if watched
-        else f'exec "${{launch[@]}}" {words} "$@"\n',
+        **detected(job, {one: _launch(job, one) for one in dialects_of(job)}),
+        start=shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n',
     )
     return (script, *host_files(job, dialects_of(job)))
 
 
-def _refuse_others(dialect: str) -> str:
-    return (
-        f"[[ $dialect == {_pattern(dialect)} ]] ||\n"
-        f'  fail "this script is for {NAMES[dialect]}, and $mpirun is another: $dialect" \\\n'
-        '    "cputune emit --format mpirun --mpi NAME"\n'
-    )
+def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
+    """What ``detect.sh`` is filled with: by dialect the line of bash that follows from it."""
+    cases = dict.fromkeys(f"  {_SAYS[dialect]}) {line} ;;\n" for dialect, line in lines.items())
+    of_mpi = NAMES[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
+    return {"dialects": "".join(cases), "of_mpi": of_mpi}
 
 
-def _launch_of_any(job: LaunchJob) -> str:
-    """The same array for the dialect that is found when the script runs."""
-    text = "\ncase $dialect in\n"
-    for dialect in dialects_of(job):
-        if dialect == "openmpi4":
-            continue  # openmpi5 says it for both
-        lines = indent(_launch(job, dialect).lstrip(), "    ")
-        text += f"  {_pattern(dialect)})\n{lines}    ;;\n"
-    unknown = 'fail "$mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI"'
-    return f"{text}  *) {unknown} ;;\nesac\n"
+def _exported(job: LaunchJob) -> Variables:
+    """The variables of every rank; hydra hands all of them on, Open MPI those that it is told."""
+    found = {"MASTER_ADDR": str(job.nodes[0].name) if job.plan.nodes > 1 else "127.0.0.1"}
+    if "intelmpi" in dialects_of(job):
+        found["I_MPI_PIN"] = "off"  # rank.py binds
+    found.update(shell.variables(job, intel_mpi=job.mpi == "intelmpi").items())
+    return typed(found)
 
 
 def _launch(job: LaunchJob, dialect: str) -> str:
-    """The array ``launch``: mpirun and its options, one dialect's."""
-    plan = job.plan
-    several = plan.nodes > 1
-    address = ShellWord(job.nodes[0].name) if several else "127.0.0.1"
-    variables = shell.variables(job, intel_mpi=dialect == "intelmpi")
-    lines = ['"$mpirun"', f"-n {plan.world_size}"]
-    interface: list[str] = []
-    if several and job.interface is not None:
-        interface += interface_arguments(dialect, job.interface)
+    """Mpirun and its options as the array ``launch``, in one dialect."""
+    plan, several = job.plan, job.plan.nodes > 1
+    options = [f"-n {plan.world_size}"]
     if dialect in ("intelmpi", "mpich"):
-        lines.append(f"-ppn {plan.processes_per_node}")
-        lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
-        lines.append(_hydra_binding(job, dialect))
-        lines += interface + _variables("-genv {} {}", address, variables)
+        options.append(f"-ppn {plan.processes_per_node}")
+        options.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
+        options += ["-bind-to none"] if dialect == "mpich" else []
     else:
-        if several:
-            lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')
-        else:
-            lines.append(f"--host localhost:{plan.processes_per_node}")
+        on = f'--hostfile "$here/{OPENMPI_HOSTS}"' if several else "--host localhost:"
+        options.append(on if several else f"{on}{plan.processes_per_node}")
         # Its own default binds each of two ranks to one core; rank.py binds instead.
-        lines += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
-        lines += interface + _variables("-x {}={}", address, variables)
-    text = shell.lines_array("launch", lines)
+        options += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
+        options += [f"-x {name}" for name in (*_exported(job), "MASTER_PORT")]
+    if several and job.interface is not None:
+        options += interface_arguments(dialect, job.interface)
+    line = "\n    ".join(shell.packed(['launch=("$mpirun"', *options])) + ")"
     if dialect.startswith("openmpi"):
-        text += "[[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)\n"
-    return text
+        line += f"\n    {AS_ROOT}"
+    return line
 
 
-def _hydra_binding(job: LaunchJob, dialect: str) -> str:
-    """What binds the ranks of one node; several leave that to rank.py."""
-    if job.plan.nodes > 1:
-        return "-bind-to none" if dialect == "mpich" else "-genv I_MPI_PIN off"
-    if dialect == "mpich":
-        # user:0+1,2+3 is MPICH's form.
-        lists = ",".join("+".join(map(str, cpus)) for cpus in job.plan.cpus)
-        return f"-bind-to {ShellWord(f'user:{lists}')}"
-    return "-genv I_MPI_PIN_DOMAIN " + ShellWord(pin_domain(job))
-
-
-def _variables(form: str, address: str, variables: Variables) -> list[str]:
-    lines = [form.format("MASTER_ADDR", address)]
-    lines += [form.format(name, ShellWord(value)) for name, value in variables.items()]
-    return [*lines, form.format("MASTER_PORT", '"$port"')]
-
-
-def pin_domain(job: LaunchJob) -> str:
-    """``[0x3,0xc]``: without the prefix Intel MPI warns and pins as it likes."""
-    return "[" + ",".join(cpulist.render_mask(cpus) for cpus in job.plan.cpus) + "]"
+AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 
 
 def host_files(
@@ -159,11 +130,6 @@ def dialects_of(job: LaunchJob) -> tuple[str, ...]:
     if any(":" in node.name for node in job.nodes):
         return ("openmpi5",)
     return MPI_DIALECTS
-
-
-def _pattern(dialect: str) -> str:
-    """Open MPI 4 and 5 take the same words of all that is used here."""
-    return "openmpi*" if dialect.startswith("openmpi") else dialect
 
 
 def refuse_colon(job: LaunchJob) -> None:

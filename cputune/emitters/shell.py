@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from cputune.carrier.environment import CLEARED
 from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.words import WIDTH, ShellWord, Variables, typed
+from cputune.emitters.words import WIDTH, Argument, ShellWord, Variables, typed
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -35,21 +36,29 @@ def fill(name: str, values: Mapping[str, str]) -> str:
 
 
 def launch_script(
-    job: LaunchJob, format: str, title: str, notes: Iterable[str] = (), **values: str
+    job: LaunchJob,
+    format: str,
+    title: str = "",
+    notes: Iterable[str] = (),
+    *,
+    template: str | None = None,
+    **values: str,
 ) -> EmittedFile:
     """The script of a format: its text, with what all of them say of the job. Raises UsageError."""
     notes = tuple(notes)
-    said = f"Launch of {job.workload.name} with {title}."
+    said = f"Launch of {job.workload.name}{title and f' with {title}'}."
     filled = {
-        "header": header.said(job, format, said, notes),
+        "header": header.said(job, format, said),
         "tuned": python(job),
         "clear": clear(),
         "oneccl": oneccl(job),
+        "needs": needs(job, bound=job.plan.nodes == 1 or format == "torchrun"),
         "training": training(job),
         "exports": exports(variables(job)),
+        "rank": rank(job, "torch"),
         **values,
     }
-    text = fill(f"{format}.sh", filled) + header.promised(job, format)
+    text = fill(template or f"{format}.sh", filled) + header.promised(job, format)
     return EmittedFile(name=f"{format}.sh", text=text, executable=True, notes=notes)
 
 
@@ -65,7 +74,7 @@ def clear() -> str:
         break_on_hyphens=False,
     )
     text = " \\\n".join(lines)
-    return f"\n# What a shell or another launch has set would change the plan.\n{text}\n"
+    return f"# What a shell or another launch has set would change the plan.\n{text}\n"
 
 
 def quote(word: Word) -> str:
@@ -80,23 +89,34 @@ def quote(word: Word) -> str:
 
 
 def array(name: str, words: Iterable[Word]) -> str:
-    """A bash array, a word to a line, an option and its value together."""
-    lines: list[str] = []
+    """A bash array of these words, as many in a line as it has room for."""
+    first, *others = units(words)
+    return "\n  ".join(packed([f"{name}=({first}", *others])) + ")\n"
+
+
+def units(words: Iterable[Word]) -> list[str]:
+    """Quoted words, an option and its value together."""
+    found = list[str]()
     pending = False
     for word in words:
-        text = quote(word)
         option = isinstance(word, str) and word.startswith("-")
         if pending and not option:
-            lines[-1] += " " + text
+            found[-1] += f" {quote(word)}"
         else:
-            lines.append("  " + text)
+            found.append(quote(word))
         pending = option
-    return f"{name}=(\n" + "\n".join(lines) + "\n)\n"
+    return found
 
 
-def lines_array(name: str, lines: Iterable[str]) -> str:
-    """A bash array of lines that are bash already."""
-    return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
+def packed(pieces: Iterable[str]) -> list[str]:
+    """Pieces that are short enough stand together in a line."""
+    found = list[str]()
+    for piece in pieces:
+        if found and len(found[-1]) + len(piece) < WIDTH - 2:
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found
 
 
 def python(job: LaunchJob) -> str:
@@ -119,46 +139,48 @@ def literal(words: Iterable[Word]) -> str:
 
 
 def training(job: LaunchJob) -> str:
-    """The training command as the array ``train``, and a look whether its script is there."""
-    text = "\n# What is trained; further arguments of this script are appended.\n"
-    text += literal(job.command)
-    for name in job.workload.secrets:
-        text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'
-    text += array("train", job.command)
+    """The training command as the array ``train``."""
+    return literal(job.command) + array("train", job.command)
+
+
+def needs(job: LaunchJob, *, bound: bool) -> str:
+    """What is looked at before anything starts, because its own message would come late or never.
+
+    The kernel takes those CPUs of a list that are there without a word; hydra says
+    ``hwloc_set_cpubind failed`` of each rank. Of a library that cannot be preloaded the dynamic
+    linker only warns. ``bound``: the ranks run on the machine that runs the script.
+    """
+    lines = list[tuple[str, str, str]]()
+    cpus = sorted({cpu for share in job.plan.cpus for cpu in share})
+    if bound:
+        listed = cpulist.render(tuple(cpus))
+        seen = f"$(taskset -c {listed} nproc 2>/dev/null) == {len(cpus)}"
+        lines.append((seen, f"CPUs {listed} are not all here", "tune where it runs"))
+    for library in job.plan.preload:
+        said = f"the plan preloads {library}, which is not here"
+        lines.append((f"-f {ShellWord(library)}", said, "install it here too"))
     if job.script is not None:
-        place = f"${{train[{job.command.index(job.script)}]}}"
-        text += (
-            f'[[ -f {place} ]] ||\n  fail "{place} is not here" '
-            '"start this from the directory that it was tuned in"\n'
-        )
+        hint = "start this from the directory that it was tuned in"
+        lines.append((f"-f {ShellWord(job.script)}", f"{job.script} is not here", hint))
+    for name in job.workload.secrets:
+        lines.append((f"-n ${{{name}:-}}", f"{name} is not set", "export it"))
+    text = literal([Argument(job.script or "")])
+    for condition, why, hint in lines:
+        text += f"[[ {condition} ]] ||\n  fail {shlex.quote(why)} '{hint}'\n"
     return text
 
 
 def exports(environment: Variables) -> str:
     """Export the variables of every rank."""
-    return "".join(f"export {name}={ShellWord(value)}\n" for name, value in environment.items())
+    given = [f"{name}={ShellWord(value)}" for name, value in environment.items()]
+    return " \\\n  ".join(packed(["export", *given])) + "\n" if given else ""
 
 
-def rank(
-    job: LaunchJob,
-    launcher: str,
-    *,
-    binding: str = "exact",
-    here: bool = False,
-    more: Iterable[str] = (),
-) -> str:
-    """rank.py and its options as the array ``rank``; ``more`` are lines of bash.
-
-    ``here``: the ranks run on the machine that runs the script, which can thus look whether
-    they can have their CPUs before a launcher binds them: hydra's own message for CPUs that
-    are not there is ``hwloc_set_cpubind failed``.
-    """
+def rank(job: LaunchJob, launcher: str, *, offered: bool = False) -> str:
+    """rank.py and its options as the array ``rank``; ``offered``: as its --bind says."""
     cpus = ShellWord("/".join(map(cpulist.render, job.plan.cpus)))
-    lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {cpus}"]
-    if binding != "exact":
-        lines.append(f"--bind {binding}")
-    look = '"$python" "${rank[@]}" --look\n' if here else ""
-    return lines_array("rank", [*lines, *more]) + look
+    bind = " --bind offered" if offered else ""
+    return f'rank=("$here/rank.py" --launcher {launcher} --cpus {cpus}{bind})\n'
 
 
 FIND_SETVARS = """import importlib.util, os

@@ -9,13 +9,14 @@ SLURM_CPU_BIND), and would cut a node to one CPU.
 from __future__ import annotations
 
 from cputune.emitters import shell
+from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
 
 UNPROMISED = (
-    "Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job may "
-    "use them, else it keeps the cores that srun bound, and says so."
+    "Slurm gives CPUs by its own numbering: where a rank may not use the plan's, it keeps the "
+    "cores that srun bound, and says so."
 )
 
 
@@ -23,6 +24,8 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The batch script. Raises UsageError for words that srun cannot carry."""
     refuse_colon(job)
     plan = job.plan
+    if plan.world_size == 1:
+        return (script_of_one(job, "slurm", directives=directives(job), offered=True),)
     siblings = 1 if job.on_siblings else job.threads_per_core
     script = shell.launch_script(
         job,
@@ -35,7 +38,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         nodes=str(plan.nodes),
         world=str(plan.world_size),
         local=str(plan.processes_per_node),
-        rank=shell.rank(job, "slurm", binding="offered"),
+        rank=shell.rank(job, "slurm", offered=True),
     )
     return (script,)
 
@@ -73,5 +76,6 @@ SLURM = Format(
     name="slurm",
     write=emit_slurm,
     main="slurm.sh",
+    alone=True,
     consumers=("bash", "sbatch"),
 )

@@ -19,23 +19,17 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         return (script_of_one(job, "torchrun"),)
     shell.require_hosts(job)
     several = plan.nodes > 1
+    hosts = [ShellWord(node.name) for node in job.nodes]
     values = {
         "nodes": str(plan.nodes),
         "ranks": str(plan.processes_per_node),
         "node_rank": '"$node_rank"' if several else "0",
-        "address": ShellWord(job.nodes[0].name if several else "127.0.0.1"),
-        "all": ShellWord(",".join(node.name for node in job.nodes)),
+        "address": hosts[0] if several else "127.0.0.1",
+        "all": ",".join(hosts),
+        "every": " ".join(hosts),
     }
-    script = shell.launch_script(
-        job,
-        "torchrun",
-        "torchrun",
-        **values,
-        inputs="node_rank=${NODE_RANK:-}\n" if several else "",
-        port=shell.fill("torchrun_port.sh" if several else "free_port.sh", values),
-        rank=shell.rank(job, "torch", here=True),
-    )
-    return (script,)
+    port = shell.fill("torchrun_port.sh" if several else "free_port.sh", values)
+    return (shell.launch_script(job, "torchrun", "torchrun", **values, port=port),)
 
 
 TORCHRUN = Format(

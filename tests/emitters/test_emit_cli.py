@@ -61,7 +61,7 @@ def test_the_result_that_lies_here_is_taken(emit: Run) -> None:
     write(document())
     answer = emit("-f", "accelerate", "-o", "here")
     assert (answer.code, answer.err.count("nothing was measured")) == (0, 0)
-    assert "31.4 samples/s" in Path("here/accelerate.yaml").read_text()
+    assert "31.4 samples/s" in Path("here/accelerate.sh").read_text()
 
 
 def test_all_formats_share_their_companions(emit: Run) -> None:
@@ -69,7 +69,7 @@ def test_all_formats_share_their_companions(emit: Run) -> None:
     answer = emit("other.json", "--format", "all", "-o", "launch.1")
     written = [Path(line).name for line in answer.out.splitlines()]
     assert len(written) == len(set(written))
-    assert {"mpirun.sh", "accelerate.yaml", "torchrun.sh", "slurm.sh"} <= set(written)
+    assert {"mpirun.sh", "accelerate.sh", "torchrun.sh", "slurm.sh"} <= set(written)
     for name in ("pytorchjob.yaml", "trainjob.yaml"):
         assert isinstance(yaml.safe_load(Path("launch.1", name).read_text()), dict)
 
@@ -171,7 +171,7 @@ def test_options_reach_the_files(emit: Run) -> None:
     assert {"name": "GLOO_SOCKET_IFNAME", "value": "eth1"} in pod["containers"][0]["env"]
     assert "#SBATCH --partition=cpu\n" in Path("launch/slurm.sh").read_text()
     assert "ipex_config" in yaml.safe_load(Path("launch/accelerate.yaml").read_text())
-    assert "--per_device_train_batch_size 3\n" in Path("launch/mpirun.sh").read_text()
+    assert "--per_device_train_batch_size 3)" in Path("launch/mpirun.sh").read_text()
     trainjob = yaml.safe_load(Path("launch/trainjob.yaml").read_text())
     assert trainjob["spec"]["runtimeRef"]["name"] == "torch-cpu"
 
@@ -310,7 +310,7 @@ def test_a_global_batch_can_be_asked_for(emit: Run) -> None:
     answer = emit("-f", "torchrun", "--hosts", "a,b", "--global-batch-size", "48")
     assert answer.code == 0
     ranks = 2 * guide_plan(cputune.probe()).processes_per_node
-    told = f"  --per_device_train_batch_size {48 // ranks}\n"
+    told = f" --per_device_train_batch_size {48 // ranks})\n"
     assert told in Path("launch/torchrun.sh").read_text()
     both = emit("-f", "torchrun", "--global-batch-size", "48", "--batch-per-rank", "4")
     assert both.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -96,6 +97,13 @@ esac
 printf '%s\\0' "$0" "$@" > "$FAKE_DUMP"
 env -0 > "$FAKE_DUMP.environment"
 """
+TASKSET = """#!/bin/sh
+list=$2
+shift 2
+[ "$1" = nproc ] || exec "$@"
+echo "$list" | tr , '\\n' | awk -F- '{n += (NF > 1 ? $2 : $1) - $1 + 1} END {print n}'
+"""
+"""Of a machine that has every CPU."""
 
 
 class Launch:
@@ -109,6 +117,8 @@ class Launch:
             fake = self.bin / name
             fake.write_text(FAKE)
             fake.chmod(0o755)
+        (self.bin / "taskset").write_text(TASKSET)
+        (self.bin / "taskset").chmod(0o755)
         self.dump = directory / "dump"
 
     def run(
@@ -124,6 +134,8 @@ class Launch:
         for file in files:
             (place / file.name).write_text(file.text, encoding="utf-8")
         (self.directory / "run_qa.py").touch()
+        for file in place.glob("*.sh"):  # a machine that has every library
+            file.write_bytes(re.sub(rb"-f /\S+\.so\S* ", b"-d / ", file.read_bytes()))
         self.dump.unlink(missing_ok=True)
         answer = ran(
             ["bash", str(place / files[0].name), *arguments],
@@ -269,28 +281,23 @@ class TestPlan:
     @pytest.mark.parametrize("mpi", VERSION_TEXTS)
     @pytest.mark.parametrize("known", [True, False])
     def test_mpirun_speaks_the_dialect(self, mpi: str, known: bool, launch: Launch) -> None:
-        words, _ = launch.run(files_for("mpirun", mpi=mpi if known else None), mpi=mpi)
+        words, seen = launch.run(files_for("mpirun", mpi=mpi if known else None), mpi=mpi)
         options = words[: words.index("--")]
         assert options[1:3] == ["-n", "2"]
         if mpi.startswith("openmpi"):
-            carried = dict(w.split("=", 1) for k, w in _pairs(options) if k == "-x")
+            carried = {name for option, name in _pairs(options) if option == "-x"}
+            assert {*self.ENVIRONMENT, "LD_PRELOAD", "MASTER_ADDR", "MASTER_PORT"} <= carried
             assert ("--map-by", "ppr:2:node") in _pairs(options)
             assert ("--bind-to", "none") in _pairs(options)
-            assert ("--allow-run-as-root" in options) == (os.geteuid() == 0)
         else:
-            carried = {
-                a: b
-                for k, a, b in zip(options, options[1:], options[2:], strict=False)
-                if k == "-genv"
-            }
             assert ("-ppn", "2") in _pairs(options)
         if mpi == "intelmpi":
-            assert carried["I_MPI_PIN_DOMAIN"] == "[0xf,0xf0]"
+            assert seen["I_MPI_PIN"] == "off"
         if mpi == "mpich":
-            assert ("-bind-to", "user:0+1+2+3,4+5+6+7") in _pairs(options)
-        assert {k: carried[k] for k in self.ENVIRONMENT} == self.ENVIRONMENT
-        assert carried["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
-        assert (carried["MASTER_ADDR"], carried["MASTER_PORT"]) == ("127.0.0.1", "12345")
+            assert ("-bind-to", "none") in _pairs(options)
+        assert {k: seen[k] for k in self.ENVIRONMENT} == self.ENVIRONMENT
+        assert seen["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
+        assert (seen["MASTER_ADDR"], seen["MASTER_PORT"]) == ("127.0.0.1", "12345")
         assert ("--cpus", "0-3/4-7") in _pairs(options)
 
     @pytest.mark.parametrize("format", ["accelerate", "torchrun", "slurm"])
@@ -369,11 +376,11 @@ def _pairs(words: list[str]) -> list[tuple[str, str]]:
 
 class TestMpirunChecks:
     def test_another_mpi_than_it_was_written_for(self, launch: Launch) -> None:
-        with pytest.raises(AssertionError, match=r"is for MPICH, and .* is another: openmpi5"):
+        with pytest.raises(AssertionError, match=r"error: mpirun is not MPICH"):
             launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
 
     def test_an_mpi_that_nobody_knows(self, launch: Launch) -> None:
-        with pytest.raises(AssertionError, match=r"error: .* is no MPI that is known"):
+        with pytest.raises(AssertionError, match=r"error: mpirun is not Intel MPI, MPICH or"):
             launch.run(files_for("mpirun", mpi=None), mpi="mpirun 1.0")
 
     def test_accelerate_finds_the_host_file_of_the_mpi(self, launch: Launch) -> None:
@@ -414,11 +421,6 @@ class TestPython:
         tuned_with.unlink()
         words, _ = launch.run(files)
         assert {"python3", str(launch.bin / "python3")} & set(words)
-
-    def test_one_without_torch_is_told(self, launch: Launch) -> None:
-        (launch.bin / "python3").write_text("#!/bin/sh\nexit 1\n")
-        with pytest.raises(AssertionError, match=r"error: python3 has no torch\nhint: set PYTHON"):
-            launch.run(files_for("torchrun"))
 
 
 class TestWhatDoesNotFit:
@@ -493,9 +495,9 @@ class TestOneCcl:
         files = emit(
             case.result, format, nodes=1, versions={"oneccl_bind_pt": version}, mpi="intelmpi"
         )
-        words, variables = launch.run(files, mpi="intelmpi")
+        _, variables = launch.run(files, mpi="intelmpi")
         assert variables["CCL_ROOT"] == "/brought"
-        carried = " ".join(words) if format == "mpirun" else str(variables)
+        carried = str(variables)
         assert "CCL_WORKER_COUNT" in carried
         assert "0,1,2,3,28,29,30,31" in carried
 
@@ -536,6 +538,6 @@ class TestHeader:
         self, versions: dict[str, str], era: bool
     ) -> None:
         script = emit(None, "mpirun", facts=two_sockets_smt().facts, versions=versions)[0].text
-        assert ("CCL_WORKER_COUNT 1" in script) is era
+        assert ("CCL_WORKER_COUNT=1" in script) is era
         assert ("--use_ipex" in script) is era
         assert ("--ddp_backend ccl" in script) is era

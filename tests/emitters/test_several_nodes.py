@@ -75,8 +75,8 @@ class TestInterface:
         ],
     )
     def test_the_launcher_is_told_too(self, mpi: str, words: list[str]) -> None:
-        lines = [line.strip() for line in main("mpirun", mpi=mpi, cluster=ETH0).text.splitlines()]
-        assert set(words) <= set(lines)
+        text = main("mpirun", mpi=mpi, cluster=ETH0).text
+        assert all(f" {word}" in text for word in words)
 
     @pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
     def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
@@ -88,7 +88,7 @@ class TestInterface:
             "openmpi5": "PRTE_MCA_prte_if_include",
         }
         for name in names.values() if mpi is None else [names[mpi]]:
-            assert f"export {name}=eth0\n" in text
+            assert f" {name}=eth0" in text
 
     @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
     def test_pods_are_told_only_what_the_user_names(self, format: str) -> None:

@@ -3,23 +3,20 @@
 {{strict}}
 {{here}}
 {{python}}
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("accelerate") is None)' ||
-  fail "$python has no accelerate" "pip install accelerate"
 {{clear}}
 {{oneccl}}
+{{needs}}
+{{no_colon}}
 {{training}}
-
-{{exports}}
-{{mpi}}
-
-launch=(
-  "$python" -m accelerate.commands.launch
-  --config_file "$here/accelerate.yaml"
-  --num_cpu_threads_per_process {{threads}}
-  --mixed_precision {{precision}}
-{{launch}}
-)
+{{free_port}}
 {{rank}}
-launch+=("${rank[@]}" -- "${train[@]}")
+{{exports}}
+{{detect}}
+# It sets KMP_AFFINITY and KMP_BLOCKTIME itself: env puts the plan's back.
+launch=(
+  "$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
+  --num_cpu_threads_per_process {{threads}} --mixed_precision {{precision}}
+  --mpirun_hostfile "$hosts" --main_process_port "$port"
+  {{changed}} "$python" "${rank[@]}" -- "${train[@]}"
+)
 {{watched}}

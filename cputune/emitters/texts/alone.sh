@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 {{header}}
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
-set -euo pipefail
-{{tuned}}
+{{directives}}
+{{strict}}
+{{python}}
+{{here_if_needed}}
 {{clear}}
 {{needs}}
 {{exports}}
 {{start}}
-{{promise}}

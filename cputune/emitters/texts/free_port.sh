@@ -1,8 +1,1 @@
-
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
+port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')

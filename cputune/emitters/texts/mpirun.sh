@@ -5,11 +5,12 @@
 {{python}}
 {{clear}}
 {{oneccl}}
-{{detect}}
-{{only}}
-{{training}}
+{{needs}}
 {{no_colon}}
+{{training}}
 {{free_port}}
-{{launch}}
 {{rank}}
+{{exports}}
+{{detect}}
+launch+=("$python" "${rank[@]}" -- "${train[@]}")
 {{start}}

@@ -1,4 +1,3 @@
 for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
+  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done

@@ -1,11 +1,20 @@
 
 # Start this on every node: pdsh -w {{all}} FILE. Each finds which of them it is; NODE_RANK
 # (0 on the first, 1 on the next) says it where names and addresses do not.
+node_rank=${NODE_RANK:-$("$python" -c 'import os, socket, sys
+def is_here(host):
+    if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):
+        return True
+    for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+        try:
+            socket.socket(family, kind).bind(address)
+        except OSError:
+            continue
+        return True
+print(*[at for at, host in enumerate(sys.argv[1:]) if is_here(host)])' {{every}} 2>/dev/null)}
+[[ $node_rank =~ ^[0-9]+$ && $node_rank -lt {{nodes}} ]] ||
+  fail "$HOSTNAME is not one alone of {{all}}" "NODE_RANK=0 on the first, 1 on the next"
 # All nodes must agree on the port, so it cannot be picked free here.
-[[ -n $node_rank ]] || node_rank=$("$python" "$here/rank.py" --which {{all}})
-if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= {{nodes}})); then
-  fail "NODE_RANK is not a number below {{nodes}}" "NODE_RANK=0 on the first node, 1 on the next"
-fi
 port=${PORT:-29500}
 ((node_rank > 0)) || "$python" -c 'import socket, sys
 socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||

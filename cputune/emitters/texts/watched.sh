@@ -1,19 +1,16 @@
-
 # accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
 # signal to this script goes to all that it has started.
 [[ ! -t 0 ]] || exec </dev/null
 set -m
 "${launch[@]}" "$@" &
-started=$!
 for signal in HUP INT QUIT TERM; do
   # shellcheck disable=SC2064 # each trap its own signal
-  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+  trap "kill -s $signal -- -$! 2>/dev/null || true" "$signal"
 done
 while
   status=0
-  wait "$started" || status=$?
-  kill -0 "$started" 2>/dev/null # a signal to this script only interrupted the waiting
+  wait "$!" || status=$?
+  kill -0 "$!" 2>/dev/null # a signal to this script only interrupted the waiting
 do :; done
-# Whatever the launcher has left behind, however it ended.
-kill -s TERM -- "-$started" 2>/dev/null || true
+kill -s TERM -- "-$!" 2>/dev/null || true
 exit "$status"

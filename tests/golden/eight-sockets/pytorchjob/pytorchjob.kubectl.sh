@@ -11,7 +11,6 @@
 # Plan: 8 × 28 threads, bf16, gloo.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # Platinum 8490H, 8 sockets, 224 cores, 448 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 set -euo pipefail
 

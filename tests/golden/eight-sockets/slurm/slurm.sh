@@ -6,10 +6,7 @@
 # Plan: 8 × 28 threads, bf16, gloo.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # Platinum 8490H, 8 sockets, 224 cores, 448 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-# Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
-# may use them, else it keeps the cores that srun bound, and says so.
 #SBATCH --job-name=run-qa
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -22,35 +19,18 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-
-# Slurm runs a copy of this script; its companions lie where it was submitted.
-command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
-# Its arguments stand in that line too: the script is the first part that is a file.
-read -ra words <<<"${command:-.}"
-script=""
-for word in "${words[@]}"; do
-  script+=${script:+ }$word
-  [[ ! -f $script ]] || break
-done
-beside=$(dirname -- "$(readlink -f -- "$script" || echo .)")
-submitted=${SLURM_SUBMIT_DIR:-$PWD}
-for here in "${LAUNCH_DIR:-}" "$beside" "$submitted" "$submitted/launch"; do
+# Slurm runs a copy of this script: what belongs to it lies where it was submitted.
+submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
+beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
+for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
 python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -58,64 +38,25 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-
-# What is trained; further arguments of this script are appended.
-# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
-train=(
-  "$here/carry.py"
-  run_qa.py
-  --do_train
-  --output_dir '/data/my runs/$USER'
-  --use_cpu
-  --bf16 True
-  --ddp_backend gloo
-  --per_device_train_batch_size 12
-)
-[[ -f ${train[1]} ]] ||
-  fail "${train[1]} is not here" "start this from the directory that it was tuned in"
 for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
+  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done
-
-export ACCELERATE_USE_CPU=true
-export OMP_NUM_THREADS=28
-export ACCELERATE_MIXED_PRECISION=bf16
+# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
+train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
+  --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
+port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
+rank=("$here/rank.py" --launcher slurm --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223 --bind offered)
+export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28 ACCELERATE_MIXED_PRECISION=bf16
 
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
-export SLURM_OVERLAP=1
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)
-each=$((cpus / 16))
-((each >= 28)) || each=28
-export SRUN_CPUS_PER_TASK=$each
-
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
-
-# LAUNCH_NODES: those of the allocation that take part, where not all do.
-nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
+each=$((cpus / 16 > 28 ? cpus / 16 : 28))
+nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
-export MASTER_ADDR MASTER_PORT=$port
-
-launch=(
-  srun --nodes=1 --ntasks=8
-  --ntasks-per-node=8 --cpus-per-task="$each"
-  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}
-  --cpu-bind=cores --distribution=block:block --export=ALL
-  --kill-on-bad-exit=1
-)
-
-rank=(
-  "$here/rank.py"
-  --launcher slurm
-  --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223
-  --bind offered
-)
-exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"
+export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
+exec srun --nodes=1 --ntasks=8 --ntasks-per-node=8 \
+  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
+  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
+  "$python" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":8,"threads_per_process":28,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55],[56,57,58,59,60,61,62,63,64,65,66,67,68,69,70,71,72,73,74,75,76,77,78,79,80,81,82,83],[84,85,86,87,88,89,90,91,92,93,94,95,96,97,98,99,100,101,102,103,104,105,106,107,108,109,110,111],[112,113,114,115,116,117,118,119,120,121,122,123,124,125,126,127,128,129,130,131,132,133,134,135,136,137,138,139],[140,141,142,143,144,145,146,147,148,149,150,151,152,153,154,155,156,157,158,159,160,161,162,163,164,165,166,167],[168,169,170,171,172,173,174,175,176,177,178,179,180,181,182,183,184,185,186,187,188,189,190,191,192,193,194,195],[196,197,198,199,200,201,202,203,204,205,206,207,208,209,210,211,212,213,214,215,216,217,218,219,220,221,222,223]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"28","ACCELERATE_MIXED_PRECISION":"bf16"},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":96}

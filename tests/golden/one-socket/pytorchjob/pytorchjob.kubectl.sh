@@ -11,7 +11,6 @@
 # Plan: 2 × 4 threads, bf16, gloo, tcmalloc.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # w5-3425, 1 socket, 8 cores, 8 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 set -euo pipefail
 

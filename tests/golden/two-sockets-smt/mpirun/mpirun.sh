@@ -6,7 +6,6 @@
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # 8480+, 2 sockets, 56 cores, 112 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
@@ -15,22 +14,11 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
-
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-# The files beside this one, also where it is started through a symbolic link.
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -50,96 +38,48 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
+[[ -f /opt/conda/lib/libjemalloc.so.2 ]] ||
+  fail 'the plan preloads /opt/conda/lib/libjemalloc.so.2, which is not here' 'install it here too'
+[[ -f /opt/conda/lib/libiomp5.so ]] ||
+  fail 'the plan preloads /opt/conda/lib/libiomp5.so, which is not here' 'install it here too'
+for word in "$@"; do
+  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
+done
+train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
+  --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
+port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
+rank=("$here/rank.py" --launcher mpi --cpus 4-27/32-55)
+export MASTER_ADDR=node1 I_MPI_PIN=off ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24 \
+  ACCELERATE_MIXED_PRECISION=bf16 CCL_WORKER_COUNT=4 \
+  CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31' \
+  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1 \
+  ACCELERATE_USE_IPEX=true \
+  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so \
+  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0
+export MASTER_PORT=$port
 
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-beside=$(dirname -- "$(command -v -- "$python")")
-command -v mpirun >/dev/null || [[ ! -x $beside/mpirun ]] || PATH=$PATH:$beside
-
-# Which dialect this mpirun speaks; its name does not say.
+command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=${MPIRUN:-mpirun}
-command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install Intel MPI, or mend PATH"
-version=$("$mpirun" --version 2>&1 || true)
-case $version in
-  *"Intel(R) MPI"*) dialect=intelmpi ;;
-  *HYDRA*) dialect=mpich ;;
-  *"(Open MPI) 4."* | *"(OpenRTE) 4."*) dialect=openmpi4 ;;
-  *"(Open MPI) "* | *"(OpenRTE) "*) dialect=openmpi5 ;;
-  *) dialect=unknown ;;
+case $("$mpirun" --version 2>&1 || true) in
+  *"Intel(R) MPI"*) launch=("$mpirun" -n 4 -ppn 2 -f "$here/hosts.hydra" -iface eth0) ;;
+  *) fail "$mpirun is not Intel MPI" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
-[[ $dialect == intelmpi ]] ||
-  fail "this script is for Intel MPI, and $mpirun is another: $dialect" \
-    "cputune emit --format mpirun --mpi NAME"
-
-# What is trained; further arguments of this script are appended.
-train=(
-  "$here/train.py"
-  "$here/recipe.json"
-  --output_dir out
-  --use_cpu
-  --bf16
-  --ddp_backend ccl
-  --use_ipex
-  --per_device_train_batch_size 3
-)
-for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
-done
-
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
-
-launch=(
-  "$mpirun"
-  -n 4
-  -ppn 2
-  -f "$here/hosts.hydra"
-  -genv I_MPI_PIN off
-  -iface eth0
-  -genv MASTER_ADDR node1
-  -genv ACCELERATE_USE_CPU true
-  -genv OMP_NUM_THREADS 24
-  -genv ACCELERATE_MIXED_PRECISION bf16
-  -genv CCL_WORKER_COUNT 4
-  -genv CCL_WORKER_AFFINITY '0,1,2,3,28,29,30,31'
-  -genv MALLOC_CONF 'dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0'
-  -genv KMP_BLOCKTIME 1
-  -genv ACCELERATE_USE_IPEX true
-  -genv LD_PRELOAD /opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-  -genv GLOO_SOCKET_IFNAME eth0
-  -genv FI_TCP_IFACE eth0
-  -genv CCL_KVS_IFACE eth0
-  -genv MASTER_PORT "$port"
-)
-
-rank=(
-  "$here/rank.py"
-  --launcher mpi
-  --cpus 4-27/32-55
-)
 launch+=("$python" "${rank[@]}" -- "${train[@]}")
-
 # accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
 # signal to this script goes to all that it has started.
 [[ ! -t 0 ]] || exec </dev/null
 set -m
 "${launch[@]}" "$@" &
-started=$!
 for signal in HUP INT QUIT TERM; do
   # shellcheck disable=SC2064 # each trap its own signal
-  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+  trap "kill -s $signal -- -$! 2>/dev/null || true" "$signal"
 done
 while
   status=0
-  wait "$started" || status=$?
-  kill -0 "$started" 2>/dev/null # a signal to this script only interrupted the waiting
+  wait "$!" || status=$?
+  kill -0 "$!" 2>/dev/null # a signal to this script only interrupted the waiting
 do :; done
-# Whatever the launcher has left behind, however it ended.
-kill -s TERM -- "-$started" 2>/dev/null || true
+kill -s TERM -- "-$!" 2>/dev/null || true
 exit "$status"
 # cputune-plan: {"format":"mpirun","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384}

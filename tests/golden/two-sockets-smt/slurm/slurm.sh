@@ -6,14 +6,11 @@
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # 8480+, 2 sockets, 56 cores, 112 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
 # nodes: neither speed, nor memory, nor the network between them.
-# Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
-# may use them, else it keeps the cores that srun bound, and says so.
 #SBATCH --job-name=bert-large
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -27,35 +24,18 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-
-# Slurm runs a copy of this script; its companions lie where it was submitted.
-command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
-# Its arguments stand in that line too: the script is the first part that is a file.
-read -ra words <<<"${command:-.}"
-script=""
-for word in "${words[@]}"; do
-  script+=${script:+ }$word
-  [[ ! -f $script ]] || break
-done
-beside=$(dirname -- "$(readlink -f -- "$script" || echo .)")
-submitted=${SLURM_SUBMIT_DIR:-$PWD}
-for here in "${LAUNCH_DIR:-}" "$beside" "$submitted" "$submitted/launch"; do
+# Slurm runs a copy of this script: what belongs to it lies where it was submitted.
+submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
+beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
+for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
 python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -75,72 +55,30 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-
-# What is trained; further arguments of this script are appended.
-train=(
-  "$here/train.py"
-  "$here/recipe.json"
-  --output_dir out
-  --use_cpu
-  --bf16
-  --ddp_backend ccl
-  --use_ipex
-  --per_device_train_batch_size 3
-)
 for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
+  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done
-
-export ACCELERATE_USE_CPU=true
-export OMP_NUM_THREADS=24
-export ACCELERATE_MIXED_PRECISION=bf16
-export CCL_WORKER_COUNT=4
-export CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31'
-export MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0'
-export KMP_BLOCKTIME=1
-export ACCELERATE_USE_IPEX=true
-export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-export GLOO_SOCKET_IFNAME=eth0
-export FI_TCP_IFACE=eth0
-export CCL_KVS_IFACE=eth0
-export CCL_PROCESS_LAUNCHER=none
-export CCL_ATL_TRANSPORT=ofi
+train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
+  --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
+port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
+rank=("$here/rank.py" --launcher slurm --cpus 4-27/32-55 --bind offered)
+export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24 ACCELERATE_MIXED_PRECISION=bf16 \
+  CCL_WORKER_COUNT=4 CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31' \
+  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1 \
+  ACCELERATE_USE_IPEX=true \
+  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so \
+  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 CCL_PROCESS_LAUNCHER=none \
+  CCL_ATL_TRANSPORT=ofi
 
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
-export SLURM_OVERLAP=1
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)
-each=$((cpus / 4))
-((each >= 28)) || each=28
-export SRUN_CPUS_PER_TASK=$each
-
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
-
-# LAUNCH_NODES: those of the allocation that take part, where not all do.
-nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
+each=$((cpus / 4 > 28 ? cpus / 4 : 28))
+nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
-export MASTER_ADDR MASTER_PORT=$port
-
-launch=(
-  srun --nodes=2 --ntasks=4
-  --ntasks-per-node=2 --cpus-per-task="$each"
-  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}
-  --cpu-bind=cores --distribution=block:block --export=ALL
-  --kill-on-bad-exit=1
-)
-
-rank=(
-  "$here/rank.py"
-  --launcher slurm
-  --cpus 4-27/32-55
-  --bind offered
-)
-exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"
+export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
+exec srun --nodes=2 --ntasks=4 --ntasks-per-node=2 \
+  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
+  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
+  "$python" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384}

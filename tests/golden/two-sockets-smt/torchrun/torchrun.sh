@@ -6,7 +6,6 @@
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # 8480+, 2 sockets, 56 cores, 112 CPUs.
-# Today's launch ran at 20 samples/s (95 % interval 19.7 to 20.4).
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
@@ -15,23 +14,11 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
-
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-# The files beside this one, also where it is started through a symbolic link.
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
-node_rank=${NODE_RANK:-}
 python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -51,58 +38,44 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
+[[ $(taskset -c 4-27,32-55 nproc 2>/dev/null) == 48 ]] ||
+  fail 'CPUs 4-27,32-55 are not all here' 'tune where it runs'
+[[ -f /opt/conda/lib/libjemalloc.so.2 ]] ||
+  fail 'the plan preloads /opt/conda/lib/libjemalloc.so.2, which is not here' 'install it here too'
+[[ -f /opt/conda/lib/libiomp5.so ]] ||
+  fail 'the plan preloads /opt/conda/lib/libiomp5.so, which is not here' 'install it here too'
+train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
+  --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 
-# What is trained; further arguments of this script are appended.
-train=(
-  "$here/train.py"
-  "$here/recipe.json"
-  --output_dir out
-  --use_cpu
-  --bf16
-  --ddp_backend ccl
-  --use_ipex
-  --per_device_train_batch_size 3
-)
-
-export ACCELERATE_USE_CPU=true
-export OMP_NUM_THREADS=24
-export ACCELERATE_MIXED_PRECISION=bf16
-export CCL_WORKER_COUNT=4
-export CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31'
-export MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0'
-export KMP_BLOCKTIME=1
-export ACCELERATE_USE_IPEX=true
-export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-export GLOO_SOCKET_IFNAME=eth0
-export FI_TCP_IFACE=eth0
-export CCL_KVS_IFACE=eth0
-export CCL_PROCESS_LAUNCHER=none
-export CCL_ATL_TRANSPORT=ofi
-
-# Start this on every node: pdsh -w 'node1,node2' FILE. Each finds which of them it is; NODE_RANK
+# Start this on every node: pdsh -w node1,node2 FILE. Each finds which of them it is; NODE_RANK
 # (0 on the first, 1 on the next) says it where names and addresses do not.
+node_rank=${NODE_RANK:-$("$python" -c 'import os, socket, sys
+def is_here(host):
+    if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):
+        return True
+    for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+        try:
+            socket.socket(family, kind).bind(address)
+        except OSError:
+            continue
+        return True
+print(*[at for at, host in enumerate(sys.argv[1:]) if is_here(host)])' node1 node2 2>/dev/null)}
+[[ $node_rank =~ ^[0-9]+$ && $node_rank -lt 2 ]] ||
+  fail "$HOSTNAME is not one alone of node1,node2" "NODE_RANK=0 on the first, 1 on the next"
 # All nodes must agree on the port, so it cannot be picked free here.
-[[ -n $node_rank ]] || node_rank=$("$python" "$here/rank.py" --which 'node1,node2')
-if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= 2)); then
-  fail "NODE_RANK is not a number below 2" "NODE_RANK=0 on the first node, 1 on the next"
-fi
 port=${PORT:-29500}
 ((node_rank > 0)) || "$python" -c 'import socket, sys
 socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
   fail "port $port is not free here" "set PORT to another one, on every node"
-
-launch=(
-  "$python" -m torch.distributed.run
-  --nnodes 2 --node-rank "$node_rank"
-  --nproc-per-node 2
-  --master-addr node1 --master-port "$port"
-)
-
-rank=(
-  "$here/rank.py"
-  --launcher torch
-  --cpus 4-27/32-55
-)
-"$python" "${rank[@]}" --look
-exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"
+rank=("$here/rank.py" --launcher torch --cpus 4-27/32-55)
+export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24 ACCELERATE_MIXED_PRECISION=bf16 \
+  CCL_WORKER_COUNT=4 CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31' \
+  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1 \
+  ACCELERATE_USE_IPEX=true \
+  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so \
+  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 CCL_PROCESS_LAUNCHER=none \
+  CCL_ATL_TRANSPORT=ofi
+exec "$python" -m torch.distributed.run --nnodes 2 --node-rank "$node_rank" \
+  --nproc-per-node 2 --master-addr node1 --master-port "$port" \
+  "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"torchrun","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384}

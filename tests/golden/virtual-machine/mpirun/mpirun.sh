@@ -11,9 +11,9 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 python=${PYTHON:-python3}
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -21,10 +21,8 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-[[ "$(taskset -c 0-1 nproc 2>/dev/null)" == 2 ]] || {
-  printf 'error: %s\nhint: %s\n' 'CPUs 0-1 are not all here' 'tune where it runs' >&2
-  exit 3
-}
+[[ $(taskset -c 0-1 nproc 2>/dev/null) == 2 ]] ||
+  fail 'CPUs 0-1 are not all here' 'tune where it runs'
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
 exec taskset -c 0-1 "$python" "$here/train.py" "$here/recipe.json" --output_dir out \
   --use_cpu --per_device_train_batch_size 8 "$@"

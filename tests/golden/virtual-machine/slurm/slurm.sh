@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Launch of bert-mini with sbatch. Written by cputune VERSION: cputune emit --format slurm
-# cputune.json
+# Launch of bert-mini. Written by cputune VERSION: cputune emit --format slurm cputune.json
 # Today's launch is as fast as anything that was tried.
 # How sure: 95 % interval 0.98–1.02, 10 pairs side by side
 # Plan: 1 × 2 threads, fp32.
@@ -9,8 +8,6 @@
 # No plan beat plain `python train.py` beyond noise, so this is that launch, with the threads
 # and CPUs that it gets today written down.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-# Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
-# may use them, else it keeps the cores that srun bound, and says so.
 #SBATCH --job-name=bert-mini
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -23,35 +20,9 @@
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
-
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-
-# Slurm runs a copy of this script; its companions lie where it was submitted.
-command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
-# Its arguments stand in that line too: the script is the first part that is a file.
-read -ra words <<<"${command:-.}"
-script=""
-for word in "${words[@]}"; do
-  script+=${script:+ }$word
-  [[ ! -f $script ]] || break
-done
-beside=$(dirname -- "$(readlink -f -- "$script" || echo .)")
-submitted=${SLURM_SUBMIT_DIR:-$PWD}
-for here in "${LAUNCH_DIR:-}" "$beside" "$submitted" "$submitted/launch"; do
-  [[ ! -f $here/rank.py ]] || break
-done
-[[ -f $here/rank.py ]] ||
-  fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"$python" -c 'import importlib.util, sys
-sys.exit(importlib.util.find_spec("torch") is None)' ||
-  fail "$python has no torch" "set PYTHON to the interpreter that trains"
-
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -59,57 +30,9 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-
-# What is trained; further arguments of this script are appended.
-train=(
-  "$here/train.py"
-  "$here/recipe.json"
-  --output_dir out
-  --use_cpu
-  --per_device_train_batch_size 8
-)
-for word in "$@"; do
-  [[ $word != : ]] ||
-    fail "a lone colon would start another program here" "write the argument otherwise"
-done
-
-export ACCELERATE_USE_CPU=true
-export OMP_NUM_THREADS=2
-
-# The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
-unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
-export SLURM_OVERLAP=1
-cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)
-each=$((cpus / 1))
-((each >= 2)) || each=2
-export SRUN_CPUS_PER_TASK=$each
-
-free_port() {
-  "$python" -c 'import socket
-with socket.socket() as s:
-    s.bind(("", 0))
-    print(s.getsockname()[1])'
-}
-port=$(free_port)
-
-# LAUNCH_NODES: those of the allocation that take part, where not all do.
-nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
-MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
-export MASTER_ADDR MASTER_PORT=$port
-
-launch=(
-  srun --nodes=1 --ntasks=1
-  --ntasks-per-node=1 --cpus-per-task="$each"
-  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}
-  --cpu-bind=cores --distribution=block:block --export=ALL
-  --kill-on-bad-exit=1
-)
-
-rank=(
-  "$here/rank.py"
-  --launcher slurm
-  --cpus 0-1
-  --bind offered
-)
-exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"
+export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
+bind=(taskset -c 0-1) # where Slurm gives those
+[[ $("${bind[@]}" nproc) == 2 ]] || bind=()
+exec ${bind[@]+"${bind[@]}"} "$python" "$here/train.py" "$here/recipe.json" \
+  --output_dir out --use_cpu --per_device_train_batch_size 8 "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"2"},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8,"sequence_length":128}

@@ -1,4 +1,0 @@
-{{detect}}
-{{hosts}}
-{{no_colon}}
-{{free_port}}
