@@ -241,6 +241,9 @@ class Profile:
             told (IPEX has products of its own, and does not count their operations).
         limit_gflops: what the same cores reach in matrix products alone; None: not measured.
         dtype: in what they multiply.
+        reduce_seconds: of a step, in which gradients are on their way, by host: of its slowest
+            rank. Empty for one rank.
+        wire_seconds: of them, those of the rank that is waited for: it waits for nobody.
     """
 
     plan: Plan
@@ -250,6 +253,8 @@ class Profile:
     gflops: Amount | None
     limit_gflops: Amount | None = None
     dtype: str | None = None
+    reduce_seconds: Mapping[str, Amount] = field(default_factory=dict, hash=False)
+    wire_seconds: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

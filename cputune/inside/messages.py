@@ -186,6 +186,8 @@ class StepMessage(TypedDict):
 class Profiled(TypedDict):
     """Where the time of some steps of this rank went: shares by kind, in words.
 
+    ``reduce_seconds`` is how long its gradients were on their way in all of them.
+
     ``gflops`` are those of its matrix products over the whole time, None where a library does not
     tell its own; ``limit_gflops`` what its cores reach in a product alone, of this ``dtype``.
     """
@@ -194,6 +196,7 @@ class Profiled(TypedDict):
     steps: int
     seconds: float
     shares: dict[str, float]
+    reduce_seconds: float
     gflops: float | None
     limit_gflops: float | None
     dtype: str | None

@@ -123,6 +123,7 @@ class StepProfiler:
             "steps": steps,
             "seconds": seconds,
             "shares": found,
+            "reduce_seconds": in_flight(events) / 1e6,
             "gflops": gflops,
             "limit_gflops": max(self._reached, default=None),
             "dtype": dtype,
@@ -174,6 +175,12 @@ def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
     found = {kind: min(1.0, one / seconds) for kind, one in taken.items()}
     found = dict(sorted(found.items(), key=lambda item: -item[1]))
     return {**found, REST: max(0.0, 1.0 - sum(found.values()))}
+
+
+def in_flight(events: Iterable[Any]) -> float:
+    """Microseconds in which this rank's gradients are on their way, and others' are waited for."""
+    talk = [e for e in events if e.time_range is not None and e.name.startswith(_COLLECTIVES)]
+    return sum(end - start for start, end in _spans(talk))
 
 
 def kind_of(event: Any) -> str | None:

@@ -308,7 +308,11 @@ class LivingPlan:
         # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
         ranks = self._job.ranks.values() if self._job else ()
-        told = tuple(dict(rank.profile) for rank in ranks if rank.profile is not None)
+        told = tuple(
+            {**rank.profile, "host": (rank.state or {}).get("host")}
+            for rank in ranks
+            if rank.profile is not None
+        )
         return told if len(told) == self._plan.world_size else ()
 
     def close(self) -> None:

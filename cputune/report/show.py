@@ -26,6 +26,7 @@ from cputune.knobs.record import in_words as knob_words
 from cputune.levers import Lever
 from cputune.plan import Plan
 from cputune.report.machine import gib
+from cputune.report.network import network_lines
 from cputune.report.tuning import plans, said_speed
 from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.result import Result, Speedup
@@ -150,7 +151,8 @@ def _time(seconds: float) -> str:
 
 
 def profile_lines(result: Result) -> Iterator[str]:
-    """How far the best plan's products are from the limit, and what would help."""
+    """How far the best plan's products are from the limit, what the network costs, what helps."""
+    yield from network_lines(result)
     profile = result.profile
     if profile is None:
         return

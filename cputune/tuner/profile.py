@@ -32,6 +32,12 @@ def profile_of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile |
     ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
     limits = [rank["limit_gflops"] for rank in told]
     products = [rank["gflops"] for rank in told]
+    on_their_way: dict[str, float] = {}
+    each = [rank.get("reduce_seconds", 0.0) / rank["steps"] for rank in told]
+    if len(told) > 1 and any(each):
+        for rank, seconds in zip(told, each, strict=True):
+            host = str(rank.get("host") or "this host")
+            on_their_way[host] = max(on_their_way.get(host, 0.0), seconds)
     return Profile(
         plan=plan,
         shares={kind: means[kind] for kind in ordered},
@@ -40,4 +46,6 @@ def profile_of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile |
         gflops=None if None in products else sum(products),
         limit_gflops=None if None in limits else sum(limits),
         dtype=told[0]["dtype"],
+        reduce_seconds=on_their_way,
+        wire_seconds=min(each) if on_their_way else None,
     )

@@ -28,8 +28,19 @@ import cputune
 from cputune.knobs.record import LeftOut
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
+from cputune.report.network import second_node_pays_from
 from cputune.report.show import profile_lines
-from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Profile, Result, State, Trial
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    PRUNED,
+    TIME_UP,
+    Profile,
+    Result,
+    State,
+    Throughput,
+    Trial,
+)
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.changes import LAYOUT, changes
 from cputune.tuner.confirmation import (
@@ -370,3 +381,29 @@ class FakeFailing:
 
 def test_processes_that_fail_have_no_profile() -> None:
     assert profile_of_living(FakeFailing(), PLAN) is None
+
+
+def test_what_the_network_costs_by_host() -> None:
+    ranks = [
+        {**told(0.2, 0.5), "host": "alpha", "reduce_seconds": 1.6},
+        {**told(0.2, 0.5), "host": "beta", "reduce_seconds": 0.8},
+    ]
+    found = profile_of_ranks(PLAN, ranks)
+    assert found is not None
+    assert found.wire_seconds == pytest.approx(0.2)
+    assert found.reduce_seconds == pytest.approx({"alpha": 0.4, "beta": 0.2})
+    said = next(profile_lines(replace(tuned(), profile=found)))
+    assert said == (
+        "gradients are on their way for 0.4 s of a step: 0.2 s on the wire, "
+        "waiting for the slowest rank: alpha 0.2 s, beta 0 s"
+    )
+
+
+def test_from_which_network_on_a_second_node_pays() -> None:
+    one = replace(tuned().baseline, samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+    job = replace(tuned().workload, global_batch_size=16, gradient_bytes=125_000_000)
+    assert second_node_pays_from(job, one) == pytest.approx(2.0)  # 1 Gbit in half a second
+    sparse = replace(job, touched_bytes=25_000_000)
+    assert second_node_pays_from(sparse, one) == pytest.approx(0.4)
+    assert second_node_pays_from(replace(job, gradient_bytes=None), one) is None
+    assert second_node_pays_from(replace(job, framework="pytorch"), one) is None
