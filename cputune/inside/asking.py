@@ -4,7 +4,7 @@ At some points of the launch as typed (its first step; after some updates, with 
 little, so that a gate at zero hides nothing) the batch in hand is trained on again: as it is, in
 parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is the
 same for each sample (``draws``). Losses and gradients are told; ``cputune.equivalence`` judges
-them. Nothing is updated meanwhile: buffers, gradients and random numbers are put back.
+them. Nothing is updated meanwhile: gradients, and all state of model and loss, are put back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.carry.batches import cut, encodings_of, has_tail, tensors_of
+from cputune.inside.carry.unchanged import as_before
 from cputune.inside.draws import Draws
 from cputune.inside.messages import Answer
 
@@ -61,7 +62,7 @@ class Asker:
         self._left = MOST_SECONDS
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
-        self._buffers: list[tuple[Any, Any]] = []
+        self._asked: tuple[object, ...] = ()
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
@@ -78,18 +79,19 @@ class Asker:
         self._seen.append((float(loss), found))
 
     def batches(
-        self, batch: object, models: Sequence[Any], *, items: bool = False
+        self, batch: object, models: Sequence[Any], *, beside: object = None, items: bool = False
     ) -> Iterator[tuple[object, float]]:
         """The batches to train on for each question, and by what to multiply the step's items.
 
-        ``models`` are those whose buffers are put back. ``items``: whether the framework tells a
-        loss the items of the whole step.
+        The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
+        after each. ``items``: whether the framework tells a loss the items of the whole step.
         """
         point = ("the first step", f"after {AFTER} updates")[self._point]
         self._point += 1
         since = time.perf_counter()
         self._parameters = self._trained_parameters(models)
-        with self._apart(models):
+        self._asked = (*models, beside)
+        with self._apart():
             if self._point > 1:
                 self._move()
             weighs_items = False
@@ -172,10 +174,8 @@ class Asker:
             self._seen.clear()
             for parameter in self._parameters:
                 parameter.grad = None
-            with self.draws.alike(samples):
+            with as_before(*self._asked), self.draws.alike(samples):
                 yield part, factor
-            for buffer, kept in self._buffers:
-                buffer.copy_(kept)
             if not self._seen:
                 return None
             loss += share * sum(one for one, _ in self._seen)
@@ -223,12 +223,11 @@ class Asker:
                 one.add_(torch.randn(one.shape, generator=dice).to(one.dtype) * MOVED)
 
     @contextlib.contextmanager
-    def _apart(self, models: Sequence[Any]) -> Iterator[None]:
-        """No optimizer steps; gradients, weights and buffers are put back."""
+    def _apart(self) -> Iterator[None]:
+        """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
         gradients = [one.grad for one in self._parameters]
         weights = [one.detach().clone() for one in self._parameters] if self._point > 1 else []
-        self._buffers = [(b, b.detach().clone()) for model in models for b in model.buffers()]
         steps = [(one, vars(one).get("step")) for one in self._optimizers]
         for optimizer, _ in steps:
             optimizer.step = lambda *_, **__: None
@@ -245,8 +244,6 @@ class Asker:
             with torch.no_grad():
                 for one, kept in zip(self._parameters, weights, strict=False):
                     one.copy_(kept)
-                for buffer, kept in self._buffers:
-                    buffer.copy_(kept)
             for one, gradient in zip(self._parameters, gradients, strict=True):
                 one.grad = gradient
 

@@ -104,6 +104,7 @@ class Loops:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self.prepared: list[tuple[object, object]] = []
+        self._trainer: Trainer | None = None
         self._samples = 0
         self._loader: object = None
         self._running = 0
@@ -173,6 +174,7 @@ class Loops:
         for callback in list(trainer.callback_handler.callbacks):
             if type(callback).__name__ == "EarlyStoppingCallback":
                 trainer.remove_callback(callback)  # it requires an evaluation (on_train_begin)
+        self._trainer = trainer
         put(trainer, "training_step", self._training_step)  # of this object: a subclass's own too
         self._see_trainer(trainer)
         self.meter.begin("trainer")
@@ -206,7 +208,9 @@ class Loops:
             return
         words = {**dict(zip(("num_items_in_batch",), args, strict=False)), **kwargs}
         items = words.get("num_items_in_batch")
-        for batch, factor in asker.batches(inputs, [model], items=items is not None):
+        for batch, factor in asker.batches(
+            inputs, [model], beside=self._trainer, items=items is not None
+        ):
             if items is not None:
                 words["num_items_in_batch"] = items * int(factor)
             with contextlib.suppress(Exception):  # the question has no answer then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -104,3 +105,41 @@ def test_schedules_step_but_those_that_wait_for_a_validation(
 
     _without_metrics(original, SimpleNamespace(), "epoch", update_plateau_schedulers=plateau)
     assert stepped == calls
+
+
+class FakeFit:
+    """Of Lightning's Trainer what a trial sets before it trains."""
+
+    __module__ = "lightning.pytorch.trainer.trainer"
+
+    def __init__(self, max_steps: int, max_epochs: int | None) -> None:
+        self.max_steps, self.max_epochs = max_steps, max_epochs
+        self.limit_val_batches, self.num_sanity_val_steps = 1.0, 2
+        self.callbacks = [type(name, (), {})() for name in ("EarlyStopping", "Mine")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "facts"),
+    [
+        (7, 3, {"steps_to_end": 7}),
+        (-1, 3, {"epochs": 3}),
+        (-1, -1, {}),
+        (-1, None, {}),
+        (0, 0, {}),
+    ],
+)
+def test_a_fit_says_how_long_it_is_and_does_nothing_else(
+    steps: int, epochs: int | None, facts: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = Meter(Speaker(""))
+    left: list[int] = []
+    monkeypatch.setattr(meter, "leave", left.append)
+    loggers = SimpleNamespace(DummyLogger=lambda: "none")
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.loggers.logger", loggers)
+    trainer, fitted = FakeFit(steps, epochs), []
+    Fitting(meter)._fit(lambda *given, **words: fitted.append(words), trainer, ckpt_path="last")
+    assert meter.facts == facts
+    assert (trainer.limit_val_batches, trainer.num_sanity_val_steps) == (0, 0)
+    assert [type(one).__name__ for one in trainer.callbacks] == ["Mine"]
+    assert vars(trainer)["loggers"] == ["none"]
+    assert (fitted, left, meter.seen) == ([{}], [0], {"Trainer"})

@@ -1,4 +1,4 @@
-"""What becomes of padding and of the scale of losses, in a process that has torch."""
+"""What a model is asked, what becomes of padding and of the scale of losses, where torch is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["padding_cases.py", "scale_cases.py"])
+@pytest.mark.parametrize("name", ["asking_cases.py", "padding_cases.py", "scale_cases.py"])
 def test_nothing_changes_but_what_is_computed_in_vain(name: str) -> None:
     cases = Path(__file__).with_name(name)
     done = subprocess.run(

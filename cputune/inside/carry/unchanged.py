@@ -100,10 +100,11 @@ class _Kept:
         if one.requires_grad or one.is_inference() or self._bytes + size > MOST_BYTES:
             return
         self._bytes += size
-        before, version = one.clone(), one._version
+        before = one.clone()
 
         def put_back() -> None:
-            if one._version != version:
+            # Of running statistics torch's batch norm counts no version.
+            if not self._torch.equal(one, before):
                 with self._torch.no_grad():
                     one.resize_(before.shape).copy_(before)
 
