@@ -22,7 +22,7 @@ from cputune.inside.loops import (
     weight_of,
 )
 from cputune.inside.messages import Speaker
-from cputune.inside.meter import Meter
+from cputune.inside.meter import Meter, samples_in
 
 
 class RefusedError(Exception):
@@ -50,6 +50,7 @@ class Told(Loops):
         self.meter.step = lambda **given: self.steps.append(given)  # type: ignore[method-assign]
         self.meter.refuse = self._refused  # type: ignore[method-assign]
         self.meter.resume = self._resume  # type: ignore[method-assign]
+        self.meter.see_batch = samples_in  # type: ignore[method-assign]
         self.meter.first = SimpleNamespace(  # type: ignore[assignment]
             facts={}, batch=nothing, begin=nothing, trained=nothing, before_step=nothing
         )
