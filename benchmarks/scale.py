@@ -1,8 +1,8 @@
 """How cputune grows with the machine and with the number of hosts, by machines that are simulated.
 
-    python benchmarks/scale.py                      # all tables of docs/scaling.md
+    python benchmarks/scale.py                      # all tables of benchmarks/scaling.md
     python benchmarks/scale.py --tables machines    # or nodes, doctor
-    python benchmarks/scale.py --write docs/scaling.md
+    python benchmarks/scale.py --write benchmarks/scaling.md
 
 Nothing is trained. ``machines``: a node of 1 × 8 to 8 × 128 cores: to read it, to lay out its
 plans, to propose one, memory, documents. ``nodes``: a plan of the largest machine on 1 to 1,024

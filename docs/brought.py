@@ -22,6 +22,7 @@ BROUGHT = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "recipes/README.md": "recipes.md",
+    "benchmarks/scaling.md": "scaling.md",
     **{
         f"benchmarks/{kept.name}": f"benchmarks/{kept.name}"
         for kept in ROOT.glob("benchmarks/*.txt")

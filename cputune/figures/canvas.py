@@ -42,7 +42,7 @@ WORK = {
     "activations": "#f0e442",
     "copies": "#8c959f",
     "waiting for data": "#d55e01",
-    "all-reduce": "#b3261e",
+    "all-reduce": "#332288",
 }
 """The kinds of work in a step that have a colour of their own. None of these colours, nor of RANKS,
 is one of a role: those are other ones on a dark page."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from html import escape
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,7 @@ def view(started: float) -> OnEvent:
     """
     from IPython.display import DisplayHandle, display
 
+    _import_tqdm()
     standing, drawn_at = Standing(started=started), 0.0
     handle: DisplayHandle = display(_Text(""), display_id=True)
 
@@ -59,6 +62,14 @@ def view(started: float) -> OnEvent:
             handle.update(_Text("\n".join(line.plain for line in lines)))
 
     return hear
+
+
+def _import_tqdm() -> None:
+    """Without ipywidgets tqdm, which optuna imports, warns in a red box of what we do not use."""
+    if find_spec("tqdm") is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module("tqdm.auto")
 
 
 class _Text:

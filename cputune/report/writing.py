@@ -237,7 +237,7 @@ def bar_table(block: Bars, width: int) -> Table:
     names = [visible(name) for name, _, _, _ in block.rows]
     words = max((len(said) for _, said, _, _ in block.rows), default=0)
     tail = max((len(after) for _, _, _, after in block.rows), default=0)
-    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 6
+    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
     columns = max(4, min(LONGEST_BAR, left))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
