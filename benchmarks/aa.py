@@ -39,7 +39,7 @@ from cputune.ranks.runner import ProcessRunner
 from cputune.result import LEAST_BLOCKS
 from cputune.steps import Living, LivingRunner, Step
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.gains import blocks_of, fastest_of
+from cputune.tuner.contenders import blocks_of, fastest_of
 from cputune.tuner.measuring import Findings, LivingTrial, LivingTrials, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -55,12 +55,17 @@ TRIAL_STEPS = 8
 """Of a plan before the confirmation, whose first block has the processes of its trial."""
 
 WORLDS: dict[str, dict[str, Any]] = {
-    "white": {"noise": 0.04, "delays": 0.0},
-    "wander": {"noise": 0.04, "delays": 0.0, "wander": 0.1},
-    "bursts": {"noise": 0.04, "delays": 0.05, "delay": 3.0, "marked": False},
-    "processes 1 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.01},
-    "processes 3 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.03},
-    "processes 5 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.05},
+    **{
+        f"processes {own} %, wander {wander} %": {
+            "noise": 0.04,
+            "delays": 0.0,
+            "wander": wander / 100,
+            "run_noise": own / 100,
+        }
+        for own in (1, 3, 5)
+        for wander in (0, 5, 10)
+    },
+    "bursts": {"noise": 0.04, "delays": 0.05, "delay": 3.0, "marked": False, "run_noise": 0.01},
     "unlike lengths": {"noise": 0.04, "delays": 0.0, "run_noise": 0.01, "spread": 0.5},
     "ratio wanders": {"noise": 0.04, "delays": 0.0, "run_noise": 0.005, "ratio_wander": 0.03},
     "ratio drifts": {"noise": 0.04, "delays": 0.0, "run_noise": 0.01, "drift": 0.02},
@@ -84,12 +89,12 @@ WORLDS: dict[str, dict[str, Any]] = {
         "todays_warmup": tuple(1 + 0.4 * math.exp(-at / 20) for at in range(50)),
     },
 }
-"""White noise of 4 % alone; with a wander of 10 % over 15 s; with one step in twenty three times
-as long and the kernel silent; with processes of one plan that differ by so much; with batches of
-which one has half or twice the tokens of the next; with a ratio of
-two plans that wanders by 3 % over a minute; that drifts by 2 % in each; with a tenth of the steps
-twice as long; and with first steps that are slower, in all plans, in the rivals alone, or in
-today's launch alone."""
+"""White noise of 4 %, with processes of one plan that differ by so much, on a machine that wanders
+by so much over 15 s; with one step in twenty three times as long and the kernel silent; with
+batches of which one has half or twice the tokens of the next; with a ratio of two plans that
+wanders by 3 % over a minute; that drifts by 2 % in each (the truth is the mean of it); with
+a tenth of the steps twice as long; and with first steps that are slower, in all plans, in the
+rivals alone, or in today's launch alone."""
 
 QUESTIONS = (
     ("A/A", 1, 1.0),
@@ -151,6 +156,7 @@ class Planted:
         self._where, self._when = self._rng.gauss(0, 1), 0.0
         self.warmups = (todays_warmup, rival_warmup)
         self.seconds = 0.0
+        self.trends: list[float] = []
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """As the runner's."""
@@ -167,6 +173,7 @@ class Planted:
         self._where = kept * self._where + math.sqrt(1 - kept**2) * self._rng.gauss(0, 1)
         self._when = self.seconds
         trend = self._drift * (self.seconds / 60 - 0.5)
+        self.trends.append(trend)
         return self._ratio * math.exp(self._wander * self._where + trend)
 
 
@@ -284,7 +291,10 @@ def simulated(
     own = {name: what.pop(name) for name in PLANTED if name in what}
     runner = SimulatedRunner(true=lambda plan: STEP_SECONDS, workload=workload, seed=seed, **what)
     planted = Planted(runner, PLAN, ratio, seed=seed, **own)
-    return ask(planted, FACTS, PLAN, rivals, ratio, lambda: planted.seconds, most_seconds)
+    answer = ask(planted, FACTS, PLAN, rivals, ratio, lambda: planted.seconds, most_seconds)
+    if answer is None:
+        return None
+    return replace(answer, truth=ratio * math.exp(statistics.fmean(planted.trends)))
 
 
 def told(answers: Iterable[Answer | None]) -> list[Answer]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from cputune.knobs import KNOBS, kept_between
 from cputune.plan import Plan
 from cputune.result import Worth
-from cputune.tuner.gains import Contender, gain_of
+from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.space import SearchSpace
 
 LAYOUT = "layout"

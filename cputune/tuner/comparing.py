@@ -22,11 +22,14 @@ from cputune.result import ConfirmRun, Result, Speedup, Throughput, host_fingerp
 from cputune.result import pairs_of as enough_pairs
 from cputune.steps import LivingRunner, Runner
 from cputune.tuner.alone import measuring_alone, open_runner
-from cputune.tuner.confirmation import LEAST_ALIVE, Confirmation, TooShort
+from cputune.tuner.confirmation import Confirmation
+from cputune.tuner.contenders import SLOWER, Contender, fastest_of
 from cputune.tuner.events import ConfirmStarted, OnEvent, logged
-from cputune.tuner.gains import SLOWER, Contender, fastest_of, throughput_of
+from cputune.tuner.finalists import LEAST_ALIVE
+from cputune.tuner.gains import throughput_of
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
+from cputune.tuner.turns import TooShort
 from cputune.workload import Workload
 
 SAME_PLAN = "it is one and the same plan"

@@ -26,13 +26,8 @@ from cputune.result import (
     pairs_of,
 )
 from cputune.steps import Contended
-from cputune.tuner.gains import (
-    SLOWER,
-    Contender,
-    Gain,
-    fastest_of,
-    throughput_of,
-)
+from cputune.tuner.contenders import SLOWER, Contender, fastest_of
+from cputune.tuner.gains import Gain, throughput_of
 from cputune.tuner.measuring import Findings, first_line
 from cputune.workload import Workload
 

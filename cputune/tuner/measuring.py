@@ -44,8 +44,8 @@ from cputune.steps import (
     TimedOut,
 )
 from cputune.text import figure
+from cputune.tuner.contenders import Contender
 from cputune.tuner.events import OnEvent, Said, StepTaken
-from cputune.tuner.gains import Contender
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 

@@ -48,7 +48,6 @@ from cputune.steps import (
     Runner,
 )
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.confirmation import confirm_best
 from cputune.tuner.events import (
     OnEvent,
     Said,
@@ -57,6 +56,7 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialStarted,
 )
+from cputune.tuner.finalists import confirm_best
 from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (
     STUDY_SHARE,

@@ -13,7 +13,8 @@ from machines import MACHINES, Machine, Model, machine, simulated
 import cputune
 from cputune.plan import Plan
 from cputune.steps import NoMeasurement, OutOfMemory, Step
-from cputune.tuner.gains import Contender, Gain, gain_of
+from cputune.tuner.contenders import Contender, gain_of
+from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 

@@ -27,7 +27,7 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.gains import SLOWER, Contender, doubt_each, gain_of
+from cputune.tuner.contenders import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)

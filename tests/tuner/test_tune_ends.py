@@ -65,13 +65,13 @@ def run(end: End) -> Result:
 AGAIN = "when it was started again"
 ENDS = {
     "today crashes at once in the second block": End(CRASH, "today", why=AGAIN),
-    "today crashes in its third turn": End(CRASH, "today", step=5, why=AGAIN),
+    "today crashes in its third turn": End(CRASH, "today", step=4, why=AGAIN),
     "today crashes in the first block": End(CRASH, "today", life=0, step=12, why=AGAIN),
     "today has no memory beside the other": End(OutOfMemory("killed"), "today", why=AGAIN),
     "today hangs": End(TimedOut("no step for 60 s"), "today", why=AGAIN),
     "all rivals crash in the second block": End(CRASH, why=AGAIN),
     "all rivals crash in the first block": End(CRASH, life=0, step=12, why=AGAIN),
-    "all rivals crash late": End(CRASH, step=5, why=AGAIN),
+    "all rivals crash late": End(CRASH, step=4, why=AGAIN),
     "all other trials fail": End(CRASH, life=0, why="every other plan failed: rank 0 died"),
     "the runner dies with an error of its own": End(RuntimeError("gone"), "all", why=AGAIN),
     "a host is lost": End(HostLost("node2", "no route"), why="node2 was lost"),

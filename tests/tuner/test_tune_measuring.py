@@ -14,8 +14,8 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
 from cputune.steps import Contended, Crashed, Step
+from cputune.tuner.contenders import Contender
 from cputune.tuner.events import Said
-from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import (
     MOST_KEPT_ALIVE,
     Findings,

@@ -7,20 +7,21 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from scipy.special import stdtrit
 from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
 from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.steps import Crashed, Step
 from cputune.tuner.confirmation import Confirmation
+from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import (
     DELTA,
+    DOUBT,
     FREEDOM,
     PROCESS,
-    Contender,
     Gain,
     center_of,
-    gain_of,
     gain_side_by_side,
     throughput_of,
 )
@@ -34,9 +35,9 @@ def drawn(rng: random.Random, count: int, center: float = 0.1) -> list[float]:
 
 
 def test_rounds_that_agree_give_what_they_say() -> None:
-    gain = gain_side_by_side([[0.1] * 8, [0.1] * 8], NOISE)
+    gain = gain_side_by_side([[0.1] * 8] * 3, NOISE)
     assert gain is not None
-    assert gain.pairs == 16
+    assert gain.pairs == 24
     assert gain.mean == pytest.approx(0.1)
     assert 0.0 < gain.low < 0.1 < gain.high < 0.2
 
@@ -61,10 +62,11 @@ def test_the_interval_holds_the_truth(count: int) -> None:
 
 def test_two_blocks_lean_on_what_processes_usually_differ_by() -> None:
     """Student's t of FREEDOM + 1, of a mean of two whose variance is the prior's alone."""
+    of_t = float(stdtrit(FREEDOM + 1, 1 - DOUBT / 2))
     gain = gain_side_by_side([[0.0] * 9, [0.0] * 9], 0.001)
     assert gain is not None
     seen = math.sqrt(2 * PROCESS**2 / 2 * FREEDOM / (FREEDOM + 1))
-    assert gain.half_width == pytest.approx(3.182 * seen, rel=0.02)
+    assert gain.half_width == pytest.approx(of_t * seen, rel=0.02)
 
 
 def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
@@ -120,7 +122,7 @@ def settles(rng: random.Random, off: float) -> Gain | None:
     """The gain of 0.1, by ``off`` (log) at the first step of the processes of three blocks."""
     ages = [list(range(8, 20)), list(range(3, 8)), list(range(3, 50))]
     rounds = [[0.1 - off * math.exp(-a / 20) + rng.gauss(0, 0.05) for a in b] for b in ages]
-    return gain_side_by_side(rounds, NOISE, ages=[[(a, 999.0) for a in b] for b in ages])
+    return gain_side_by_side(rounds, NOISE, ages=ages)
 
 
 def test_what_still_changes_with_the_steps_of_a_process_is_not_taken_for_the_gain() -> None:
@@ -128,8 +130,8 @@ def test_what_still_changes_with_the_steps_of_a_process_is_not_taken_for_the_gai
     gains = [settles(rng, 0.33) for _ in range(100)]
     held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
     assert held >= 93
-    ages = [[(20.0, 999.0)] * 9, [(5.0, 999.0)] * 5, [(5.0, 999.0)] * 5]
-    young = gain_side_by_side([[-0.1] * 9, [-0.3] * 5, [-0.3] * 5], NOISE, ages=ages)
+    old = [[20.0] * 9, [5.0] * 5, [5.0] * 5]
+    young = gain_side_by_side([[-0.1] * 9, [-0.3] * 5, [-0.3] * 5], NOISE, ages=old)
     assert young is not None
     assert young.settles
     assert young.high > 0, "it may be no loss at all"
@@ -252,6 +254,8 @@ def half_width(speed: Throughput) -> float:
 
 def test_the_interval_of_a_speed_leans_on_what_is_usual() -> None:
     two = throughput_of([0.0, 0.2], 0.05)
-    variance = (0.02 + FREEDOM * 2 * (0.05**2 / 3 + 0.02**2)) / (FREEDOM + 1)
+    variance = (0.02 + FREEDOM * 2 * (0.05**2 / 3 + PROCESS**2)) / (FREEDOM + 1)
     assert two.median == pytest.approx(math.exp(-0.1))
-    assert half_width(two) == pytest.approx(3.182 * math.sqrt(variance / 2), rel=1e-3)
+    assert half_width(two) == pytest.approx(
+        float(stdtrit(FREEDOM + 1, 0.975)) * math.sqrt(variance / 2), rel=1e-3
+    )

@@ -12,10 +12,10 @@ from tuner.fakes import PLANS, FakeLife
 
 from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step
-from cputune.tuner.confirmation import Started, TooShort
-from cputune.tuner.gains import Contender
+from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
+from cputune.tuner.turns import Started, TooShort
 
 
 def steps(*seconds: float) -> list[Step]:

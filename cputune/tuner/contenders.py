@@ -1,0 +1,124 @@
+"""A plan in the confirmation, its rounds, and its gain over another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from cputune.plan import Plan
+from cputune.result import Role
+from cputune.tuner.gains import DOUBT, Gain, gain_side_by_side
+from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
+
+SLOWER = "slower than the other"
+
+
+@dataclass(slots=True, kw_only=True)
+class Contender:
+    """A plan in the confirmation: its log seconds per sample, one per round or None.
+
+    ``blocks`` holds for each round the number of its block; the rounds of a block share their
+    processes. ``ages`` holds how many steps these had taken; infinitely many where each round has
+    processes of its own. ``steps`` are those of each round that counts. ``sizes`` is how
+    much the first steps of a process had to do. Where batches differ in length, ``logs`` are those
+    of the mean batch (``level_rounds``); ``doubt_of_data`` is the variance of that, where another
+    plan takes other samples. ``out`` is the reason why it is measured no more.
+    """
+
+    role: Role
+    plan: Plan
+    logs: list[float | None] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    ages: list[float] = field(default_factory=list)
+    steps: dict[int, list[SizedStep]] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+    doubt_of_data: float = 0.0
+    out: str | None = None
+
+    def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
+        """Write down a round."""
+        self.blocks.append(block)
+        self.logs.append(log)
+        self.ages.append(age)
+
+    @property
+    def measured(self) -> list[float]:
+        """The rounds that gave a number."""
+        return [value for value in self.logs if value is not None]
+
+
+def level_rounds(contenders: Sequence[Contender]) -> None:
+    """Convert each round to the mean batch; the same samples mean the same batches."""
+    taking = [one for one in contenders if one.steps]
+    alike = len({_order(one.plan) for one in taking}) < 2
+    common = min((len(one.sizes) for one in taking), default=0) if alike else None
+    for one in taking:
+        sizes = one.sizes[:common]
+        if len(set(sizes)) < 2:
+            continue
+        every = [step for steps in one.steps.values() for step in steps]
+        logs = iter(levelled(every, sizes))
+        for at, steps in one.steps.items():
+            value = median([next(logs) for _ in steps])
+            if one.logs[at] is not None:
+                one.logs[at] = value
+        one.doubt_of_data = doubt_of_mean(every, sizes)
+
+
+def _order(plan: Plan) -> object:
+    return plan.settings.get("order")
+
+
+def gain_of(
+    baseline: Contender, other: Contender, noise: float, *, doubt: float = DOUBT
+) -> Gain | None:
+    """The paired gain of a plan over the baseline; None before two rounds have both."""
+    count = max(baseline.blocks, default=-1) + 1
+    blocks: list[list[float]] = [[] for _ in range(count)]
+    ages: list[list[float]] = [[] for _ in range(count)]
+    for at, block in enumerate(baseline.blocks[: len(other.logs)]):
+        slow, fast = baseline.logs[at], other.logs[at]
+        if slow is not None and fast is not None:
+            blocks[block].append(slow - fast)
+            ages[block].append(min(_age(other, at), _age(baseline, at)))
+    other_data = _order(baseline.plan) != _order(other.plan)
+    shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
+    return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared)
+
+
+def blocks_of(contender: Contender) -> set[int]:
+    """The blocks in which a contender gave a number."""
+    rounds = zip(contender.blocks, contender.logs, strict=True)
+    return {block for block, log in rounds if log is not None}
+
+
+def _age(one: Contender, at: int) -> float:
+    return one.ages[at] if at < len(one.ages) else math.inf
+
+
+def fastest_of(
+    baseline: Contender, rivals: Sequence[Contender], noise: float
+) -> tuple[Contender, Gain] | None:
+    """The rival with the largest gain, and its gain; None where none was measured.
+
+    Each interval is widened, because the best of several is chosen (``doubt_each``).
+    """
+    doubt = doubt_each(rivals)
+    gains = [
+        (rival, gain)
+        for rival in rivals
+        if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
+    ]
+    return max(gains, key=lambda pair: pair[1].mean, default=None)
+
+
+def doubt_each(rivals: Sequence[Contender]) -> float:
+    """The doubt of each rival's interval, when the one with the largest gain is chosen.
+
+    Of several plans that are equally fast, the luckiest looks best in the first block; later blocks
+    are new rounds, without this luck. With half of the doubt, fewer than 3 % of the gains are false
+    (benchmarks/aa.py, "A/A among 4").
+    """
+    return DOUBT if len(rivals) < 2 else DOUBT / 2

@@ -1,0 +1,119 @@
+"""Who is measured again at the end of a study, and how: side by side, or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, Trial
+from cputune.steps import Contended, HostLost, LivingRunner, Runner
+from cputune.tuner.changes import Change, changes
+from cputune.tuner.confirmation import Confirmation
+from cputune.tuner.events import ConfirmStarted
+from cputune.tuner.measuring import Findings, Measuring, first_line, most_living
+from cputune.tuner.race import LEAST_KEPT
+from cputune.tuner.space import SearchSpace
+from cputune.tuner.turns import TooShort
+
+LEAST_ALIVE = 2
+MOST_RIVALS = 4
+"""How many rivals the first block compares. With three, the worst twentieth of the choices reached
+0.90 of the optimum on a machine that wanders by 10 %; now they reach 0.95."""
+DEAR_START_SECONDS = 30.0
+"""Where a start takes longer than this, no plan is started to learn what each change is worth: that
+would cost more than all turns of a block."""
+NEAR = 0.1
+"""How far (log) a plan may lie behind the best trial and still be the fastest: the machine may have
+wandered by as much between their trials."""
+
+Belief = Mapping[Plan, tuple[float, float]]
+"""For each plan, mean and standard deviation of the log of its time per sample."""
+
+
+def confirm_best(
+    measuring: Measuring,
+    space: SearchSpace,
+    belief: Belief,
+    runner: Runner,
+    fresh_runner: Callable[[], AbstractContextManager[Runner]],
+) -> None:
+    """Measure today's launch and the best plans side by side; the findings hold the rounds.
+
+    ``runner`` is the runner of the trials, whose best processes are still alive. ``fresh_runner``
+    opens a runner that starts new processes. Nothing is measured where there are no two plans to
+    compare.
+    """
+    findings = measuring.findings
+    ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
+    base = _today(findings)
+    if base is None and ran:  # the first plan that ran stands in for a launch that does not
+        base = ran[0]
+        findings.notes += [
+            f"The launch of today does not run ({first.kind}: {first_line(first.reason)}); "
+            f"the speed-up is over {base.describe()} instead."
+            for first in findings.trials
+            if first.plan.as_found
+        ]
+    ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
+    if base is None or not ranked:
+        return
+    dear = measuring.start_seconds >= DEAR_START_SECONDS
+    if dear:
+        findings.notes.append(
+            f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
+            "what each change is worth."
+        )
+    alive = most_living(measuring.facts, findings.trials)
+    in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
+    with fresh_runner() as fresh:
+        together = alive >= LEAST_ALIVE and isinstance(fresh, LivingRunner)
+        chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
+        measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
+        measuring.living.only((base, *chosen) if together else ())
+        compared = Confirmation(measuring, base, chosen)
+        try:
+            if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
+                way = partial(on_the_way, space, base, 0 if dear else alive)
+                compared.side_by_side(runner, way, fresh)
+        except TooShort:  # to warm up and take turns, but its runs can be measured whole
+            together, compared = False, Confirmation(measuring, base, in_rounds)
+        if not together:
+            measuring.living.close()
+            compared.one_after_another(fresh)
+    findings.baseline, findings.rivals = compared.baseline, compared.rivals
+
+
+def may_be_the_best(trial: Trial) -> bool:
+    """Whether a trial has shown enough of its plan for the plan to be measured again.
+
+    It ran to its end; or it was cut short by the time, had not lost, and its last steps were level.
+    """
+    level = trial.steps - trial.delayed_steps - trial.warmup_steps
+    return trial.state == COMPLETED or (trial.cut_short and level + 1 >= LEAST_KEPT)
+
+
+def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
+    """The changes from today's launch to this plan, where all plans on the way can live at once."""
+    way = changes(space, today, best)
+    return way if len(way) < alive else ()
+
+
+def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
+    """The plans that may be the fastest, of those that ran; the best first."""
+    best, _ = belief[ranked[0]]
+    return [
+        plan
+        for plan in ranked[:MOST_RIVALS]
+        if belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
+    ]
+
+
+def _today(findings: Findings) -> Plan | None:
+    """Today's launch, unless its trial has failed."""
+    tried = [trial for trial in findings.trials if trial.plan.as_found]
+    chance = (Contended.kind, HostLost.kind)  # it may run well another time
+    if any(trial.state == FAILED and trial.kind not in chance for trial in tried):
+        return None
+    return next((trial.plan for trial in tried), None)

@@ -1,0 +1,203 @@
+"""The processes of a plan that is compared: they take turns, and stand still between these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+
+from cputune.errors import CputuneError
+from cputune.result import Turn
+from cputune.steps import Crashed, Living, NoMeasurement, Step, TimeUp, TrialError
+from cputune.tuner.contenders import Contender
+from cputune.tuner.measuring import LivingTrial
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
+
+TURN_SECONDS = 0.6
+"""About how long the steps of a turn last that count: much less than it takes the machine to change
+its speed, much more than it takes to stop one plan and let the next go on."""
+
+MOST_COUNTED = 8
+TWICE_SECONDS = 1.0
+"""A turn counts at least two steps where a step is shorter than this and the first step after a
+pause does not count.
+
+Where the first step counts too, one is enough. The machine is much the same half a second later and
+another one three seconds later, so rounds of one step tell 1.7 times as much in the same time as
+rounds of three.
+"""
+
+LONG_STEP_SECONDS = 3.0
+LONE_STEP_SECONDS = 0.4
+"""Where a step takes longer than this, the first one after a pause counts too; the second number is
+for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
+longer. A lone rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns of
+18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds, which
+its rivals need too."""
+
+MOST_WARMUP = 12
+AWAKE_STEPS = 2
+"""The most warm-up steps of new processes; and those of processes that were warm and have stood
+still since: one that is slow after the pause, and another one."""
+
+
+class TooShort(Exception):  # noqa: N818
+    """A script trains to its end before its warm-up and one turn are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """Processes that could not be started: their first turn raises why."""
+
+    failure: TrialError
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Raise what was wrong."""
+        raise self.failure
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class Started:
+    """The processes of a contender in one block, and what was read of them.
+
+    ``turns`` counts the turns, ``delayed`` those that other processes delayed. ``counted`` holds
+    each remaining turn as its median log of seconds per sample. ``taken`` are the steps of each
+    turn.
+    """
+
+    def __init__(
+        self,
+        contender: Contender,
+        begin: Callable[[], Living],
+        rules: Rules,
+        kept: LivingTrial | None = None,
+    ) -> None:
+        """``begin`` starts its processes, again too where a script has trained to its end.
+
+        ``kept`` are the processes of its trial, which are warm already.
+        """
+        self.contender, self.rules, self.run = contender, rules, Run()
+        self.turns = self.delayed = 0
+        self.counted: list[float] = []
+        self.taken: list[Turn] = []
+        self._begin = begin
+        self._is_warm = self.was_kept = kept is not None
+        self._steps_before = self._turns_of_this_life = self._warmup = 0
+        self._step_seconds = TWICE_SECONDS
+        if kept is None:
+            self.living = self._start()
+        else:
+            self.living, read = kept.living, kept.run
+            self._turns_of_this_life, self._steps_before = 1, read.steps
+            self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
+
+    def _start(self) -> Living:
+        """Its processes; where they cannot be started, such as tell that in their first turn."""
+        try:
+            return self._begin()
+        except TrialError as failure:
+            return Unstarted(failure)
+
+    @property
+    def age(self) -> int:
+        """How many steps its processes have taken."""
+        return self._steps_before + self.run.steps
+
+    def close(self) -> None:
+        """End its processes."""
+        self.living.close()
+
+    @property
+    def is_in(self) -> bool:
+        """Whether the contender is still being compared."""
+        return self.contender.out is None
+
+    def warm_up(self, race: Race) -> None:
+        """Take the first steps, until they are level. Raises TooShort."""
+        usual = race.warmup + 2
+        self._read(AWAKE_STEPS if self._is_warm else usual)
+        while self.is_in and self.run.steps < MOST_WARMUP:
+            if self.run.logs and race.estimate(self.run.logs).level:
+                break
+            self._read(2)
+        self._warmup = max(usual, self.run.steps)
+
+    def turn(self, place: int) -> float | None:
+        """Take one turn, the one at this place of all in the block; its log seconds per sample.
+
+        None where other processes delayed the turn, it failed, or the script came to its end.
+        Raises TooShort.
+        """
+        lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
+        skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
+        taken = self._read(skipped + counted)[skipped:]
+        trace = self.run.trace[begun:]
+        self.taken.append(turn_of(place, trace))
+        if not self.is_in:
+            return None
+        self._turns_of_this_life += bool(taken)
+        self.turns += 1
+        late = sum(delayed for _, delayed in trace[skipped : skipped + len(taken)])
+        self.delayed += 2 * late >= counted
+        steps = [step for step in taken if step is not None]
+        if 2 * len(steps) <= counted:
+            return None
+        self.contender.steps[len(self.contender.logs)] = steps
+        self.counted.append(median([log for log, _ in steps]))
+        return self.counted[-1]
+
+    def _read(self, steps: int) -> list[SizedStep | None]:
+        """Read so many steps; None for one that does not count. The contender is out on failure."""
+        taken: list[SizedStep | None] = []
+        try:
+            for step in self.living.turn(steps):
+                before = len(self.run.counted)
+                take(self.run, step, self.rules)
+                counts = len(self.run.counted) > before
+                if counts:
+                    self._step_seconds = step.seconds
+                taken.append(self.run.counted[-1] if counts else None)
+        except NoMeasurement as end:
+            self._begin_again(end)
+        except TrialError as failure:
+            self._fall(failure)
+        except (KeyboardInterrupt, CputuneError, TimeUp):
+            raise
+        except Exception as error:
+            self._fall(Crashed(f"{type(error).__name__}: {error}"))
+        self.contender.sizes = max(self.contender.sizes, list(self.run.sizes), key=len)
+        return taken
+
+    def _fall(self, failure: TrialError) -> None:
+        self.run.failure = failure
+        self.contender.out = self.run.why
+        with suppress(Exception):
+            self.living.close()
+
+    def _begin_again(self, end: NoMeasurement) -> None:
+        if not self._turns_of_this_life:
+            raise TooShort(str(end)) from end
+        self.living.close()
+        self.living = self._start()
+        self._turns_of_this_life, self._steps_before = 0, -self.run.steps
+        self.run.sizes.clear()
+        self._read(self._warmup)
+
+
+def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
+    """How many steps of a turn do not count, and how many do, where a step takes so long.
+
+    ``lone`` is a plan of one rank.
+    """
+    skipped = int(step_seconds < (LONE_STEP_SECONDS if lone else LONG_STEP_SECONDS))
+    least = 2 if skipped and step_seconds < TWICE_SECONDS else 1
+    return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+
+
+def seconds_of(started: Sequence[Started]) -> float:
+    """The seconds that all steps of these contenders have taken so far."""
+    return sum(one.run.step_seconds for one in started)
