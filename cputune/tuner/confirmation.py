@@ -294,13 +294,17 @@ class Confirmation:
     ) -> bool:
         """Whether a block can end, after so many quiet rounds and seconds of their steps.
 
-        The first block, without a leader, tells the rivals apart and shows a long warm-up. A block
+        The first block, without a leader, tells the rivals apart and shows a long warm-up; it ends
+        where the time that was given just holds another one. A block
         with plans between baseline and leader takes as many rounds, to tell what each change is
         worth. A leader that still settles is measured on.
         """
         if self.is_over:
             return True
         if leader is None:
+            timer = self._measuring.timer
+            if timer.given and quiet > 1 and timer.left(1.0) < self._measuring.block_seconds:
+                return True
             left = sum(rival.out is None for rival in self.rivals)
             old = min(one.age for one in started if one.is_in) >= OLD_STEPS
             return quiet >= LEAST_ROUNDS and ((left < 2 and old) or seconds > TELL_APART_SECONDS)

@@ -38,12 +38,14 @@ def confirm_best(
     belief: Belief,
     runner: Runner,
     fresh_runner: Callable[[], AbstractContextManager[Runner]],
+    untried: Plan | None = None,
 ) -> None:
     """Measure today's launch and the best plans side by side; the findings hold the rounds.
 
     ``runner`` is the runner of the trials, whose best processes are still alive. ``fresh_runner``
-    opens a runner that starts new processes. Nothing is measured where there are no two plans to
-    compare.
+    opens a runner that starts new processes. ``untried`` is the plan that the machine speaks for:
+    it is compared where the time was too short for trials. Nothing is measured where there are no
+    two plans to compare.
     """
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
@@ -57,6 +59,9 @@ def confirm_best(
             if first.plan.as_found
         ]
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
+    alone = all(trial.plan.as_found for trial in findings.trials)
+    if alone and measuring.timer.given and untried is not None:
+        ranked = [untried]
     if base is None or not ranked:
         return
     dear = measuring.start_seconds >= DEAR_START_SECONDS
@@ -65,7 +70,8 @@ def confirm_best(
             f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
             "what each change is worth."
         )
-    alive = most_living(measuring.facts, findings.trials)
+    known = findings.trials * 2 if alone else findings.trials  # the untried one is like today's
+    alive = most_living(measuring.facts, known)
     in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
     with fresh_runner() as fresh:
         together = alive >= LEAST_ALIVE and isinstance(fresh, LivingRunner)

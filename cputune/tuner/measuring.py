@@ -120,6 +120,9 @@ HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
 """A plan hangs that has no first step after so many times the slowest start so far; and the
 seconds that each is given. Assumed: a busy machine makes a start two times as long."""
 
+BLOCK_STEPS = 12
+"""About how many steps two plans take in a block of the comparison, warm-up included."""
+
 NEAR_ENOUGH = 2 * WANDER
 """How far (log) a trial may lie behind the fastest and still be compared with it in the
 confirmation."""
@@ -257,6 +260,7 @@ class Measuring:
 
     ``reference`` are the losses of the baseline, by step. ``start_seconds`` are those from the
     start of the last run to its first step, ``slowest_start_seconds`` the most that any run took.
+    ``step_seconds`` are those of a step of today's launch, in the mean of its trial.
     """
 
     facts: HostFacts
@@ -267,6 +271,7 @@ class Measuring:
     reference: Sequence[float | None] = field(default=())
     start_seconds: float = 0.0
     slowest_start_seconds: float = 0.0
+    step_seconds: float = 0.0
     living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -329,7 +334,7 @@ class Measuring:
         if measured is not None:
             contender.steps[len(contender.logs)] = run.counted[measured.warmup :]
             contender.sizes = max(contender.sizes, run.sizes, key=len)
-        elif not contended:
+        elif not contended and run.cut is None:
             contender.out = run.why or NoMeasurement.kind
         runs = self.findings.confirm_runs
         runs.append(
@@ -369,9 +374,20 @@ class Measuring:
         self.start_seconds = run.start_seconds
         if run.steps:
             self.saw_start(run.start_seconds)
+            if plan.as_found:
+                self.step_seconds = run.step_seconds / run.steps
         elif run.cut is not None and run.start_seconds > HANGS * self.slowest_start_seconds > 0:
             run.failure = TimedOut(f"no first step in {run.start_seconds:.0f} s: {run.cut}")
         return run
+
+    @property
+    def block_seconds(self) -> float:
+        """About how long two plans take to start and to have their turns."""
+        return self.slowest_start_seconds + BLOCK_STEPS * self.step_seconds
+
+    def needs_all_time(self) -> bool:
+        """Whether a trial would take time that the comparison of two plans needs."""
+        return self.timer.left(1.0) < 3 * self.block_seconds
 
     def saw_start(self, seconds: float) -> None:
         """Learn how long a start takes that comes to its first step."""

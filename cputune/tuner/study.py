@@ -346,7 +346,9 @@ class TuningStudy:
         self._measure_all(runner, space, sampler)
         if not self._findings.host_lost:
             fresh = partial(self._open_runner, self._workload, True)
-            confirm_best(self._measuring, space, sampler.believe(), runner, fresh)
+            spoken_for = (plan for _, plan in space.suggestions if sampler.may_run(plan))
+            untried = next(spoken_for, None)
+            confirm_best(self._measuring, space, sampler.believe(), runner, fresh, untried)
             self._require_cpus()
             self._findings.time_up |= self._timer.up(1.0)
 
@@ -393,7 +395,8 @@ class TuningStudy:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
-            if findings.cut_off is not None or self._timer.up(STUDY_SHARE):
+            short = self._timer.given and self._measuring.needs_all_time()
+            if findings.cut_off is not None or short or self._timer.up(STUDY_SHARE):
                 findings.notes.append("The search ended early: the time given was up.")
                 findings.time_up = True
                 return

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, steady, truthful
+from machines import SimulatedRunner
+from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
 from cputune.errors import NoValidTrialError
@@ -135,7 +136,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
-    result = study(40.0, startup=lambda plan: 5.0 if plan.as_found else 16.0, step=1.0).result
+    result = study(40.0, startup=lambda plan: 1.0 if plan.as_found else 22.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
@@ -204,3 +205,45 @@ def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.Monkey
             share_machine=True,
         )
     assert "while importing torch" in str(ended.value)
+
+
+def test_a_short_time_is_spent_on_a_comparison() -> None:
+    """Of today's launch and the plan that the machine speaks for; trials take what is left."""
+    lives: list[Plan] = []
+
+    def script(plan: Plan, before: int) -> Iterator[Step]:
+        lives.append(plan)
+        while True:
+            yield Step(seconds=SMALL.seconds(plan), samples=8)
+
+    seconds = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
+    result = cputune.tune(
+        SMALL.workload,
+        facts=SMALL.facts,
+        runner=FakeKeepingRunner(script),
+        max_time_seconds=30 * seconds,
+    )
+    assert [trial.plan.as_found for trial in result.trials] == [True]
+    assert result.speedup is not None
+    truth = seconds / SMALL.seconds(result.best.plan)
+    assert result.speedup.low < truth < result.speedup.high
+    assert len(lives) >= 4, "both were started afresh in a second block"
+
+
+@pytest.mark.parametrize("seconds", [6.0, 12.0, 20.0, 30.0, 60.0])
+def test_in_a_short_time_nothing_is_a_gain_where_there_is_none(seconds: float) -> None:
+    for seed in range(12):
+        runner = SimulatedRunner(
+            true=lambda plan: 0.3,
+            workload=SMALL.workload,
+            seed=seed,
+            noise=0.04,
+            delays=0.0,
+            wander=0.1,
+            run_noise=0.01,
+        )
+        with suppress(NoValidTrialError):
+            result = cputune.tune(
+                SMALL.workload, facts=SMALL.facts, runner=runner, max_time_seconds=seconds
+            )
+            assert result.best.plan.as_found
