@@ -2,6 +2,7 @@
 
     python benchmarks/launch_lines.py              # lines of the main file, files beside it
     python benchmarks/launch_lines.py --verify     # also trains by each, and counts its checks
+    python benchmarks/launch_lines.py --like DIR   # lines that `emit --like` changes in own files
 
 A cell is the lines of the main file below its header, ``+`` the lines of the files beside it, and
 in brackets how many files there are. With ``--verify`` follow the checks that passed, of those that
@@ -19,7 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cputune
+from cputune.doctor.edit import unified
 from cputune.emitters import FORMATS, PRINTED_FORMATS, Emission, EmittedFile, render
+from cputune.emitters.like import launch_in, like
 from cputune.errors import CputuneError
 from cputune.facts import HostFacts
 from cputune.host import LiveHost
@@ -56,7 +59,7 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-SCRIPTS = {"trainer": TRAINER, "accelerate": LOOP}
+FEW = 5
 OF_TRAINER = ("--output_dir", "out", "--max_steps", "20", "--report_to", "none")
 
 
@@ -115,9 +118,13 @@ KINDS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--verify", action="store_true", help="train by each launch, too")
+    parser.add_argument("--like", type=Path, help="a folder of launch scripts, YAML, jobs")
     parser.add_argument("--only", default="", help="kinds whose name holds this")
     options = parser.parse_args()
     facts = cputune.probe()
+    if options.like is not None:
+        changed_lines(options.like, facts)
+        return
     names = (*PRINTED_FORMATS, *FORMATS)
     width = 24 if options.verify else 14
     print(f"{'':<28}" + "".join(f"{name:>{width}}" for name in names))
@@ -125,6 +132,29 @@ def main() -> None:
         if options.only in kind.name:
             cells = (cell(kind, name, facts, run=options.verify) for name in names)
             print(f"{kind.name:<28}" + "".join(f"{text:>{width}}" for text in cells), flush=True)
+
+
+def changed_lines(folder: Path, facts: HostFacts) -> None:
+    """Of each file the lines that the guides' plan changes, comments aside."""
+    few = []
+    for path in sorted(folder.iterdir()):
+        text = path.read_text()
+        try:
+            launch = launch_in(text, path.name)
+            words = ("train.py",) if launch is None else launch.argv
+            workload = Workload.script(list(words), global_batch_size=8)
+            asked = Emission(facts=facts, workload=workload, host=LiveHost())
+            done = like(text, path.name, None, asked)
+        except CputuneError as error:
+            few.append(False)
+            print(f"{path.name}: refused: {error}")
+            continue
+        lines = unified(path.name, text, done.text).splitlines()[2:]
+        added = [line for line in lines if line.startswith("+") and line[:3] != "+# "]
+        changed = max(len(added), sum(line.startswith("-") for line in lines))
+        few.append(changed <= FEW)
+        print(f"{path.name}: {changed} lines changed, {len(done.beside)} files beside")
+    print(f"{sum(few)} of {len(few)} with at most {FEW} lines changed")
 
 
 def cell(kind: Kind, format: str, facts: HostFacts, *, run: bool) -> str:

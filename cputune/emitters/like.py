@@ -28,6 +28,7 @@ from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import parts, words
 from cputune.emitters.job import make_job, target_facts, versions_of
+from cputune.emitters.promise import count
 from cputune.emitters.shell import variables
 from cputune.emitters.words import Argument, ShellWord
 from cputune.errors import UsageError
@@ -80,10 +81,12 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     host = asked.host or Host()
     current, _ = mended(text, name, facts, host)
     launch = launch_in(current, name)
+    machines = _machines(current, launch)
     job = make_job(result, replace(asked, workload=_workload(launch, asked, facts, host)))
-    if job.plan.nodes > 1:
+    if job.plan.nodes > 1 or machines > 1:
         raise UsageError(
-            "a plan for several nodes changes who starts the ranks",
+            f"the plan is for {count(job.plan.nodes, 'node')}, {name} for "
+            f"{count(machines, 'node')}: that changes who starts the ranks",
             hint="cputune emit --format mpirun, or slurm, writes such launches",
         )
     if launch is None:
@@ -94,6 +97,13 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
             hint="cputune emit --format pytorchjob, or trainjob, writes an image that holds them",
         )
     return _launch(current, name, launch, job, result)
+
+
+def _machines(text: str, launch: TrainingCommand | None) -> int:
+    """Machines that the file starts ranks on, as far as its words say."""
+    asked = re.findall(r"(?m)^(?:#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)|num_machines:\s*)(\d+)", text)
+    told = 1 if launch is None else launch.machines
+    return max(told, *map(int, asked)) if asked else told
 
 
 def _carries(job: LaunchJob) -> bool:
@@ -141,9 +151,10 @@ def _launch(
     of_plan = {one: value for one, value in told.items() if not _same(launch, one, value)}
     edits += flags
     edits += _variables(places, launch, of_plan, result)
+    kept = _MEETING if job.plan.world_size == 1 else (*_MEETING, *_NUMBERS)
     for gone in launch.environment:
         of_image = in_yaml and gone == "LD_PRELOAD"
-        if is_cleared(gone) and gone not in told and gone not in _KEPT and not of_image:
+        if is_cleared(gone) and gone not in told and gone not in kept and not of_image:
             edits += places.unset_variable(launch, gone)
     if by_slurm:
         edits += _allocated(text, job)
@@ -155,7 +166,9 @@ def _launch(
     return Rewritten(text=_promised(after, job, kind), beside=beside, notes=tuple(notes))
 
 
-_KEPT = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+"""Of a lone rank accelerate would wait for the others (``WORLD_SIZE=4``)."""
 
 
 def _same(launch: TrainingCommand, name: str, value: str) -> bool:
@@ -229,21 +242,16 @@ def _started(
 ) -> Iterator[Edit]:
     """The launcher of the plan, and the CPUs that its ranks are bound to."""
     ranks = job.plan.world_size
-    if not bound:
-        if places.yaml:
-            number = (
-                f'"{ranks}"' if re.search(r"(?m)^kind: *PyTorchJob", places.text) else str(ranks)
-            )
-            pattern = r"(?m)^([ \t]*nprocPerNode|[ \t]*numProcPerNode):[ \t]*([^\n#]*?)[ \t]*$"
-            for found in re.finditer(pattern, places.code):
-                if found[2].strip("'\"") != str(ranks):
-                    yield Edit(start=found.start(2), end=found.end(2), text=number)
+    if places.yaml:
+        yield from _ranks_of_a_pod(places, ranks)
         return
     tokens = places.of(launch)
     carried = (CARRY_SCRIPT,) if _carries(job) else ()
     own = launch.launcher == "python" and ranks == 1 and not carried
     program = next((one for one in tokens if one.text == launch.program), None)
     if program is None:
+        return
+    if own and not bound:
         return
     if own:
         said = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
@@ -253,18 +261,36 @@ def _started(
             yield Edit(start=start, end=program.start, text=f"{said} ")
         return
     module = ("-m",) if launch.module else ()
-    command = map(Argument, (*carried, *module, "SCRIPT"))
-    lines = " ".join(parts(job, "python", tuple(command)))
-    started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
-    yield from places.relaunched(launch, (started.removesuffix("SCRIPT").rstrip(),))
+    if bound:
+        command = map(Argument, (*carried, *module, "SCRIPT"))
+        lines = " ".join(parts(job, "python", tuple(command)))
+        started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
+        yield from places.relaunched(launch, (started.removesuffix("SCRIPT").rstrip(),))
+        return
+    launcher = "python" if ranks == 1 else f"torchrun --standalone --nproc-per-node {ranks}"
+    yield from places.relaunched(launch, (launcher, *carried, *module))
+
+
+def _ranks_of_a_pod(places: Places, ranks: int) -> Iterator[Edit]:
+    """The number of ranks that a job starts in each pod; a PyTorchJob has it as text."""
+    as_text = re.search(r"(?m)^kind: *PyTorchJob", places.text)
+    pattern = r"(?m)^([ \t]*nprocPerNode|[ \t]*numProcPerNode):[ \t]*([^\n#]*?)[ \t]*$"
+    for found in re.finditer(pattern, places.code):
+        if found[2].strip("'\"") != str(ranks):
+            number = f'"{ranks}"' if as_text else str(ranks)
+            yield Edit(start=found.start(2), end=found.end(2), text=number)
 
 
 def _allocated(text: str, job: LaunchJob) -> Iterator[Edit]:
-    """CPUs for all threads of the plan, where the batch script asks for CPUs."""
-    cpus = sum(map(len, job.plan.cpus))
-    for found in re.finditer(r"(?m)^#SBATCH[ \t]+(?:--cpus-per-task[= ]|-c[ \t]*)(\d+)", text):
-        if found[1] != str(cpus):
-            yield Edit(start=found.start(1), end=found.end(1), text=str(cpus))
+    """One task with the CPUs of all threads of the plan, where the batch script asks for any."""
+    asked = {
+        r"--cpus-per-task[= ]|-c[ \t]*": str(sum(map(len, job.plan.cpus))),
+        r"--ntasks(?:-per-node)?[= ]|-n[ \t]*": "1",
+    }
+    for option, number in asked.items():
+        for found in re.finditer(rf"(?m)^#SBATCH[ \t]+(?:{option})(\d+)", text):
+            if found[1] != number:
+                yield Edit(start=found.start(1), end=found.end(1), text=number)
 
 
 # --- accelerate's configuration ---------------------------------------------------------

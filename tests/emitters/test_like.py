@@ -177,6 +177,29 @@ def test_a_configuration_of_accelerate_holds_ranks_and_precision() -> None:
     assert "taskset -c 0-3 accelerate launch" in done.notes[0]
 
 
+def test_a_batch_script_starts_one_task_with_the_ranks_of_the_plan() -> None:
+    head = "#!/bin/bash\n#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=12\n"
+    launch = "export WORLD_SIZE=4\nsrun torchrun --nproc_per_node=4 run_qa.py --output_dir out\n"
+    after = rewritten(head + launch).text
+    assert "--ntasks-per-node=1\n#SBATCH --cpus-per-task=4\n" in after
+    assert "\nsrun python run_qa.py --use_cpu --bf16 " in after
+    assert "WORLD_SIZE" not in after
+    two = rewritten(head + launch, tuned(2)).text
+    assert "\nsrun torchrun --standalone --nproc-per-node 2 carry.py run_qa.py" in two
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.sh", "#SBATCH --nodes=2\nsrun torchrun --nproc_per_node=4 run_qa.py\n"),
+        ("accelerate.yaml", "compute_environment: LOCAL_MACHINE\nnum_machines: 4\n"),
+    ],
+)
+def test_a_launch_on_several_machines_is_no_launch_of_this_plan(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match="changes who starts the ranks"):
+        rewritten(text, name=name)
+
+
 @pytest.mark.parametrize("text", ["echo nothing\n", "kind: Pod\n"])
 def test_what_starts_no_training_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no training command"):
