@@ -238,6 +238,8 @@ def lay(kept: Path, folder: Path, line: str) -> None:
     shutil.copytree(kept / "state", folder / "state")
     if not re.match(r"cputune tune\b", line):
         shutil.copy(kept / "cputune.json", folder)
+    if "--patch team.yaml" in line:
+        (folder / "team.yaml").write_text("metadata: {labels: {team: nlp}}\n")
     if "train.sh" in line:
         shutil.copy(kept / ("changed.sh" if "verify" in line else "train.sh"), folder / "train.sh")
     if "--resume" in line:

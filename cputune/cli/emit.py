@@ -25,6 +25,7 @@ from cputune.cli.given import (
 )
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
 from cputune.doctor.edit import unified
+from cputune.doctor.files.documents import read_documents
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
 from cputune.emitters.format import Emission
 from cputune.emitters.like import launch_in, like
@@ -56,6 +57,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--patch", metavar="FILE", help="Fields of your own, merged into the job (YAML).")
 @click.option("--hostfile", metavar="FILE", help="Hosts, in any MPI's form.")
 @click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
 @options_from(EmitOptions)
@@ -108,6 +110,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "cluster": given(Cluster, options),
         "named": options["result"] or str(DEFAULT_RESULT),
         "host": LiveHost(),
+        "patch": None if options["patch"] is None else _patch(options["patch"], options["format"]),
     }
     if own is not None:
         _like(own, result, Emission(**more), output, force=options["force"])
@@ -116,6 +119,21 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
     _write(files, output, options["force"], several=options["format"] == "all")
+
+
+def _patch(path: str, format: str | None) -> dict[str, Any]:
+    """The fields of a YAML file. Raises CputuneError."""
+    if format not in ("pytorchjob", "trainjob", "all"):
+        raise UsageError("a patch is for a job", hint="--format pytorchjob, or trainjob")
+    try:
+        found = [one.value for one in read_documents(read_document(path), path)]
+    except OSError as error:
+        raise CannotError(
+            f"cannot read {path}: {error.strerror or error}", hint="--patch takes a YAML file"
+        ) from error
+    if len(found) != 1 or not isinstance(found[0], dict):
+        raise UsageError(f"{path} is not one document of fields", hint="spec: …, metadata: …")
+    return found[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cputune.documents import plain
 from cputune.emitters.promise import Promise
@@ -77,6 +77,7 @@ class Emission(EmitOptions):
         named: the word by which commands name the result.
         host: is asked for the training script, which tells who reads its flags; without one the
             script's name and flags do.
+        patch: fields of the user's own, merged into a job of Kubernetes.
     """
 
     facts: HostFacts | None = None
@@ -85,6 +86,7 @@ class Emission(EmitOptions):
     python: str | None = None
     named: str = "cputune.json"
     host: Host | None = None
+    patch: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,7 @@ class LaunchJob:
         force: what ``carry.py`` sets; None where it only lets ranks end together, or is not needed.
         named: the word by which commands name the result; None where there is none.
         surrounding: names of the variables that are set here now.
+        patch: see ``Emission``.
     """
 
     plan: Plan
@@ -137,6 +140,7 @@ class LaunchJob:
     force: Force | None = None
     named: str | None = None
     surrounding: frozenset[str] = frozenset()
+    patch: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""

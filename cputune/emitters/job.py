@@ -125,6 +125,7 @@ def _job(
         force=way.force,
         named=None if result is None else asked.named,
         surrounding=frozenset(() if facts is None else facts.environment),
+        patch=asked.patch,
     )
 
 

@@ -33,6 +33,7 @@ from cputune.emitters.container import (
 )
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
+from cputune.emitters.merging import merged
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.options import SecretKey
 from cputune.stack import Versions, oneccl_module
@@ -409,7 +410,8 @@ def _format(
             "container": json.dumps(SECURITY_OF_CONTAINER),
         }
         texts = {
-            f"{name}.yaml": header.full(job, name, title, said) + words.dump(document(job)),
+            f"{name}.yaml": header.full(job, name, title, said)
+            + words.dump(merged(document(job), job.patch)),
             "Dockerfile": dockerfile(job),
             "Dockerfile.dockerignore": shell.fill("dockerignore", {}),
             CONSTRAINTS: constraints(job),

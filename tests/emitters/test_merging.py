@@ -1,0 +1,67 @@
+"""``emit --patch FILE``: fields of the user's own in a job, before it is judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from emit_machines import one_socket
+
+from cputune.emitters import emit
+from cputune.errors import UsageError
+
+PATCH = """
+metadata:
+  labels: {team: nlp}
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      template:
+        spec:
+          tolerations:
+            - {key: dedicated, operator: Equal, value: "yes", effect: NoSchedule}
+          containers:
+            - name: pytorch
+              env:
+                - {name: HF_HOME, value: /data/hub}
+                - {name: TOKENIZERS_PARALLELISM, value: "false"}
+"""
+
+
+def emitted(patch: str) -> dict[str, Any]:
+    fields = yaml.safe_load(patch)
+    text = emit(one_socket().result, "pytorchjob", patch=fields)[0].text
+    document = yaml.safe_load(text)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_mappings_and_named_items_are_merged_and_other_lists_are_taken() -> None:
+    before, after = emitted("{}"), emitted(PATCH)
+    assert after["metadata"]["labels"] == {**before["metadata"].get("labels", {}), "team": "nlp"}
+    pod = after["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert pod["tolerations"][0] == {
+        "key": "dedicated",
+        "operator": "Equal",
+        "value": "yes",
+        "effect": "NoSchedule",
+    }
+    (container,) = pod["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert variables["HF_HOME"] == "/data/hub"
+    assert variables["TOKENIZERS_PARALLELISM"] == "false"
+    assert variables["OMP_NUM_THREADS"] == "4"
+    assert [one["name"] for one in container["env"]].count("HF_HOME") == 1
+
+
+def test_null_takes_a_field_out_and_the_job_is_judged_without_it() -> None:
+    fields = {"spec": {"nprocPerNode": None}}
+    file = emit(one_socket().result, "pytorchjob", patch=fields)[0]
+    assert "nprocPerNode" not in yaml.safe_load(file.text)["spec"]
+    assert any("one rank for each CPU of the host" in note for note in file.notes)
+
+
+def test_a_patch_of_another_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match="the patch is of a TrainJob, and this is a PyTorchJob"):
+        emitted("{kind: TrainJob}")
