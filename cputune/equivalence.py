@@ -60,6 +60,7 @@ class Training:
         apart: whether the ranks had gradients of their own, which nobody has averaged.
         loss: of the first step.
         dropout: whether its layers drop anything; None: not seen.
+        masked: whether masks of dropout were drawn in the first step, as a plan draws them.
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
@@ -68,6 +69,7 @@ class Training:
         unused: whether parameters have no gradient.
         data: samples of the data set.
         parameters: numbers that are trained; None: not seen.
+        last: samples of the last step of an epoch; None: not seen.
     """
 
     ranks: int = 1
@@ -80,6 +82,7 @@ class Training:
     apart: bool = False
     loss: float | None = None
     dropout: bool | None = None
+    masked: bool = False
     optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
@@ -88,6 +91,17 @@ class Training:
     unused: bool = False
     data: int | None = None
     parameters: int | None = None
+    last: int | None = None
+
+    @property
+    def uneven(self) -> str:
+        """What several ranks make of the last batch of an epoch; empty where nothing."""
+        if self.last is None or self.last == self.batch:
+            return ""
+        return (
+            f"the last batch of each epoch has {self.batch} samples instead of {self.last}, "
+            "since accelerate fills it up from the first ones"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +110,15 @@ class Equivalence:
 
     Attributes:
         differs: what does not agree, a sentence each; none where it trains the same.
+        said: what is another and no difference at every level that may be asked to be kept.
+        deviation: of the gradient of the first step, relatively; None where it is of other batches.
         summary: what does, in a line: "225 steps, same samples, learning rate and gradient (1e-6)".
     """
 
     differs: tuple[str, ...] = ()
     summary: str = ""
+    said: tuple[str, ...] = ()
+    deviation: float | None = None
 
     @property
     def same(self) -> bool:
@@ -251,6 +269,7 @@ def training_of(
     gradients = [one.get("gradient") for one in first]
     known = [value for value in gradients if value is not None]
     seen = [loss for loss in losses if loss is not None]
+    ends = [one["last"] for one in first if "last" in one]
     lead = first[0]
     return Training(
         ranks=len(ranks),
@@ -264,6 +283,7 @@ def training_of(
         gradient=known[0] if len(known) == len(ranks) else None,
         apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
         loss=sum(seen) / len(seen) if seen else None,
+        masked=any(one.get("masked") for one in first),
         dropout=None if "dropout" not in lead else any(one.get("dropout") for one in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
@@ -273,6 +293,7 @@ def training_of(
         unused=any(one.get("unused") for one in first),
         data=data,
         parameters=lead.get("parameters"),
+        last=sum(ends) if len(ends) == len(first) else None,
     )
 
 
@@ -333,7 +354,11 @@ def equivalent(
         words.append(f"same {_listing(agreed)}{within}")
     if why and apart is not None:
         words.append(f"gradients are of other draws: {why}")
-    return Equivalence(summary=", ".join(words))
+    return Equivalence(
+        summary=", ".join(words),
+        said=tuple(_of_the_last_batch(typed, plan)),
+        deviation=None if why else apart,
+    )
 
 
 def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
@@ -399,6 +424,11 @@ def _of_model(typed: Training, plan: Training) -> Iterator[str]:
         yield f"it trains {plan.parameters} parameters, as typed {typed.parameters}"
 
 
+def _of_the_last_batch(typed: Training, plan: Training) -> Iterator[str]:
+    if None not in (typed.last, plan.last) and typed.last != plan.last:
+        yield f"the last batch of each epoch has {plan.last} samples instead of {typed.last}"
+
+
 def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
     for what, own, other in (
         ("trains for", typed.steps, plan.steps),
@@ -412,6 +442,8 @@ def _why_other_batches(typed: Training, plan: Training) -> str:
     """Why losses and gradients of the first step are of other batches; empty where of the same."""
     if typed.shuffled != plan.shuffled:
         return "its samples come in another order"
+    if typed.masked != plan.masked:
+        return "its dropout draws other masks"
     if typed.contents[:1] != plan.contents[:1]:
         return "batches of the same samples are made anew"
     return ""

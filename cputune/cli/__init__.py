@@ -39,12 +39,13 @@ _SUBCOMMANDS = {
     "history": ("results.history", "List the results of earlier studies."),
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
+    "prove": ("prove.command", "Say which levers train the same as your command, one by one."),
     "verify": ("verify.command", "Start launch files for a few steps and check what they do."),
     "report": ("results.report", "Write a result as one page for a browser."),
     "config": ("settings.config", "Show every option's default, and where it is set."),
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
 }
-_LINUX_ALONE = ("tune", "run", "verify")
+_LINUX_ALONE = ("tune", "run", "prove", "verify")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What a stream says that cannot be written: full, lost, closed."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,6 +36,41 @@ def contents_of(batch: object) -> int | None:
             row.update(name.encode())
             row.update(_bytes(_without_padding(values[number], kept)))
     return _sum(int.from_bytes(row.digest(), "big") for row in rows)
+
+
+MOST_SAMPLES = 2_000_000
+"""Of a data set whose order is gone through; more would take seconds."""
+
+
+def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
+    """The places in an epoch that this rank's last step takes; None where they cannot be told.
+
+    Who makes batches of places (torch, accelerate's shards of ranks) makes them here of places in
+    their order, so that nothing is drawn, and no sample is read.
+    """
+    try:
+        ordered = _in_order(sampler)
+        count, last = 0, deque[Any](maxlen=max(1, accumulation))
+        for batch in ordered:
+            last.append(batch)
+            count += 1
+    except (AttributeError, TypeError, ValueError):
+        return None
+    taken = count % accumulation or accumulation
+    return [int(place) for batch in list(last)[-taken:] for place in batch]
+
+
+def _in_order(sampler: Any) -> Any:
+    """A sampler of batches over places in their order. Raises TypeError where it has no length."""
+    changed = copy.copy(sampler)
+    if hasattr(sampler, "batch_sampler"):  # of accelerate, one rank's share
+        changed.batch_sampler = _in_order(sampler.batch_sampler)
+        return changed
+    length = len(sampler.sampler)
+    if length > MOST_SAMPLES:
+        raise ValueError(length)
+    changed.sampler = range(length)
+    return changed
 
 
 def _named(batch: object, name: str) -> Iterator[tuple[str, Any]]:

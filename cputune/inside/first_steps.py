@@ -113,6 +113,8 @@ class FirstSteps:
             told.update(self.facts)
             told["gradient"] = self._gradient
             told["dropout"] = self._drops
+            masks = the_parts().get("dropout")
+            told["masked"] = masks is not None and bool(masks.drawn)
             told["optimizer"] = settings(optimizer)
             order = the_parts().get("order")
             if order is not None and order.why is None:
@@ -217,8 +219,11 @@ def settings(optimizer: object) -> dict[str, Any]:
     """The class of an optimizer and what its groups are set to, beside their learning rates."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     how = {"params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable"}
-    said: dict[str, Any] = {"class": type(inner).__name__}
+    said: dict[str, Any] = {"class": type(inner).__name__, "learning rate": []}
     for group in getattr(inner, "param_groups", ()):
+        rate = f"{float(group.get('initial_lr', group.get('lr', 0.0))):.6g}"
+        if rate not in said["learning rate"]:
+            said["learning rate"].append(rate)
         for name, value in group.items():
             plain = isinstance(value, (bool, int, float, str, tuple, list)) or value is None
             if name not in how and plain:

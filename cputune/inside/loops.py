@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside.carry.hooking import Hook, Original, nothing, put
+from cputune.inside.contents import end_of_epoch
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
@@ -257,9 +258,20 @@ class Loops:
     def _iterate(
         self, framework: Framework, original: Callable[..., Iterator[object]], loader: object
     ) -> Iterator[object]:
+        if framework == "accelerate" and self.meter.framework == "trainer":
+            self._see_end(loader, self.meter.facts.get("accumulation", 1))
         if not self.trains_by(framework):
             return original(loader)
         return self.over(loader, framework, partial(original, loader))
+
+    def _see_end(self, loader: object, accumulation: int) -> None:
+        """Note how many samples the last step of an epoch takes in this rank."""
+        first = self.meter.first.facts
+        if self.meter.steps == 0 and "last" not in first:
+            sampler = getattr(loader, "batch_sampler", None)
+            places = end_of_epoch(sampler, accumulation)
+            if places is not None:
+                first["last"] = len(places)
 
     def over(
         self, loader: object, framework: Framework, iterate: Callable[[], Iterator[object]]
@@ -367,6 +379,7 @@ class Loops:
             meter.facts["batch"] //= accelerator.num_processes
         steps, epochs = meter.facts.get("steps_to_end"), meter.facts.get("epochs")
         epoch = samples_of(self._loader)
+        self._see_end(self._loader, accelerator.gradient_accumulation_steps)
         if epoch is not None:
             first["epoch_steps"] = each = -(-epoch // accelerator.gradient_accumulation_steps)
             steps = steps or (math.ceil(each * epochs) if epochs else None)

@@ -146,7 +146,8 @@ class Trained(TypedDict, total=False):
     none. ``contents``: one of what they hold; None where they cannot be told apart.
     ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data.
     ``shuffled``: the plan takes the samples in an order of its own. ``dropout``: whether layers
-    would have dropped anything. ``parameters``: numbers that are trained.
+    would have dropped anything. ``parameters``: numbers that are trained. ``last``:
+    samples of the last step of an epoch. ``masked``: a plan's masks of dropout were drawn.
     """
 
     rates: list[float]
@@ -154,9 +155,11 @@ class Trained(TypedDict, total=False):
     contents: int | None
     gradient: float | None
     dropout: bool
+    masked: bool
     optimizer: dict[str, Any]
     unused: bool
     parameters: int
+    last: int
     loader: int
     shuffled: bool
     steps: int

@@ -178,6 +178,12 @@ class ProcessRunner:
         ran = (as_seen(plan, job.observed) for plan, job in self._shown if plan.as_found)
         return next(ran, baseline_plan(self.facts, ranks=self.workload.launch_ranks))
 
+    @property
+    def training(self) -> Training | None:
+        """What the ranks of the last plan train; None where they have not told it."""
+        job = None if self._last is None else self._last.job
+        return None if job is None else job.training()
+
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """What each rank of the last trial saw; empty before its first step."""
         return tuple(for_people(state) for state in self._seen)
@@ -260,7 +266,7 @@ class LivingPlan:
         self._asks = tuple(asks)
         self._folder = Path(tempfile.mkdtemp(prefix="trial-", dir=runner.work.path))
         self._scratch = self._folder / "scratch"
-        self._job: Job | None = None
+        self.job: Job | None = None
         self._holder = engines.held_port()
         self._failed: TrialError | TimeUp | None = None
         self._steps = self._read()
@@ -276,15 +282,15 @@ class LivingPlan:
 
         Raises TrialError where the plan fails, and TimeUp; nothing of it is left then.
         """
-        if self._job is not None:
-            self._job.run_on()
+        if self.job is not None:
+            self.job.run_on()
         return self._steps
 
     def come_to_rest(self) -> bool:
         """Stop it between two steps; False where it does not come to the end of one."""
-        if self._job is None or not self._job.comes_to_rest(LONGEST_REST_SECONDS):
+        if self.job is None or not self.job.comes_to_rest(LONGEST_REST_SECONDS):
             return False
-        self._job.stand_still()
+        self.job.stand_still()
         return True
 
     def turn(self, steps: int, *, profiled: int = 0) -> Sequence[Step]:
@@ -293,11 +299,11 @@ class LivingPlan:
         The ranks wait between two steps when they are stopped. Raises TrialError where the
         plan fails; nothing of it is left then.
         """
-        if self._job is not None:
-            self._job.turn(steps, profiled=profiled)
+        if self.job is not None:
+            self.job.turn(steps, profiled=profiled)
         taken = tuple([next(self._steps) for _ in range(steps)])
-        if self._job is not None:
-            self._job.stand_still()
+        if self.job is not None:
+            self.job.stand_still()
         return taken
 
     def profile(self) -> tuple[Mapping[str, Any], ...]:
@@ -307,7 +313,7 @@ class LivingPlan:
         """
         # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
-        ranks = self._job.ranks.values() if self._job else ()
+        ranks = self.job.ranks.values() if self.job else ()
         told = tuple(
             {**rank.profile, "host": (rank.state or {}).get("host")}
             for rank in ranks
@@ -330,11 +336,11 @@ class LivingPlan:
         try:
             if self._failed is not None:
                 raise self._failed
-            assert self._job is not None, "it has started"
+            assert self.job is not None, "it has started"
             name, left = runner.workload.name, lambda: runner.seconds_left()
-            for number, step in enumerate(self._job.steps(self._believe, name, left)):
+            for number, step in enumerate(self.job.steps(self._believe, name, left)):
                 if number < LOOKED_AT and not self._asks:
-                    self._compare_training(self._job)
+                    self._compare_training(self.job)
                 yield step
         except TrialError as error:  # a failing script may print its arguments, secrets among them
             error.cleaned(lambda text: runner.workload.hide(text, os.environ))
@@ -345,7 +351,7 @@ class LivingPlan:
     @property
     def has_answered(self) -> bool:
         """Whether its model has answered all that it is asked."""
-        ranks = [] if self._job is None else self._job.ranks.values()
+        ranks = [] if self.job is None else self.job.ranks.values()
         return any(not one["question"] for rank in ranks for one in rank.answers)
 
     def licence(self, typed: Training | None) -> Licence:
@@ -353,7 +359,7 @@ class LivingPlan:
 
         The ranks of a launch as typed ask together; the first one tells.
         """
-        job = self._job
+        job = self.job
         if job is None or not job.ranks:
             return Licence()
         seen = job.training()
@@ -365,15 +371,15 @@ class LivingPlan:
         return replace(found, unlike=unlike(typed, seen))
 
     def _believe(self, states: Sequence[RankState]) -> None:
-        assert self._job is not None, "its ranks have told their states"
+        assert self.job is not None, "its ranks have told their states"
         self.observed = tuple(states)
         if self._asks:
             return
-        self._runner.believe(self._plan, self._job, states)
+        self._runner.believe(self._plan, self.job, states)
 
     def _end_job(self) -> None:
-        if self._job is not None:
-            self._job.end()
+        if self.job is not None:
+            self.job.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self) -> None:
@@ -398,7 +404,7 @@ class LivingPlan:
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
         home = None if hosts is None else engines.own_address(hosts.addresses)
         post = Post(self._folder, host=home)
-        self._job = Job(
+        self.job = Job(
             supervisor=supervisor,
             post=post,
             world=plan.world_size,
@@ -410,9 +416,9 @@ class LivingPlan:
         )
         if emitted:
             told = environment.OFFLINE if offline else {}
-            self._job.launch(*self._emitted(hosts, way, post.address, told))
+            self.job.launch(*self._emitted(hosts, way, post.address, told))
         else:
-            self._job.start(self._here(way, post.address, base, fork=supervisor.fork))
+            self.job.start(self._here(way, post.address, base, fork=supervisor.fork))
 
     def _here(
         self, way: Carried, post: str, base: Mapping[str, str], *, fork: bool

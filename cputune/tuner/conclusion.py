@@ -98,7 +98,12 @@ def conclude(
         data=findings.data,
         left_out=tuple(left_out),
         untried=untried(left_out, workload.padding, cure),
-        notes=(*findings.notes, *_notes(findings), *advice.notes),
+        notes=(
+            *findings.notes,
+            *_notes(findings),
+            *_of_ranks(best.world_size, workload),
+            *advice.notes,
+        ),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),
         disturbed=findings.disturbed,
@@ -212,6 +217,14 @@ def _measured(trial: Trial) -> Measured:
     rate = trial.samples_per_second
     assert rate is not None, "a valid trial has a throughput"
     return Measured(plan=trial.plan, samples_per_second=rate)
+
+
+def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
+    """What the best plan's ranks make of the last batch of an epoch."""
+    typed = workload.training
+    if typed is None or not typed.uneven or ranks == workload.launch_ranks:
+        return ()
+    return (f"With {ranks} ranks {typed.uneven} (--keep mathematics leaves them out).",)
 
 
 def _notes(findings: Findings) -> list[str]:

@@ -103,9 +103,13 @@ class Layouts:
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        why = self.workload.refuses("ranks")
-        if why is not None and ranks * nodes != self.workload.launch_ranks:
+        typed, others = self.workload.training, ranks * nodes != self.workload.launch_ranks
+        why = self.workload.refuses("ranks") if others else None
+        if why is not None:
             return f"they would not train the same: {why}"
+        strict = self.ask.keep in ("numbers", "mathematics")
+        if strict and typed is not None and typed.uneven and others:
+            return typed.uneven
         needed = needed_bytes(self.workload, ranks, nodes=nodes)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
         room = min((size for one in machines if (size := room_bytes(one))), default=None)

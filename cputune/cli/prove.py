@@ -1,0 +1,111 @@
+"""``cputune prove``: whether each lever trains the same as the command that was typed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cputune.cli.given import choose_python, facts_of, launched, python_option
+from cputune.cli.output import console, print_json, tell
+from cputune.cli.settings import ConfiguredCommand, json_option, script_of
+from cputune.errors import CannotError, UsageError
+from cputune.training_command import require_trainable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cputune.report.writing import Block
+    from cputune.tuner.proof import Proof
+
+
+@click.command(name="prove", cls=ConfiguredCommand, takes_script=True)
+@click.option("--recipe", metavar="NAME", help="Prove a recipe instead of a script.")
+@python_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, recipe: str | None, python: str | None, json: bool) -> None:
+    """Say which levers train the same as a command that was typed, and which do not.
+
+    The command is started as it is. Its model is asked, at its first step and after some updates,
+    what parts of its own batches, batches without padding, other threads and bf16 make of loss and
+    gradient. Then each lever is started by itself for a few steps, and the samples, learning rates,
+    loss and gradient of its ranks are held against those of the command as typed. Nothing is
+    measured.
+
+    Ends with 0, or with 1 where the command does not repeat itself.
+
+    \b
+    cputune prove -- python train.py --epochs 3
+    cputune prove --recipe bert-mini --json
+    """
+    from cputune.documents import plain
+    from cputune.host.locks import measuring_lock
+    from cputune.report.writing import print_blocks
+    from cputune.steps import TrialError
+    from cputune.tuner.events import waiting_for
+    from cputune.tuner.proof import prove
+
+    script = script_of(ctx)
+    if script and recipe is not None:
+        raise UsageError("give a recipe or a script, not both", hint="cputune prove -- train.py")
+    choose_python(python, script or ())
+    job = launched(None, script or None, None, None, recipe=recipe)
+    if script:
+        require_trainable(job.argv)
+    try:
+        with measuring_lock(lambda owner: tell(waiting_for(owner))):
+            proof = prove(
+                job,
+                facts_of(),
+                on_note=lambda text: tell(f"… {text}"),
+                on_proven=lambda one: tell(f"{one.lever}: {one.verdict}"),
+            )
+    except TrialError as error:
+        raise CannotError(f"the command as typed does not train: {error}") from error
+    if json:
+        print_json({"schema": "cputune.proof/1", **plain(proof)})
+    else:
+        print_blocks(blocks(proof), console())
+    ctx.exit(1 if proof.licence.unlike else 0)
+
+
+def blocks(proof: Proof) -> Iterator[Block]:
+    """The answers of the model, and a row for each lever."""
+    from cputune.report.writing import Heading, Lines, Rows
+    from cputune.text import figure
+
+    if proof.licence.unlike:
+        why = f"the command does not repeat itself: {proof.licence.unlike}"
+        yield Lines((("warning", why), ("", "so only what cannot touch the numbers is tried")))
+    yield Heading("What its model says of its own batches")
+    yield Rows(
+        headings=("asked", "at", "loss", "otherwise", "gradients apart"),
+        right=frozenset(("loss", "otherwise", "gradients apart")),
+        rows=tuple(
+            (
+                one.question,
+                one.point,
+                *([figure(loss, 6) for loss in one.loss] or ["–", "–"]),
+                (one.why or "nothing to ask") if one.apart is None else f"{one.apart:.1e}",
+            )
+            for one in proof.licence.answers
+        ),
+    )
+    yield Heading("Each lever by itself")
+    yield Rows(
+        headings=("lever", "trains", "largest deviation", "what agrees, or does not"),
+        right=frozenset(("largest deviation",)),
+        rows=tuple(
+            (
+                one.lever,
+                one.verdict,
+                "–" if one.deviation is None else f"{one.deviation:.1e}",
+                one.why,
+            )
+            for one in proof.levers
+        ),
+        strong=frozenset(
+            number for number, one in enumerate(proof.levers) if one.verdict == "not the same"
+        ),
+    )
