@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.inside.messages import Answer, Trained
+from cputune.inside.messages import ModelAnswer, Trained
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
 """Of a gradient in the same precision, relative, by what matrices are multiplied in.
@@ -127,7 +127,7 @@ class Equivalence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Deviation:
     """What a model has answered to a question, at one point of its training.
 
     Attributes:
@@ -148,7 +148,7 @@ class Asked:
     why: str | None = None
 
     @property
-    def deviation(self) -> float | None:
+    def largest(self) -> float | None:
         """The larger one of the relative differences of loss and gradient; None: no answer."""
         if self.apart is None:
             return None
@@ -176,7 +176,7 @@ class Licence:
         unlike: how two starts of it differ, in words; empty where they do not.
     """
 
-    answers: tuple[Asked, ...] = ()
+    answers: tuple[Deviation, ...] = ()
     dtype: str | None = None
     unlike: str = ""
 
@@ -195,11 +195,11 @@ class Licence:
 
     def largest(self, question: str) -> float | None:
         """The largest deviation that a question has shown; None where it has shown none."""
-        found = [one.deviation for one in self.answers if one.question == question]
+        found = [one.largest for one in self.answers if one.question == question]
         known = [one for one in found if one is not None]
         return max(known, default=None, key=lambda one: math.inf if math.isnan(one) else one)
 
-    def _refused(self, one: Asked) -> str | None:
+    def _refused(self, one: Deviation) -> str | None:
         if one.apart is None:
             return one.why
         own, other = one.loss
@@ -216,12 +216,12 @@ class Licence:
         return None
 
 
-def licence_of(answers: Sequence[Answer], *, dtype: str | None = None) -> Licence:
+def licence_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> Licence:
     """What a rank has answered, the last of each question and point."""
     found = {(one["question"], one["point"]): one for one in answers if one["question"]}
     return Licence(
         answers=tuple(
-            Asked(
+            Deviation(
                 question=one["question"],
                 point=one["point"],
                 loss=tuple(one.get("loss", ())),

@@ -10,7 +10,7 @@ import pytest
 
 from cputune.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
 from cputune.inside.first_steps import digest_of
-from cputune.inside.messages import Answer, Trained
+from cputune.inside.messages import ModelAnswer, Trained
 
 TYPED = Training(
     dtype="float32",
@@ -119,7 +119,7 @@ def test_a_loss_near_zero_is_held_against_what_it_is_the_difference_of() -> None
 
 def licence(**said: Any) -> Licence:
     """What a model answers to the question of its parts; as typed they are the same."""
-    answer: Answer = {
+    answer: ModelAnswer = {
         "event": "answer",
         "question": "ranks",
         "point": "the first step",

@@ -21,7 +21,7 @@ from cputune.inside import ASK_VARIABLE
 from cputune.inside.carry.batches import cut, encodings_of, has_tail, tensors_of
 from cputune.inside.carry.unchanged import as_before
 from cputune.inside.draws import Draws
-from cputune.inside.messages import Answer
+from cputune.inside.messages import ModelAnswer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ class Asker:
         draws: draws alike while it is.
     """
 
-    def __init__(self, say: Callable[[Answer], None]) -> None:
+    def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
         named = os.environ.get(ASK_VARIABLE, "").split(",")
         self.asks = tuple(one for one in QUESTIONS if one in named)
         self.asking = False

@@ -205,7 +205,7 @@ class Profiled(TypedDict):
     dtype: str | None
 
 
-class Answer(TypedDict, total=False):
+class ModelAnswer(TypedDict, total=False):
     """What a model answered to a question at a point of its training (``asking``).
 
     ``loss``, ``gradient`` (its norm): as typed, and otherwise. ``apart``: the norm of the
@@ -251,7 +251,7 @@ class Ended(TypedDict):
 
 
 RankMessage = (
-    Hello | Note | StateMessage | StepMessage | Profiled | Answer | Refused | Raised | Ended
+    Hello | Note | StateMessage | StepMessage | Profiled | ModelAnswer | Refused | Raised | Ended
 )
 
 

@@ -20,8 +20,8 @@ from cputune.hidden import without_secrets
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import (
-    Answer,
     Ended,
+    ModelAnswer,
     Profiled,
     Raised,
     RankMessage,
@@ -93,7 +93,7 @@ class Rank:
     trained: list[Trained] = field(default_factory=list)
     trouble: str | None = None
     profile: Profiled | None = None
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ModelAnswer] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False)
