@@ -29,7 +29,7 @@ def as_before(*asked: object) -> Iterator[None]:
     mappings, attributes and variables are what they were. Weights are not looked at: who asks
     updates none. Of objects of libraries only modules of torch are looked into, of data nothing.
     """
-    kept = _Kept()
+    kept = _Before()
     for one in asked:
         kept.look_into(one)
     kept.look_into(sys.modules["__main__"])
@@ -40,7 +40,7 @@ def as_before(*asked: object) -> Iterator[None]:
             put_back()
 
 
-class _Kept:
+class _Before:
     """How to put back all that was looked at.
 
     Attributes:
