@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,24 +41,29 @@ class Fault:
 
 
 def rooms() -> Iterator[Room]:
-    """Each room, its patterns resolved; a module is in the first room that names it."""
+    """Each room, its patterns resolved; a module is in the first room that names it.
+
+    Of what decides nothing a room has what it names by its own path.
+    """
     seen: set[Path] = set()
+    nothing = {PROJECT / module for module in shown()}
     for room in _read("rooms.toml")["room"]:
-        found = dict.fromkeys(_found(room["modules"]))
-        modules = tuple(str(path.relative_to(PROJECT)) for path in found if path not in seen)
-        yield Room(**{**room, "modules": modules, "tests": tuple(room["tests"])})
+        found = [
+            path
+            for pattern in room["modules"]
+            for path in sorted(PROJECT.glob(pattern))
+            if path not in (seen | nothing if "*" in pattern else seen)
+        ]
         seen.update(found)
+        modules = tuple(str(path.relative_to(PROJECT)) for path in found)
+        yield Room(**{**room, "modules": modules, "tests": tuple(room["tests"])})
 
 
 def shown() -> set[str]:
-    """The modules that decide nothing, beside those of them that are in a room."""
+    """The modules that decide nothing, beside those of them that a room names."""
     patterns = [pattern for one in _read("rooms.toml")["shown"] for pattern in one["modules"]]
-    return {str(path.relative_to(PROJECT)) for path in _found(patterns)}
-
-
-def _found(patterns: Iterable[str]) -> Iterator[Path]:
-    for pattern in patterns:
-        yield from sorted(PROJECT.glob(pattern))
+    found = (path for pattern in patterns for path in PROJECT.glob(pattern))
+    return {str(path.relative_to(PROJECT)) for path in found}
 
 
 def harmless() -> dict[Fault, str]:
