@@ -297,6 +297,7 @@ class Cluster:
     time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time")
     partition: str | None = option(None, "Slurm partition.")
     account: str | None = option(None, "Slurm account.")
+    tune: bool = option(False, "With --format slurm: tune in the job, then train in it.")
     interface: str | None = option(None, "Network interface between nodes, e.g. eth0.")
 
 

@@ -24,6 +24,7 @@ from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
+from cputune.emitters.tuning import SLURM_TUNE, TUNEJOB
 from cputune.errors import UsageError
 from cputune.options import Cluster, SecretKey, keywords_of
 from cputune.plan import Plan
@@ -47,7 +48,7 @@ __all__ = [
     "render",
 ]
 
-_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, COMMAND)
+_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, TUNEJOB, COMMAND)
 
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if not one.printed}
 PRINTED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.printed}
@@ -67,6 +68,13 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     """
     formats = _named(format)
     job = make_job(result, asked)
+    if job.cluster.tune:
+        if formats != (SLURM,):
+            raise UsageError(
+                f"--tune is for Slurm, not for {format}",
+                hint="--format slurm --tune; on Kubernetes --format tunejob",
+            )
+        formats = (SLURM_TUNE,)
     return judged(job, _written(job, formats))
 
 

@@ -1,0 +1,113 @@
+"""``tunejob`` and ``slurm --tune``: jobs that tune where they will train."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from machines import TODAY, machine
+
+from cputune.emitters import FORMATS, Cluster, emit
+from cputune.errors import UsageError
+from cputune.workload import Workload
+
+FACTS = machine(cores_per_socket=8, threads_per_core=2, packages=TODAY)
+WORDS = ["run_qa.py", "--do_train", "--output_dir", "my out", "--note", "it's $HOME"]
+SCRIPT = Workload.script(WORDS, global_batch_size=8)
+
+
+def written(format: str, job: Workload = SCRIPT, **cluster: Any) -> str:
+    (file,) = emit(None, format, facts=FACTS, workload=job, cluster=Cluster(**cluster))
+    return file.text
+
+
+class TestKubernetes:
+    def test_it_tunes_what_was_typed_in_a_pod_like_those_that_will_train(self) -> None:
+        given: dict[str, Any] = {
+            "image": "registry.example.com/bert:1",
+            "pvc": "bert-data",
+            "memory": "64Gi",
+        }
+        job = yaml.safe_load(written("tunejob", **given))
+        pod = job["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+        assert pod["restartPolicy"] == "Never"
+        command = container["command"]
+        assert command[:5] == ["cputune", "tune", "-o", "/data/cputune.json", "--no-history"]
+        assert command[5:] == ["--", *WORDS[:-1], "it's $$HOME"]
+        assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "bert-data"}
+        training = emit(None, "pytorchjob", facts=FACTS, workload=SCRIPT, cluster=Cluster(**given))
+        master = yaml.safe_load(training[0].text)["spec"]["pytorchReplicaSpecs"]["Master"]
+        (trains,) = master["template"]["spec"]["containers"]
+        assert container["resources"] == trains["resources"]
+        assert container["image"] == trains["image"]
+
+    def test_secrets_come_from_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HUB_TOKEN", "")
+        job = Workload.script(["train.py", "--hub_token", "hf_abcdefghijklmnopqrstuvwxyz012345"])
+        text = written("tunejob", job)
+        assert "hf_abc" not in text
+        assert "$(HUB_TOKEN)" in text
+
+
+class TestSlurm:
+    def test_it_tunes_in_its_allocation_and_trains_with_what_it_found(self, tmp_path: Path) -> None:
+        text = written("slurm", tune=True, partition="cpu", time_limit="02:00:00")
+        assert "#SBATCH --partition=cpu\n" in text
+        assert "#SBATCH --exclusive\n" in text
+        script = tmp_path / "slurm-tune.sh"
+        script.write_text(text, encoding="utf-8")
+        (tmp_path / "cputune").write_text(
+            '#!/bin/sh\nprintf "[%s]" "$@" >> seen; echo >> seen\n'
+            '[ "$1" != emit ] || { mkdir launch-7; echo "echo trains" > launch-7/slurm.sh; }\n'
+        )
+        (tmp_path / "cputune").chmod(0o755)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        done = subprocess.run(
+            ["bash", str(script), "--budget", "5"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "trains\n"
+        tune, emitted = (tmp_path / "seen").read_text(encoding="utf-8").splitlines()
+        asked = ["tune", "-o", "cputune-7.json", "--budget", "5", "--", *WORDS]
+        assert tune == "".join(f"[{word}]" for word in asked)
+        assert emitted == "[emit][cputune-7.json][--format][slurm][-o][launch-7]"
+
+    def test_outside_of_a_job_it_says_how_it_is_started(self, tmp_path: Path) -> None:
+        (tmp_path / "cputune").write_text("#!/bin/sh\n")
+        (tmp_path / "cputune").chmod(0o755)
+        done = subprocess.run(
+            ["bash", "-c", written("slurm", tune=True)],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        assert "sbatch slurm-tune.sh" in done.stderr
+
+    def test_another_format_has_no_such_job(self) -> None:
+        with pytest.raises(UsageError, match="--tune is for Slurm, not for torchrun"):
+            written("torchrun", tune=True)
+
+
+def test_a_recipe_is_tuned_by_its_name() -> None:
+    job = Workload.from_recipe("bert-mini")
+    assert 'cputune tune -o "$found" "$@" --recipe bert-mini\n' in written("slurm", job, tune=True)
+    own = replace(job, recipe=replace(job.recipe, name="mine"))  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="recipe of your own"):
+        written("tunejob", own)
+
+
+def test_they_launch_nothing_that_could_be_verified() -> None:
+    assert "tunejob" not in FORMATS
