@@ -37,6 +37,8 @@ class Rows(Dataset):  # type: ignore[type-arg]
         return 512
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= len(self):  # so that they can be gone through one by one
+            raise IndexError(index)
         dice = random.Random(index)
         used = dice.randint(4, LENGTH)
         ids = [dice.randint(5, 64) for _ in range(used)]
