@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-scripts test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -79,6 +79,9 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
 	$(BIN)/python -m pytest -m matrix
+
+licence: $(VENV)/.dev  ## script × lever: what the licence grants of 42 training scripts (half an hour)
+	$(BIN)/python benchmarks/licence/matrix.py
 
 test-cures: $(VENV)/.dev  ## plant faults of environments, type the cure that is printed, train (half an hour)
 	$(BIN)/python -m pytest -m cures tests/faults/cures

@@ -186,7 +186,7 @@ class Licence:
             for one in self.answers:
                 why = self._refused(one) if one.question == name else None
                 if why:
-                    return f"{why}, seen at {one.point}"
+                    return f"{why}, seen {one.point}"
         return None
 
     def answered(self, question: str) -> bool:

@@ -122,7 +122,7 @@ def licence(**said: Any) -> Licence:
     answer: ModelAnswer = {
         "event": "answer",
         "question": "ranks",
-        "point": "the first step",
+        "point": "at the first step",
         "loss": [0.7, 0.7],
         "gradient": [0.25, 0.25],
         "apart": 0.0,

@@ -123,7 +123,7 @@ two = F.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1)
 """
 _QUEUE = """
 keys = F.normalize(model(x), dim=1)
-found = F.cross_entropy(keys @ queue.T * 5, y)
+found = F.cross_entropy(keys @ queue.clone().T * 5, y)
 queue[:len(keys)] = keys.detach()
 return found
 """

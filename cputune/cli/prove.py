@@ -80,7 +80,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
         yield Lines((("warning", why), ("", "so only what cannot touch the numbers is tried")))
     yield Heading("What its model says of its own batches")
     yield Rows(
-        headings=("asked", "at", "loss", "otherwise", "gradients apart"),
+        headings=("asked", "when", "loss", "otherwise", "gradients apart"),
         right=frozenset(("loss", "otherwise", "gradients apart")),
         rows=tuple(
             (

@@ -86,7 +86,7 @@ class Asker:
         The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
         after each. ``items``: whether the framework tells a loss the items of the whole step.
         """
-        point = ("the first step", f"after {AFTER} updates")[self._point]
+        point = ("at the first step", f"after {AFTER} updates")[self._point]
         self._point += 1
         since = time.perf_counter()
         self._parameters = self._trained_parameters(models)

@@ -1,0 +1,177 @@
+"""What a model is asked of its own batches, what a batch holds, and draws that samples share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cputune.equivalence import Licence, licence_of
+from cputune.inside import ASK_VARIABLE
+from cputune.inside.asking import Asker, UncutError, part_of
+from cputune.inside.contents import contents_of, end_of_epoch
+from cputune.inside.draws import Draws
+from cputune.inside.messages import ModelAnswer
+
+torch: Any = None
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Import torch where these tests run, not where they are collected."""
+    globals()["torch"] = pytest.importorskip("torch")
+
+
+Loss = Callable[[Any, Any], Any]
+
+
+def asked(loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch) -> Licence:
+    """What a model answers of a batch of eight, at both points."""
+    monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
+    told: list[ModelAnswer] = []
+    asker = Asker(told.append)
+    batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    for steps in (0, 3):
+        assert asker.due(steps)
+        for part, _ in asker.batches(batch, [model]):
+            loss = loss_of(model, part)
+            loss.backward()
+            asker.trained(loss.detach())
+    assert not asker.due(1000)
+    assert told[-1]["question"] == ""
+    return licence_of(told, dtype="float32")
+
+
+def mean(model: Any, x: Any) -> Any:
+    return (model(x) ** 2).mean()
+
+
+def noisy(model: Any, x: Any) -> Any:
+    return ((model(x + torch.randn_like(x)) - torch.rand(len(x), 1)) ** 2).mean()
+
+
+def contrast(model: Any, x: Any) -> Any:
+    one, two = (model(x + 0.1 * torch.randn_like(x)) for _ in range(2))
+    return torch.nn.functional.cross_entropy(one @ two.T, torch.arange(len(x)))
+
+
+def whole(model: Any, x: Any) -> Any:
+    return (model(x) ** 2).sum()
+
+
+@pytest.mark.parametrize(("loss_of", "may"), [(mean, 1), (noisy, 1), (contrast, 0), (whole, 0)])
+def test_ranks_may_be_where_the_loss_of_a_batch_is_that_of_its_parts(
+    loss_of: Loss, may: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch)
+    assert (licence.refuses("ranks") is None) == bool(may)
+    assert licence.refuses("repeats") is None
+
+
+def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    norm = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3))
+    assert "not that of its parts" in str(
+        asked(lambda model, x: (model(x) - x[:, :3]).abs().mean(), norm, monkeypatch).refuses(
+            "ranks"
+        )
+    )
+    seen: list[int] = []
+
+    def counting(model: Any, x: Any) -> Any:
+        seen.append(1)
+        return mean(model, x) * len(seen)
+
+    licence = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
+    assert "the same batch gives another loss the second time" in str(licence.refuses("padding"))
+
+
+def test_a_gate_at_zero_hides_nothing_after_the_weights_were_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gated(torch.nn.Linear):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(6, 3)
+            self.gate = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            h = super().forward(x)
+            return h + 50 * self.gate**2 * (h - h.mean(0))
+
+    why = asked(mean, Gated(), monkeypatch).refuses("ranks")
+    assert str(why).endswith("seen after 3 updates")
+
+
+def test_questions_leave_weights_gradients_buffers_and_draws_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3))
+    model[0].weight.grad = torch.ones(3, 6)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    asked(noisy, model, monkeypatch)
+    assert all(bool((value == kept[name]).all()) for name, value in model.state_dict().items())
+    assert bool((model[0].weight.grad == 1).all())
+    assert model[0].bias.grad is None
+    assert bool((torch.get_rng_state() == state).all())
+    assert "normal_" not in vars(torch.Tensor)
+
+
+def test_samples_draw_alike_however_many_there_are() -> None:
+    def drawn(count: int) -> list[Any]:
+        with Draws().alike(count):
+            return [
+                torch.randn(count, 3),
+                torch.rand(count),
+                torch.randint(0, 1000, (count,)),
+                torch.randint(9, (count, 2)),
+                torch.empty(2 * count, 2).exponential_(),
+                torch.bernoulli(torch.full((count, 4), 0.3)),
+                torch.normal(0.0, 1.0, (count, 2)),
+            ]
+
+    for eight, four in zip(drawn(8), drawn(4), strict=True):
+        assert bool((eight[: len(four)] == four).all())
+    assert len({float(one) for one in torch.rand(8)}) == 8, "off again"
+
+
+def test_a_batch_is_cut_into_samples_in_its_own_kind_of_container() -> None:
+    batch = {"x": torch.arange(8), "pair": (torch.ones(8, 2), ["a"] * 8), "one": torch.ones(1, 3)}
+    part = part_of(batch, 8, 4, 4)
+    assert part["x"].tolist() == [4, 5, 6, 7]
+    assert (part["pair"][0].shape, len(part["pair"][1]), part["one"].shape) == ((4, 2), 4, (1, 3))
+    with pytest.raises(UncutError, match="beside 8 samples"):
+        part_of({"x": torch.arange(8), "nodes": torch.ones(13, 2)}, 8, 0, 4)
+
+
+def test_what_a_batch_holds_is_told_whatever_its_order_and_padding() -> None:
+    ids = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
+    batch = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([1, 0])}
+    turned = {name: value.flip(0) for name, value in batch.items()}
+    longer = {
+        name: torch.nn.functional.pad(value, (0, 3)) if value.ndim > 1 else value
+        for name, value in batch.items()
+    }
+    assert contents_of(batch) == contents_of(turned) == contents_of(longer)
+    parts = [contents_of(part_of(batch, 2, at, 1)) for at in (0, 1)]
+    assert sum(one or 0 for one in parts) % (1 << 64) == contents_of(batch)
+    other = {**batch, "labels": torch.tensor([0, 1])}
+    assert contents_of(other) != contents_of(batch), "a label belongs to its sample"
+    assert contents_of([{"prompt": "a"}, {"prompt": "b"}]) != contents_of([{"prompt": "a"}])
+
+
+def test_the_last_step_of_an_epoch_is_seen_without_a_draw() -> None:
+    data = torch.utils.data
+    batches = data.BatchSampler(data.RandomSampler(range(44)), 8, False)
+    state = torch.get_rng_state()
+    assert end_of_epoch(batches, 1) == [40, 41, 42, 43]
+    assert len(end_of_epoch(batches, 4) or ()) == 12, "two batches are left of six"
+    assert bool((torch.get_rng_state() == state).all())
+    assert end_of_epoch(None, 1) is None
+    shards = pytest.importorskip("accelerate.data_loader").BatchSamplerShard
+    halves = data.BatchSampler(data.RandomSampler(range(44)), 4, False)
+    ends = [end_of_epoch(shards(halves, 2, rank), 1) for rank in (0, 1)]
+    assert [len(end or ()) for end in ends] == [4, 4], "accelerate fills it up"
