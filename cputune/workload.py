@@ -154,6 +154,9 @@ class Workload:
             itself; None while it has not shown it yet.
         optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
             shown it yet.
+        model: what its optimizer trains: how many numbers in how many tensors, and a digest of
+            their shapes; None while it has not shown it yet.
+        data: samples of its data set; None while it has not shown it yet, and of a recipe.
         mapped_blocks: tensors that glibc's malloc has mapped by themselves in its first step as
             found: it gives them back when they are freed, and each costs a page fault for each
             4 KiB of the next. None while it has not shown it yet, and with another malloc.
@@ -188,6 +191,8 @@ class Workload:
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
     optimizer: str | None = None
+    model: str | None = None
+    data: Annotated[int, Meta(ge=0)] | None = None
     mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
     padding: Padding | None = None
     drawn: str | None = None

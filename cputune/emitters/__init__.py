@@ -20,7 +20,7 @@ from cputune.emitters.format import (
 )
 from cputune.emitters.hand import COMMAND, is_left_out
 from cputune.emitters.job import make_job, plan_job
-from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB
+from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
@@ -108,4 +108,7 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
         for file in () if one.printed else job.companions:
             if not (alone and is_left_out(job, file.name)):
                 files.setdefault(file.name, file)
+    jobs = [one.name for one in formats if one in (PYTORCHJOB, TRAINJOB)]
+    if len(jobs) > 1:  # each has written one that names itself alone
+        files["kustomization.yaml"] = kustomization(jobs)
     return tuple(files.values())

@@ -116,6 +116,7 @@ class LaunchJob:
         named: the word by which commands name the result; None where there is none.
         surrounding: names of the variables that are set here now.
         patch: see ``Emission``.
+        rank_bytes: the most that a rank of the measured plan was seen to hold; None: not measured.
     """
 
     plan: Plan
@@ -141,6 +142,7 @@ class LaunchJob:
     named: str | None = None
     surrounding: frozenset[str] = frozenset()
     patch: Mapping[str, Any] | None = None
+    rank_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""

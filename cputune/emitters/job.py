@@ -22,6 +22,7 @@ from cputune.emitters.format import (
     LaunchJob,
 )
 from cputune.emitters.promise import Promise, global_batch, is_extrapolated
+from cputune.emitters.trained import trained
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
@@ -101,14 +102,16 @@ def _job(
     told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
     said = (*told, *scale)
     command, notes = training_command(workload, way)
+    beside = companions(plan, workload, command, way)
+    promised = promise(plan, workload, result, way.variables, hosts)
     return LaunchJob(
         plan=plan,
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=companions(plan, workload, command, way),
+        companions=beside,
         header=said,
-        promise=promise(plan, workload, result, way.variables, hosts),
+        promise=replace(promised, trained=trained(workload, command, beside, asked.host)),
         notes=notes,
         threads_per_core=_count(host, "threads_per_core")
         or (1 if facts is None else facts.topology.threads_per_core),
@@ -126,7 +129,18 @@ def _job(
         named=None if result is None else asked.named,
         surrounding=frozenset(() if facts is None else facts.environment),
         patch=asked.patch,
+        rank_bytes=None if result is None else rank_bytes(result, found),
     )
+
+
+def rank_bytes(result: Result, plan: Plan) -> int | None:
+    """The most that a rank of this plan was seen to hold in its trials; None where none shows it.
+
+    /dev/shm is not part of it: of what lies there each rank counts what it has touched.
+    """
+    trials = (trial for trial in result.trials if trial.plan == plan)
+    held = (rank.get("peak_bytes") for trial in trials for rank in trial.observed)
+    return max((int(one) for one in held if isinstance(one, int)), default=None)
 
 
 def promise(

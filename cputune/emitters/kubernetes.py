@@ -14,8 +14,9 @@ as a script with one word for each.
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from cputune import placing
@@ -33,7 +34,9 @@ from cputune.emitters.container import (
 )
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
+from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
+from cputune.emitters.promise import Promise, count
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.options import SecretKey
 from cputune.stack import Versions, oneccl_module
@@ -122,6 +125,17 @@ def trainjob(job: LaunchJob) -> Manifest:
     }
 
 
+def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
+    """The document with what `cputune verify` holds it against, as an annotation.
+
+    The command in it says what is trained; the comment above it is lost to kustomize.
+    """
+    promise = Promise(format=format, plan=job.plan, document=decided(document))
+    known = document["metadata"]
+    annotations = {**known.get("annotations", {}), PLAN: YamlScalar(promise.text())}
+    return {**document, "metadata": {**known, "annotations": annotations}}
+
+
 def image(job: LaunchJob) -> str:
     """The image's reference, or a visible placeholder."""
     return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
@@ -141,8 +155,34 @@ def secret(job: LaunchJob) -> str:
     return f"{job_name(job)}-secrets"
 
 
+MEMORY_MARGIN = 1.5
+"""Of the peak that trials have seen: they end before the evaluation and the first checkpoint, and
+what lies in /dev/shm and in the page cache of written files counts for the pod (cgroup v2,
+Documentation/admin-guide/cgroup-v2.rst, memory.current). An assumption."""
+GIB = 1 << 30
+
+
 def memory(job: LaunchJob) -> str:
-    return job.cluster.memory or f"{8 * job.plan.processes_per_node}Gi"
+    """A pod's memory: the one that was asked for, else what its ranks held and a margin, whole GiB.
+
+    Where nothing was measured, 8 GiB for each rank, which is a guess.
+    """
+    ranks = job.plan.processes_per_node
+    guess = 8 * ranks
+    if job.rank_bytes:
+        guess = math.ceil(MEMORY_MARGIN * ranks * job.rank_bytes / GIB)
+    return job.cluster.memory or f"{guess}Gi"
+
+
+def _note_of_memory(job: LaunchJob) -> str:
+    if not job.rank_bytes:
+        return f"a guess: {memory(job)} of memory for each pod (--memory)"
+    held, ranks = job.rank_bytes / GIB, job.plan.processes_per_node
+    return (
+        f"{memory(job)} of memory for each pod: {count(ranks, 'rank')} that held {held:.2f} GiB at "
+        f"most while they were measured, times {MEMORY_MARGIN} for evaluation, checkpoints and "
+        "/dev/shm (--memory)"
+    )
 
 
 def pod_cpus(job: LaunchJob) -> int:
@@ -349,7 +389,7 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
             "ReadWriteMany: its storage class must offer that, which many do not."
         )
     if job.cluster.memory is None:
-        said.append(f"a guess: {memory(job)} of memory for each pod (--memory)")
+        said.append(_note_of_memory(job))
     if job.threads_per_core > 1:
         said.append(
             f"A Kubernetes CPU is a hyperthread, so each pod asks for {pod_cpus(job)} CPUs."
@@ -382,6 +422,20 @@ def volume_claim(job: LaunchJob) -> str:
     return words.document(content, lines)
 
 
+CONFIGURATION = "kustomizeconfig.yaml"
+TWO_JOBS = "Two jobs that train the same: take the line out of the one that your cluster has not."
+
+
+def kustomization(names: Sequence[str]) -> EmittedFile:
+    """What ``kubectl apply -k`` makes of a folder with the jobs of these formats."""
+    content = {
+        "resources": ["pvc.yaml", *(f"{name}.yaml" for name in names)],
+        "configurations": [f"{name}.{CONFIGURATION}" for name in names],
+    }
+    said = ["kubectl apply -k .", *([TWO_JOBS] if len(names) > 1 else [])]
+    return EmittedFile(name="kustomization.yaml", text=words.document(content, said))
+
+
 def _format(
     kind: str, document: Callable[[LaunchJob], Manifest], *, first: str, label: str
 ) -> Format:
@@ -411,21 +465,21 @@ def _format(
         }
         texts = {
             f"{name}.yaml": header.full(job, name, title, said)
-            + words.dump(merged(document(job), job.patch)),
+            + words.dump(with_promise(job, name, merged(document(job), job.patch))),
             "Dockerfile": dockerfile(job),
             "Dockerfile.dockerignore": shell.fill("dockerignore", {}),
             CONSTRAINTS: constraints(job),
             "pvc.yaml": volume_claim(job),
             # kustomize knows the fields of no custom resource: a prefix would rename the claim,
             # and not its use (its docs: builtins, NameReferenceTransformer).
-            "kustomization.yaml": shell.fill("kustomization.yaml", values),
-            "kustomizeconfig.yaml": shell.fill(f"{name}.kustomizeconfig.yaml", {}),
+            f"{name}.{CONFIGURATION}": shell.fill(f"{name}.{CONFIGURATION}", {}),
             PLACE_SCRIPT: Path(placing.__file__).read_text(encoding="utf-8"),
         }
         steps = shell.fill("kubectl.sh", values)
         main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
         return (
             EmittedFile(name=main.name, text=main.text, notes=said),
+            kustomization([name]),
             *others,
             EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),
         )

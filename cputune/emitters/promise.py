@@ -1,6 +1,8 @@
 """What an artefact promises, in a line for programs: written by ``emit``, read by ``verify``.
 
 # cputune-plan: {"format": "mpirun", "plan": {...}, ...}
+
+A document of Kubernetes has the same in an annotation: kustomize drops comments.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from cputune.documents import parse, plain, record_of
+from cputune.emitters.manifest import PLAN, at
 from cputune.equivalence import Training
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
@@ -50,6 +53,23 @@ def is_extrapolated(result: Result, plan: Plan) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What is trained.
+
+    Attributes:
+        words: the training command, as ``python`` takes it; ``${NAME}`` ends one with a secret.
+        files: digests of the files that it names, by path.
+        model: what the optimizer trains (``RankState.model``); None where that was not seen.
+        data: samples of the data set; None where that was not seen.
+    """
+
+    words: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    model: str | None = None
+    data: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """What a launch is held against. None and empty: nothing is promised of it.
 
@@ -62,6 +82,8 @@ class Promise:
         global_batch_size: samples per optimizer step over all ranks, where that is fixed.
         sequence_length: tokens of a sample.
         training: what the launch as typed trains.
+        trained: the command, the files that it names, and what ranks have shown of it.
+        document: of a job's document, what decides what its pods do (``manifest.decided``).
     """
 
     format: str | None = None
@@ -72,19 +94,41 @@ class Promise:
     global_batch_size: int | None = None
     sequence_length: int | None = None
     training: Training | None = None
+    trained: Trained | None = None
+    document: Mapping[str, str] | None = None
+
+    def text(self) -> str:
+        """It for programs."""
+        said = {name: value for name, value in plain(self).items() if value not in (None, [])}
+        return json.dumps(said, separators=(",", ":"))
 
     def line(self) -> str:
-        """The comment that says it for programs."""
-        said = {name: value for name, value in plain(self).items() if value not in (None, [])}
-        return f"# cputune-plan: {json.dumps(said, separators=(',', ':'))}\n"
+        """The comment that says it."""
+        return f"# {PLAN}: {self.text()}\n"
 
 
 def promise_in(text: str) -> Promise:
     """What an artefact promises; nothing where it says nothing that can be read."""
     match = _LINE.search(text)
-    known = {field.name for field in fields(Promise)}
+    if match is not None:
+        return promise_of(match[1])
+    if PLAN not in text:
+        return Promise()
+    import yaml  # not for scripts
+
     try:
-        said = parse(match[1]) if match else {}
-        return record_of(Promise, {name: said[name] for name in said if name in known})
+        jobs = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return Promise()
+    said = (at(job, "metadata", "annotations", PLAN) for job in jobs)
+    return promise_of(next((one for one in said if one is not None), ""))
+
+
+def promise_of(said: object) -> Promise:
+    """What a line, or an annotation, promises."""
+    known = {one.name for one in fields(Promise)}
+    try:
+        values = parse(str(said)) if said else {}
+        return record_of(Promise, {name: values[name] for name in values if name in known})
     except ValueError:
         return Promise()

@@ -82,6 +82,9 @@ class RankState(TypedDict, total=False):
         touched_bytes: of them, without rows of large gradients that the first step left at zero.
         dataset_samples: how many samples the data set has; None where it is a stream, or does not
             say.
+        model: what its optimizer trains: how many numbers in how many tensors, and a digest of
+            their shapes.
+        command: the words that its interpreter was started with.
     """
 
     pid: int
@@ -131,6 +134,8 @@ class RankState(TypedDict, total=False):
     gradient_bytes: int
     touched_bytes: int
     dataset_samples: int | None
+    model: str
+    command: list[str]
 
 
 class StateMessage(RankState):

@@ -150,6 +150,8 @@ class Meter:
         if self.steps == 1:
             if optimizer is not None:
                 self.facts["optimizer"] = state.optimizer(optimizer)
+                if (model := state.model(optimizer)) is not None:
+                    self.facts["model"] = model
             padded, tokens, left = self._tokens
             if tokens:
                 self.facts["padding_share"] = round(padded / tokens, 4)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -79,6 +81,8 @@ def read() -> RankState:
         "executable": sys.executable,
         "environment": environment,
     }
+    if SHOW_VARIABLE in os.environ:  # by verify alone: its words may hold secrets
+        state["command"] = list(getattr(sys, "orig_argv", sys.argv))
     if torch is not None:
         state["products_rounded"] = products_rounded(torch)
     state["dropout"] = "torch"
@@ -151,6 +155,21 @@ def optimizer(stepped: object) -> dict[str, object]:
         "fused": any(group.get("fused") for group in groups),
         "foreach": any(group.get("foreach") for group in groups),
     }
+
+
+def model(stepped: object) -> str | None:
+    """What an optimizer trains: its numbers, its tensors, and a digest of their shapes, in words.
+
+    None where it shows none. Shapes are sorted: the order of parameters is the script's affair.
+    """
+    inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
+    groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
+    shapes = sorted(tuple(one.shape) for group in groups for one in group["params"])
+    if not shapes:
+        return None
+    digest = zlib.crc32(repr(shapes).encode())
+    numbers = sum(map(math.prod, shapes))
+    return f"{numbers} numbers in {len(shapes)} tensors, shapes {digest:08x}"
 
 
 def _file_of(name: str, mapped: list[str]) -> str:

@@ -158,6 +158,8 @@ def as_shown(
         parses_arguments=first.get("parses_arguments"),
         accumulation=first.get("accumulation") if own else None,
         optimizer=optimizer_of(first) if plan.as_found else None,
+        model=first.get("model") if plan.as_found else None,
+        data=first.get("dataset_samples") if trains_to_its_end else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
         drawn=first.get("drawn") if plan.as_found else None,

@@ -478,6 +478,8 @@ def _whole(steps: Iterable[Step]) -> Step:
     )
 
 
+LATE_SECONDS = 30.0
+"""How long other ranks of a launch are waited for after one has made its steps."""
 GRACE_SECONDS = 3.0
 """Between SIGINT, SIGTERM and SIGKILL, where a launch is observed."""
 
@@ -552,7 +554,10 @@ def observe(
             enough = False
             while not (job.is_over or enough or time.monotonic() >= deadline):
                 whole += job.hear(deadline - time.monotonic())
-                enough = sum(len(rank.steps) >= steps for rank in job.ranks.values()) >= ranks
+                made = sum(len(rank.steps) >= steps for rank in job.ranks.values())
+                enough = made >= ranks
+                if made:  # ranks that train together are at most a step behind
+                    deadline = min(deadline, time.monotonic() + LATE_SECONDS)
                 if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             over = job.is_over

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
-from cputune.emitters.promise import count
+from cputune.emitters.promise import Trained, count
+from cputune.emitters.trained import BESIDE
 from cputune.equivalence import equivalent
+from cputune.hidden import hide_arguments
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
@@ -75,6 +79,51 @@ def outcomes(
         verdict = equivalent(expected.training, seen.training, other_data=recipe)
         differs = [Evidence(what="training", seen=sentence) for sentence in verdict.differs]
         yield judged("the same training", consumer, differs, verdict.summary)
+    if expected.trained is not None:
+        yield what_is_trained(expected.trained, expected.plan, states[0][1], consumer)
+
+
+def what_is_trained(promised: Trained, plan: Plan, shown: RankState, consumer: str) -> Outcome:
+    """The command that a rank was started with, its model and its data set."""
+    rows = list(words_differ(promised.words, shown.get("command", ())))
+    model, samples = shown.get("model"), shown.get("dataset_samples")
+    if None not in (promised.model, model) and not plan.ipex:  # IPEX lays weights out anew
+        rows.append(Evidence(what="model", expected=promised.model, seen=str(model)))
+    if None not in (promised.data, samples):
+        wanted = f"{promised.data} samples"
+        rows.append(Evidence(what="data set", expected=wanted, seen=f"{samples} samples"))
+    wrong = [row for row in rows if row.seen != row.expected]
+    good = "the command, and what it shows, are as they were emitted"
+    said = [f"{row.what}: {row.seen}, promised {row.expected}" for row in wrong[:1]]
+    return judged("what is trained", consumer, wrong, good, rows, wrong="".join(said) or None)
+
+
+def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evidence]:
+    """Where the words of a rank are others than were promised; ``${NAME}`` is any word."""
+    if not (promised and shown):
+        return
+    first = os.path.basename(promised[0])
+    starts = [n for n, word in enumerate(shown) if os.path.basename(word) == first]
+    script = next((n for n, word in enumerate(shown) if word.endswith(".py")), 1)
+    own = [*hide_arguments(("python", *shown[starts[-1] if starts else script :]))[0]][1:]
+    own[0] = promised[0] if starts else own[0]
+    for number, word in enumerate(promised[: len(own)]):
+        if word.startswith(BESIDE) and os.path.basename(own[number]) == os.path.basename(word):
+            own[number] = word
+        if (said := _SECRET.search(word)) and own[number].startswith(word[: said.start()]):
+            own[number] = word
+    same = SequenceMatcher(None, promised, own, autojunk=False)
+    for kind, begin, end, other, last in same.get_opcodes():
+        if kind != "equal":
+            lead = f" after {promised[begin - 1]}" if begin else ""
+            yield Evidence(
+                what=f"the command{lead}",
+                expected=shlex.join(promised[begin:end]) or "nothing",
+                seen=shlex.join(own[other:last]) or "nothing",
+            )
+
+
+_SECRET = re.compile(r"\$\{\w+\}$")
 
 
 def _row(what: str, rank: int, expected: str, seen: str) -> Comparison:
@@ -165,11 +214,15 @@ def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
     if refused is not None and not seen.ranks:
         why = f"it says that it cannot run here: {refused[1]}"
         return not_checked("launch", why, refused[2], consumer)
-    if seen.timed_out:
+    trained = sum(bool(rank.steps) for rank in seen.ranks)
+    if 0 < trained < world:
+        said = f"{count(trained, 'rank')} trained, the plan has {world}: {world - trained} missing"
+    elif seen.timed_out:
         said = f"no {steps} steps within {seen.seconds:.0f} s"
     else:
         said = f"it ended with {seen.returncode} before {steps} steps"
-    said += "" if seen.ranks else ", and no rank trained"
+    if not seen.ranks:
+        said += ", and no rank trained"
     lines = [line for line in seen.output.splitlines() if line.strip()]
     evidence += [Evidence(what="output", seen=line[:400]) for line in lines[-15:]]
     return judged("launch", consumer, [Evidence(what="end", seen=said)], "", evidence, wrong=said)
@@ -320,7 +373,8 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     name = "throughput"
     if ratio is None:
         remedy = "cputune tune measures; `cputune emit` writes its figure down"
-        return not_checked(name, "nothing was measured to compare with", remedy, consumer)
+        why = "nothing was measured to compare with"
+        return not_checked(name, why, remedy, consumer, left_out=True)
     text = (
         f"{figure(ratio.measured, 4)} samples/s, {ratio.ratio:.2f} × the tuned "
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"

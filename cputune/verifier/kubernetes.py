@@ -14,7 +14,10 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from cputune.carrier.environment import is_cleared
 from cputune.doctor.files.documents import Document, job_faults
+from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
+from cputune.emitters.promise import promise_of
 from cputune.host import Host
 from cputune.verifier.records import (
     FAILED,
@@ -35,22 +38,60 @@ Manifest: TypeAlias = Mapping[str, Any]
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """The SDK models and the operator's rules, for the document of the file."""
+    """The plan in the document, the SDK models and the operator's rules, for each job of the file.
+
+    What kustomize has written holds other documents beside them.
+    """
     try:
-        document = yaml.safe_load(artefact.text)
+        documents = list(yaml.safe_load_all(artefact.text))
     except yaml.YAMLError as error:
         said = "no YAML: " + str(error).partition("\n")[0]
         yield Outcome(name="syntax", state=FAILED, summary=said)
         return
-    kind = str(document.get("kind")) if isinstance(document, Mapping) else ""
-    if kind not in OPERATORS:
+    jobs = [one for one in documents if str(at(one, "kind")) in OPERATORS]
+    if not jobs:
         said = "neither a PyTorchJob nor a TrainJob"
         yield Outcome(name="syntax", state=FAILED, summary=said)
-        return
-    distribution, operator, through = OPERATORS[kind]
-    yield round_trip(document, distribution, through)
-    yield admission(document, operator)
-    yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT)
+    for job in jobs:
+        distribution, operator, through = OPERATORS[job["kind"]]
+        yield held_to_plan(job, expected)
+        yield round_trip(job, distribution, through)
+        yield admission(job, operator)
+        yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
+
+
+IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
+"""Variables that a pod has otherwise than a script: by the places in its image and its volume."""
+
+
+def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
+    """What the document decides, held against what it said when it was emitted, and the plan."""
+    shown = decided(job)
+    promised = dict(promise_of(at(job, "metadata", "annotations", PLAN)).document or {})
+    plan = expected.plan
+    promised |= {RANKS: str(plan.processes_per_node), PODS: str(plan.nodes)}
+    prefixes = {name.rpartition(": ")[0] for name in shown if name.rpartition(": ")[2] == "image"}
+    for name, value in (expected.environment or {}).items():
+        if name not in IN_PODS:
+            inside = value.replace("$", "$$")  # the kubelet expands $(NAME)
+            promised |= {f"{before}: {name}".removeprefix(": "): inside for before in prefixes}
+    others = [name for name in shown if name not in promised and not _is_own(name)]
+    rows = [
+        Evidence(what=name, expected=promised.get(name, NOTHING), seen=shown.get(name, NOTHING))
+        for name in [*promised, *others]
+    ]
+    wrong = [row for row in rows if row.seen != row.expected]
+    said = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
+    good = f"{len(rows)} values are as they were emitted"
+    return judged("plan", "the plan in the file", wrong, good, wrong="".join(said) or None)
+
+
+def _is_own(name: str) -> bool:
+    """Whether what a document holds beside the plan is its owner's: a volume, a variable that no
+    library reads.
+    """
+    last = name.rpartition(" ")[2]
+    return last.startswith("/") or (last == last.upper() and not is_cleared(last))
 
 
 def round_trip(

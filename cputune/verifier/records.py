@@ -42,6 +42,7 @@ class Outcome:
         evidence: what was seen, by rank where there are ranks.
         remedy: for what was not checked the command that makes it possible; for what
             failed what to do, where that is known.
+        left_out: that it is no part of what was asked for, and does not count.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Outcome:
     consumer: str | None = None
     evidence: tuple[Evidence, ...] = ()
     remedy: str | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ class Verification:
     @property
     def state(self) -> State:
         """Failed where a check failed, else not checked where one was not, else passed."""
-        states = {check.state for check in self.checks}
+        states = {check.state for check in self.checks if not check.left_out}
         if FAILED in states:
             return FAILED
         return NOT_CHECKED if NOT_CHECKED in states or not states else PASSED
@@ -153,8 +155,10 @@ def not_checked(
     remedy: str | None = None,
     consumer: str | None = None,
     evidence: Sequence[Evidence] = (),
+    *,
+    left_out: bool = False,
 ) -> Outcome:
-    """The check that could not be made, and what makes it possible."""
+    """The check that could not be made, or was ``left_out``, and what makes it possible."""
     return Outcome(
         name=name,
         state=NOT_CHECKED,
@@ -162,6 +166,7 @@ def not_checked(
         remedy=remedy,
         consumer=consumer,
         evidence=tuple(evidence),
+        left_out=left_out,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.emitters import EmittedFile
+from cputune.emitters.trained import BESIDE, digest, text_of
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.inside import SCRATCH_VARIABLE
@@ -92,6 +93,7 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """
     environment = host.environment()
     python, gone = interpreter(artefact, environment, host)
+    yield from as_it_was(artefact, expected, host)
     if not expected.run:
         yield not_run()
         return
@@ -101,6 +103,25 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
         yield from measured([command], expected, artefact.format, interpreter=python)
     yield from gone
+
+
+def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """Whether the script, and each other file that the command names, is what it was.
+
+    A file that is not here is left to the launch, which misses it.
+    """
+    promised = {} if expected.trained is None else expected.trained.files
+    rows = []
+    for path, wanted in promised.items():
+        here = path.replace(BESIDE, f"{artefact.path.parent.resolve()}/")
+        text = text_of(here, host)
+        if text is not None:
+            name = path.removeprefix(BESIDE)
+            rows.append(Evidence(what=name, expected=wanted, seen=digest(text)))
+    wrong = [row for row in rows if row.seen != row.expected]
+    said = f"{', '.join(row.what for row in wrong)}: changed since it was emitted"
+    if rows:
+        yield judged("files", None, wrong, f"{len(rows)} are as they were emitted", wrong=said)
 
 
 def over_hosts(
@@ -223,7 +244,8 @@ def interpreter(
 
 def not_run() -> Outcome:
     """What is said where launches shall not be run."""
-    return not_checked("launch", "it was not run, as asked", "cputune verify without --no-run")
+    without = "cputune verify without --no-run"
+    return not_checked("launch", "it was not run, as asked", without, left_out=True)
 
 
 TEST_ONLY = "sbatch --test-only"
@@ -257,6 +279,7 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     yield judged(TEST_ONLY, consumer, refused if done.returncode else (), last, wrong=last)
     if done.returncode:
         return
+    yield from as_it_was(artefact, expected, host)
     if not expected.run:
         yield not_run()
     elif not expected.submit:

@@ -78,7 +78,8 @@ NO_LAUNCH = frozenset(
     (
         *("rank.py", "carry.py", "train.py", "place.py", "recipe.json"),
         *("hosts.openmpi", "Dockerfile.dockerignore"),
-        *("constraints.txt", "kustomization.yaml", "kustomizeconfig.yaml"),
+        *("constraints.txt", "kustomization.yaml"),
+        *("pytorchjob.kustomizeconfig.yaml", "trainjob.kustomizeconfig.yaml"),
     )
 )
 """Files that lie beside a launch and say nothing of its plan."""

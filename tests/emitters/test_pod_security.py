@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 import yaml
 from emit_machines import one_socket, script_workload
 
-from cputune.emitters import Cluster, SecretKey, emit
+from cputune.emitters import Cluster, Emission, SecretKey, emit
+from cputune.emitters.job import make_job
+from cputune.emitters.kubernetes import memory, notes
 from cputune.errors import UsageError
+from cputune.result import Trial
 
 GIVEN = Cluster(
     pull_secrets=("regcred",),
@@ -87,7 +91,7 @@ def test_data_that_no_volume_holds_is_said() -> None:
 
 def test_kustomize_is_told_where_names_are_used() -> None:
     files = {file.name: file.text for file in emit(one_socket().result, "pytorchjob")}
-    config = yaml.safe_load(files["kustomizeconfig.yaml"])
+    config = yaml.safe_load(files["pytorchjob.kustomizeconfig.yaml"])
     document = yaml.safe_load(files["pytorchjob.yaml"])
     (claim,) = (one for one in config["nameReference"] if one["kind"] == "PersistentVolumeClaim")
     found = [document]
@@ -102,8 +106,10 @@ def test_kustomize_is_told_where_names_are_used() -> None:
 def test_the_patch_of_the_page_meets_the_documents() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
     *_, shown = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert "kind: TrainJob" in shown
     files = emit(one_socket().result, "pytorchjob")
     documents = [yaml.safe_load(f.text) for f in files if f.name in ("pytorchjob.yaml", "pvc.yaml")]
+    documents.append(yaml.safe_load(emit(one_socket().result, "trainjob")[0].text))
     of_kind = {document["kind"]: document for document in documents}
     for patch in yaml.safe_load(shown)["patches"]:
         for change in yaml.safe_load(patch["patch"]):
@@ -126,3 +132,21 @@ def test_what_no_pod_can_have_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         job("pytorchjob", Cluster(**fields))
     assert caught.value.hint
+
+
+def test_a_kustomization_names_all_that_was_written() -> None:
+    files = {file.name: file.text for file in emit(one_socket().result, "all")}
+    listed = yaml.safe_load(files["kustomization.yaml"])
+    assert listed["resources"] == ["pvc.yaml", "pytorchjob.yaml", "trainjob.yaml"]
+    assert {*listed["resources"], *listed["configurations"]} <= set(files)
+
+
+def test_memory_comes_from_what_ranks_held() -> None:
+    """Two ranks of 3 GiB and half as much again are 9 GiB; a flat guess were 16."""
+    result = one_socket().result
+    seen = ({"peak_bytes": 2 << 30}, {"peak_bytes": 3 << 30})
+    trial = Trial(number=0, plan=result.best.plan, state="failed", reason="late", observed=seen)
+    job = make_job(replace(result, trials=(trial,)), Emission())
+    assert (job.rank_bytes, memory(job)) == (3 << 30, "9Gi")
+    assert any("2 ranks that held 3.00 GiB at most" in note for note in notes(job))
+    assert memory(make_job(result, Emission(cluster=Cluster(memory="64Gi")))) == "64Gi"

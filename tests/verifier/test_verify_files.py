@@ -121,18 +121,25 @@ def test_while_another_process_measures_nothing_is_run(run, launch, monkeypatch)
     monkeypatch.setattr(locks, "_peer", interrupted)
     with locks.measuring_lock(pytest.fail):
         assert run(launch).exit_code == 1, "click's word for an interrupt"
-        assert run("--no-run", launch).exit_code == 3
+        assert run("--no-run", launch).exit_code == 0, "nothing else was asked"
         assert run("--share-machine", launch).exit_code == 3
 
 
 def test_what_cannot_be_checked_ends_with_3(run, launch):
-    done = run("--no-run", "--json", launch)
+    launch.write_text(script("echo 'error: no train' >&2\necho 'hint: bring it' >&2\nexit 3\n"))
+    done = run("--share-machine", "--json", launch)
     assert done.exit_code == 3
+    assert json.loads(done.stdout)["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
+
+
+def test_what_was_not_asked_for_counts_neither_way(run, launch):
+    done = run("--no-run", "--json", launch)
+    assert done.exit_code == 0
     document = json.loads(done.stdout)
     assert document["schema"] == "cputune.verify/1"
-    assert document["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
+    assert document["summary"] == {"passed": 1, "failed": 0, "not_checked": 0}
     (verdict,) = document["verdicts"]
-    assert verdict["state"] == "not checked"
+    assert verdict["state"] == "passed"
     assert [(check["name"], check["state"]) for check in verdict["checks"]] == [
         ("syntax", "passed"),
         ("lint", "passed"),

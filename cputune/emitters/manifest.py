@@ -1,0 +1,114 @@
+"""What of a job's document decides what its pods train, and how fast, in words.
+
+``emit`` writes it into the promise; ``verify`` reads it anew from the document, after somebody, or
+kustomize, has changed that. What a team adds is its own: names, namespace, labels, queue, nodes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PLAN = "cputune-plan"
+"""The annotation that holds the promise: kustomize drops comments."""
+
+RANKS = "processes of a pod"
+PODS = "pods"
+NOTHING = "none"
+_GIVEN = ("cpu", "memory")
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """The value at a path of plain values; None where there is none."""
+    for step in path:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+def decided(job: Any) -> dict[str, str]:
+    """Of a PyTorchJob or a TrainJob: what decides, by names that people know, as text."""
+    facts = {"apiVersion": _said(at(job, "apiVersion")), "kind": _said(at(job, "kind"))}
+    of_kind = _of_trainjob if facts["kind"] == "TrainJob" else _of_pytorchjob
+    return facts | {name: _said(value) for name, value in of_kind(job)}
+
+
+def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
+    spec = at(job, "spec")
+    replicas = _mapping(at(spec, "pytorchReplicaSpecs"))
+    yield RANKS, at(spec, "nprocPerNode")
+    yield "elastic policy", at(spec, "elasticPolicy")
+    yield "tries again", at(spec, "runPolicy", "backoffLimit")
+    counts = [at(replica, "replicas") for replica in replicas.values()]
+    yield PODS, sum(count for count in counts if isinstance(count, int))
+    for role, replica in replicas.items():
+        yield f"{role}: replicas", at(replica, "replicas")
+        yield f"{role}: restartPolicy", at(replica, "restartPolicy")
+        pod = at(replica, "template", "spec")
+        containers = at(pod, "containers") or [None]
+        known = [one for one in containers if at(one, "name") == "pytorch"]
+        container = (known or containers)[0]
+        for name, value in _of_container(container, at(container, "resources")):
+            yield f"{role}: {name}", value
+        yield from ((f"{role}: {mount}", held) for mount, held in _mounts(pod, container))
+
+
+def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
+    trainer = at(job, "spec", "trainer")
+    yield RANKS, at(trainer, "numProcPerNode")
+    yield PODS, at(trainer, "numNodes")
+    yield "runtime", at(job, "spec", "runtimeRef", "name")
+    yield from _of_container(trainer, at(trainer, "resourcesPerNode"))
+    for patch in at(job, "spec", "runtimePatches") or []:
+        template = at(patch, "trainingRuntimeSpec", "template", "spec")
+        for replicated in at(template, "replicatedJobs") or []:
+            pod = at(replicated, "template", "spec", "template", "spec")
+            for container in at(pod, "containers") or []:
+                yield from _mounts(pod, container)
+                for one in at(container, "env") or []:
+                    yield f"patched {at(one, 'name')}", _value(one)
+
+
+def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
+    yield "image", at(container, "image")
+    for words in ("command", "args"):
+        yield words, shlex.join(map(str, at(container, words) or []))
+    yield "workingDir", at(container, "workingDir")
+    for one in at(container, "env") or []:
+        yield str(at(one, "name")), _value(one)
+    for kind in ("requests", "limits"):
+        for what in _GIVEN:
+            yield f"{kind}.{what}", at(resources, kind, what)
+
+
+def _value(variable: Any) -> Any:
+    """What a variable holds, or from where it is taken."""
+    value = at(variable, "value")
+    return at(variable, "valueFrom") if value is None else value
+
+
+def _mounts(pod: Any, container: Any) -> Iterator[tuple[str, Any]]:
+    """What is mounted where; the name of a claim is its owner's."""
+    volumes = {at(one, "name"): one for one in at(pod, "volumes") or []}
+    for mount in at(container, "volumeMounts") or []:
+        volume = _mapping(volumes.get(at(mount, "name")))
+        kinds = [kind for kind in volume if kind != "name"]
+        held = at(volume, "emptyDir") if kinds == ["emptyDir"] else ", ".join(kinds)
+        yield str(at(mount, "mountPath")), held
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _said(value: Any) -> str:
+    if value in (None, "", {}, []):
+        return NOTHING
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_said(value[name])}" for name in sorted(value))
+    return str(value)

@@ -1,0 +1,78 @@
+"""What of a training a launch promises, whether it was measured or not.
+
+The words that each rank is started with, digests of the files that they name (the script, its
+data, a model's config.json), and, where today's launch was measured, what its optimizer trained and
+how many samples its data set had. ``verify`` holds what ranks show against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
+from cputune.emitters.promise import Trained
+from cputune.host import Host
+from cputune.workload import Workload
+
+BESIDE = "$here/"
+"""How the name of a file begins that lies beside the launch."""
+
+
+def trained(
+    workload: Workload,
+    command: Sequence[Word],
+    companions: Iterable[EmittedFile],
+    host: Host | None,
+) -> Trained:
+    """What a launch of this command promises to train. Without a host no file is looked at.
+
+    rank.py and carry.py carry the plan, which ranks show themselves.
+    """
+    words = tuple(map(_said, command))
+    files = {BESIDE + one.name: digest(one.text) for one in companions if not one.executable}
+    return Trained(
+        words=words,
+        files=files | ({} if host is None else digests(words, host)),
+        model=workload.model,
+        data=workload.data,
+    )
+
+
+def digests(words: Iterable[str], host: Host) -> dict[str, str]:
+    """Digests of the files that words name, and of the config.json of models among them.
+
+    ``--train_file=FILE`` names one too. What cannot be read is left out; of a large file its first
+    16 MiB count.
+    """
+    found = {}
+    for word in words:
+        name = word.rpartition("=")[2] if word.startswith("-") else word
+        for path in (name, f"{name}/config.json"):
+            text = text_of(path, host)
+            if text is not None:
+                found[path] = digest(text)
+    return found
+
+
+def text_of(path: str, host: Host) -> str | None:
+    """The text of a file; None where it cannot be read."""
+    try:
+        return host.read_text(path) if host.exists(path) else None
+    except (OSError, ValueError):
+        return None
+
+
+def digest(text: str) -> str:
+    """Sixteen digits that tell one text from another."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
+def _said(word: Word) -> str:
+    if isinstance(word, Secret):
+        return f"{word.before}${{{word.variable}}}"
+    if isinstance(word, Beside):
+        return BESIDE + word.name
+    if isinstance(word, Output):
+        return word.before + word.name
+    return str(word)

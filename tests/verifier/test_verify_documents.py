@@ -1,0 +1,142 @@
+"""A document that somebody has changed, by hand or by kustomize, is held against its plan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from emitters.emit_machines import one_socket
+
+from cputune.emitters import Cluster, emit
+from cputune.verifier import verify
+from cputune.verifier.kubernetes import held_to_plan
+from cputune.verifier.records import Expected
+
+Job = dict[str, Any]
+CLUSTER = Cluster(image="registry.example/bert:1", memory="64Gi")
+
+
+def emitted(format: str, folder: Path) -> Path:
+    case = one_socket()
+    files = emit(case.result, format, facts=case.facts, nodes=3, cluster=CLUSTER)
+    folder.mkdir()
+    for file in files:
+        (folder / file.name).write_text(file.text, encoding="utf-8")
+    return folder / f"{format}.yaml"
+
+
+def pod(job: Job, role: str = "Master") -> Job:
+    if job["kind"] == "TrainJob":
+        (patch,) = job["spec"]["runtimePatches"]
+        (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        return node["template"]["spec"]["template"]["spec"]
+    return job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
+
+
+def container(job: Job, role: str = "Master") -> Job:
+    return job["spec"]["trainer"] if job["kind"] == "TrainJob" else pod(job, role)["containers"][0]
+
+
+def variable(job: Job, name: str, role: str = "Master") -> Job:
+    return next(one for one in container(job, role)["env"] if one["name"] == name)
+
+
+def given(job: Job) -> Job:
+    one = container(job)
+    return one.get("resources") or one["resourcesPerNode"]
+
+
+def without_shared_memory(job: Job) -> None:
+    pod(job)["volumes"] = [one for one in pod(job)["volumes"] if one["name"] != "dshm"]
+
+
+OF_BOTH: list[Callable[[Job], object]] = [
+    lambda job: job.update(apiVersion="kubeflow.org/v1beta1"),
+    lambda job: container(job).update(image="registry.example/bert:2"),
+    lambda job: container(job).update(command=["bash", "-c", "torchrun"]),
+    lambda job: container(job)["args"].insert(0, "--nnodes=1"),
+    lambda job: container(job)["args"].extend(["--learning_rate", "1e-2"]),
+    lambda job: container(job)["args"].pop(),
+    lambda job: variable(job, "OMP_NUM_THREADS").update(value="64"),
+    lambda job: container(job)["env"].remove(variable(job, "OMP_NUM_THREADS")),
+    lambda job: container(job)["env"].append({"name": "MKL_NUM_THREADS", "value": "1"}),
+    lambda job: given(job)["limits"].update(cpu="4"),
+    lambda job: given(job).update(requests={"cpu": "4", "memory": "4Gi"}),
+    lambda job: given(job)["limits"].update(memory="4Gi"),
+    without_shared_memory,
+]
+PYTORCHJOB: list[Callable[[Job], object]] = [
+    *OF_BOTH,
+    lambda job: job["spec"].update(nprocPerNode="1"),
+    lambda job: job["spec"].update(nprocPerNode="auto"),
+    lambda job: job["spec"].pop("nprocPerNode"),
+    lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(replicas=1),
+    lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2),
+    lambda job: job["spec"]["pytorchReplicaSpecs"].pop("Worker"),
+    lambda job: job["spec"].update(elasticPolicy={"minReplicas": 1, "maxReplicas": 3}),
+    lambda job: job["spec"]["runPolicy"].update(backoffLimit=3),
+    lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(restartPolicy="Always"),
+    lambda job: container(job, "Worker").update(image="registry.example/bert:0"),
+    lambda job: variable(job, "OMP_NUM_THREADS", "Worker").update(value="1"),
+    lambda job: variable(job, "HF_HOME").update(value="/tmp/hub"),
+    lambda job: pod(job)["volumes"][1]["emptyDir"].update(sizeLimit="64Mi"),
+    lambda job: pod(job)["volumes"][1].update(emptyDir={}),
+    lambda job: container(job)["volumeMounts"].pop(0),
+]
+TRAINJOB: list[Callable[[Job], object]] = [
+    *OF_BOTH,
+    lambda job: job["spec"]["trainer"].update(numProcPerNode=1),
+    lambda job: job["spec"]["trainer"].update(numNodes=2),
+]
+
+
+def test_so_many_changes_are_planted() -> None:
+    assert (len(PYTORCHJOB), len(TRAINJOB)) == (28, 15)
+
+
+@pytest.mark.parametrize(
+    ("format", "change"),
+    [("pytorchjob", one) for one in PYTORCHJOB] + [("trainjob", one) for one in TRAINJOB],
+)
+def test_every_change_is_seen(format: str, change: Callable[[Job], object], tmp_path: Path) -> None:
+    path = emitted(format, tmp_path / "launch")
+    text = path.read_text(encoding="utf-8")
+    job = copy.deepcopy(yaml.safe_load(text))
+    change(job)
+    path.write_text(yaml.safe_dump(job), encoding="utf-8")  # without the comment, as by kustomize
+    (verdict,) = verify([path], run=False)
+    assert verdict.state == "failed"
+    (seen,) = [check for check in verdict.checks if check.name == "plan"]
+    assert seen.state == "failed"
+    assert any(row.seen != row.expected for row in seen.evidence), seen
+
+
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
+    path = emitted(format, tmp_path / "launch")
+    job = yaml.safe_load(path.read_text(encoding="utf-8"))
+    job["metadata"].update(name="team-bert", namespace="nlp")
+    job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "nlp"
+    pod(job)["priorityClassName"] = "high"
+    pod(job)["volumes"].append({"name": "squad", "persistentVolumeClaim": {"claimName": "squad"}})
+    pod(job)["containers"][0]["volumeMounts"].append({"name": "squad", "mountPath": "/squad"})
+    container(job)["env"].append({"name": "HTTPS_PROXY", "value": "http://proxy:3128"})
+    claim = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
+    path.write_text(yaml.safe_dump_all([claim, job]), encoding="utf-8")
+    (verdict,) = verify([path], run=False)
+    (seen,) = [check for check in verdict.checks if check.name == "plan"]
+    assert seen.state == "passed", seen
+    assert [check.state for check in verdict.checks if check.left_out] == ["not checked"]
+
+
+def test_a_document_is_held_against_another_result_too(tmp_path: Path) -> None:
+    job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
+    other = replace(one_socket().result.best.plan, threads_per_process=3, nodes=3)
+    seen = held_to_plan(job, Expected(plan=other, environment=other.environment()))
+    assert seen.state == "failed"
+    assert "OMP_NUM_THREADS: 4, the plan has 3" in seen.summary
