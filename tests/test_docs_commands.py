@@ -103,7 +103,7 @@ PLACEHOLDERS = {
     "--explain CODE": "--explain quota-threads",
     "--root DIR": "--root recording",
     "--record DIR": "--record new-recording",
-    "--check-file FILE": "--check-file launch/accelerate.yaml",
+    "--check-file FILE": "--check-file train.sh",
     "--recipe FILE": "--recipe my.toml",
     "--python ~/venv": f"--python {sys.prefix}",
 }

@@ -29,7 +29,7 @@ def test_a_recipe_that_was_cut_fails_and_so_does_a_variable_beside_the_plan(writ
     recipe = script.with_name("recipe.json")
     recipe.write_text(recipe.read_text().replace('"sequence_length": 32', '"sequence_length": 4'))
     script.write_text(
-        script.read_text().replace("launch=(", "export OMP_WAIT_POLICY=active\nlaunch=(", 1)
+        script.read_text().replace("\nexec ", "\nexport OMP_WAIT_POLICY=active\nexec ", 1)
     )
     (verdict,) = verify([script], steps=4)
     failed = {check.name: check for check in verdict.checks if check.state == "failed"}
