@@ -30,7 +30,7 @@ __all__ = ["SearchSpace", "search_space", "tune"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(TuneOptions):
+class AskedToTune(TuneOptions):
     """What ``tune`` is given beside the job: its options, and who measures and hears of it.
 
     Attributes:
@@ -50,8 +50,8 @@ class Asked(TuneOptions):
     started: float | None = None
 
 
-@keywords_of(Asked)
-def tune(job: Workload, asked: Asked) -> Result:
+@keywords_of(AskedToTune)
+def tune(job: Workload, asked: AskedToTune) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
     The keywords are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``,
@@ -71,7 +71,7 @@ def tune(job: Workload, asked: Asked) -> Result:
     return _tune(job, asked, asked.hosts)
 
 
-def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
+def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     facts, runner = asked.facts, asked.runner
     started = time.monotonic() if asked.started is None else asked.started
     if asked.resume and asked.study is None:

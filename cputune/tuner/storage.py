@@ -43,7 +43,7 @@ Identity = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _KeptTrial:
     """A trial as it stands in the study, with its steps: log seconds per sample, and losses.
 
     ``start_seconds`` are those before its first step.
@@ -134,7 +134,7 @@ class StudyStorage:
             for frozen in trials:
                 document = frozen.user_attrs.get(_TRIAL)
                 if document is not None:
-                    kept = record_of(_Kept, document)
+                    kept = record_of(_KeptTrial, document)
                     run = Run(
                         logs=list(kept.logs),
                         losses=list(kept.losses),
@@ -177,7 +177,7 @@ class StudyStorage:
             "origin": trial.origin,
             "reason": trial.reason,
             _TRIAL: plain(
-                _Kept(
+                _KeptTrial(
                     trial=trial,
                     logs=tuple(run.logs),
                     losses=tuple(losses),

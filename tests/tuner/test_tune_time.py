@@ -136,7 +136,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
-    result = study(40.0, startup=lambda plan: 1.0 if plan.as_found else 22.0, step=0.5).result
+    result = study(40.0, startup=lambda plan: 1.0 if plan.as_found else 24.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
