@@ -335,7 +335,7 @@ def blocks(shown: ResultToShow) -> Iterator[Block]:
     if (times := time_rows(result)).rows:
         yield Heading("Where the time goes")
         yield times
-        yield Lines(tuple(("", line) for line in profile_lines(result)))
+    yield Lines(tuple(("", line) for line in profile_lines(result)))
     yield Heading("The plans")
     yield plans(result)
     yield from _untried(result.untried)
