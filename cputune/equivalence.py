@@ -60,6 +60,7 @@ class Training:
         apart: whether the ranks had gradients of their own, which nobody has averaged.
         loss: of the first step.
         dropout: whether its layers drop anything; None: not seen.
+        drawn: whether the first step drew random numbers, beside dropout.
         masked: whether masks of dropout were drawn in the first step, as a plan draws them.
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
@@ -81,6 +82,7 @@ class Training:
     gradient: float | None = None
     apart: bool = False
     loss: float | None = None
+    drawn: bool = False
     dropout: bool | None = None
     masked: bool = False
     optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -283,6 +285,7 @@ def training_of(
         gradient=known[0] if len(known) == len(ranks) else None,
         apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
         loss=sum(seen) / len(seen) if seen else None,
+        drawn=any(one.get("drawn") for one in first),
         masked=any(one.get("masked") for one in first),
         dropout=None if "dropout" not in lead else any(one.get("dropout") for one in first),
         optimizer=lead.get("optimizer", {}),
@@ -335,6 +338,8 @@ def equivalent(
         *_of_model(typed, plan),
         *_of_the_end(typed, plan),
     )
+    if exact and plan.drawn and not typed.drawn:
+        differs += ("its first step draws random numbers, as typed it draws none",)
     if exact and plan.gradient is None and typed.gradient is not None:
         differs += ("its ranks show no gradient of the first step, as typed they do",)
     if differs:

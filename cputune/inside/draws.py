@@ -34,10 +34,12 @@ class Draws:
 
     Attributes:
         samples: how many the batch has that is trained on just now.
+        drew: whether anything was drawn while it was on.
     """
 
     def __init__(self) -> None:
         self.samples = 0
+        self.drew = False
         self._number = 0
 
     @contextlib.contextmanager
@@ -47,6 +49,7 @@ class Draws:
         before, kept = self.samples, _state()
         self.samples, self._number = samples, 0
         _seed()
+        seeded = _told(_state())
         with contextlib.ExitStack() as put_back:
             for owner, name, called in self._set(torch):
                 put_back.enter_context(_replaced(owner, name, called))
@@ -54,6 +57,7 @@ class Draws:
                 yield
             finally:
                 self.samples = before
+                self.drew = self.drew or self._number > 0 or _told(_state()) != seeded
                 _put_back(kept)
 
     def _set(self, torch: Any) -> Iterator[tuple[object, str, Callable[..., object]]]:
@@ -177,6 +181,13 @@ def _state() -> tuple[Any, Any, Any]:
     numpy = sys.modules.get("numpy")
     state = None if numpy is None else numpy.random.get_state()
     return random.getstate(), sys.modules["torch"].get_rng_state(), state
+
+
+def _told(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
+    """A state that can be compared."""
+    own, torch, numpy = state
+    told = None if numpy is None else (numpy[1].tobytes(), numpy[2])
+    return own, torch.numpy().tobytes(), told
 
 
 def _put_back(state: tuple[Any, Any, Any]) -> None:

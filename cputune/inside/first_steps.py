@@ -112,7 +112,7 @@ class FirstSteps:
         if self._steps == 1:
             told.update(self.facts)
             told["gradient"] = self._gradient
-            told["dropout"] = self._drops
+            told["dropout"], told["drawn"] = self._drops, self._asker.draws.drew
             masks = the_parts().get("dropout")
             told["masked"] = masks is not None and bool(masks.drawn)
             told["optimizer"] = settings(optimizer)

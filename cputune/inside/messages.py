@@ -160,6 +160,7 @@ class Trained(TypedDict, total=False):
     contents: int | None
     gradient: float | None
     dropout: bool
+    drawn: bool
     masked: bool
     optimizer: dict[str, Any]
     unused: bool
