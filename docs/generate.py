@@ -39,6 +39,14 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
+def root_help() -> str:
+    """What ``cputune --help`` prints in a terminal of 80 columns."""
+    import click
+
+    settings = {**cli.context_settings, "terminal_width": 80}
+    return cli.get_help(click.Context(cli, info_name="cputune", **settings)) + "\n"
+
+
 ADDRESS = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -58,6 +66,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "clusters.md": clusters_page,
     "cli.md": cli_page,
     "cputune.1": man_page,
+    "../cputune/cli/help.txt": root_help,
     "knobs.md": knobs_page,
     "threads.md": threads_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",

@@ -199,7 +199,7 @@ def import_fails() -> None:
     """
 
 
-@fault("deep-affinity", Severity.ERROR)
+@fault("deep-affinity", Severity.ERROR, under=("affinity-shrinks", "affinity-gomp"))
 def affinity_lost() -> None:
     """Importing torch takes CPUs away from the process
 

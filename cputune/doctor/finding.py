@@ -104,6 +104,7 @@ class Check:
     ``find`` is given the facts of a machine; where hosts are compared, all hosts. By default it
     finds nothing: faults of files and children are found by other code. ``module`` is the name of
     the module that describes the check. ``tuned``: ``cputune tune`` tries what it advises.
+    ``under``: where one of these codes is found too, this one follows from it.
     """
 
     code: str
@@ -114,6 +115,7 @@ class Check:
     story: str
     module: str
     tuned: bool = False
+    under: tuple[str, ...] = ()
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
@@ -144,14 +146,20 @@ class Check:
 
 
 def check(
-    code: str, severity: Severity, *, tuned: bool = False
+    code: str, severity: Severity, *, tuned: bool = False, under: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
     """Make a Check of a function and of its docstring: title, story, remedy and source."""
-    return lambda find: replace(_described(code, severity, find), find=find, tuned=tuned)
+    return lambda find: replace(
+        _described(code, severity, find), find=find, tuned=tuned, under=under
+    )
 
 
 def fault(
-    code: str, severity: Severity, find: Callable[[Check, Any], Iterable[Finding]] | None = None
+    code: str,
+    severity: Severity,
+    find: Callable[[Check, Any], Iterable[Finding]] | None = None,
+    *,
+    under: tuple[str, ...] = (),
 ) -> Callable[[Callable[[], None]], Check]:
     """Make a Check of a function that is only a docstring.
 
@@ -160,7 +168,7 @@ def fault(
     """
 
     def made(named: Callable[[], None]) -> Check:
-        one = _described(code, severity, named)
+        one = replace(_described(code, severity, named), under=under)
         return one if find is None else replace(one, find=partial(find, one))
 
     return made

@@ -181,7 +181,7 @@ def script_unfit() -> None:
     """
 
 
-@fault("launch-import", Severity.ERROR)
+@fault("launch-import", Severity.ERROR, under=("module-shadowed",))
 def import_fails() -> None:
     """What the script imports cannot be imported
 

@@ -58,8 +58,9 @@ def blocks(
         line = f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
         yield Lines((("", line),))
     stories = {check.code: check.story for check in all_checks()} if unfold else {}
-    advice = [f for f in diagnosis.findings if f.severity is Severity.ADVICE]
-    wrong = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
+    shown = _folded(diagnosis.findings)
+    advice = [f for f in shown if f.severity is Severity.ADVICE]
+    wrong = [f for f in shown if f.severity is not Severity.ADVICE]
     if wrong:
         yield Heading("What is wrong")
         yield FindingRows(found=tuple(_joined(wrong)), stories=stories)
@@ -102,6 +103,25 @@ def _machine(facts: HostFacts, *, unfold: bool) -> Labelled:
         return Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=True)))
     rows = tuple(row for row in machine_lines(facts) if row[0] in IN_BRIEF)
     return Labelled(rows=(*rows, *_unknown_rows(facts, unfold=False)), cut=True)
+
+
+def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The findings, those that follow from another as a sentence in the evidence of that one."""
+    from cputune.doctor.registry import all_checks
+
+    codes = {finding.code for finding in findings}
+    under = {check.code: [c for c in check.under if c in codes] for check in all_checks()}
+    follows = [finding for finding in findings if under.get(finding.code)]
+    kept = [finding for finding in findings if finding not in follows]
+    for finding in follows:
+        cause = under[finding.code][0]
+        place = next((n for n, one in enumerate(kept) if one.code == cause), None)
+        if place is None:  # what it follows from follows from another itself
+            kept.append(finding)
+            continue
+        told = f"; with it {finding.code}: {finding.evidence}"
+        kept[place] = replace(kept[place], evidence=kept[place].evidence + told)
+    return kept
 
 
 def _joined(findings: list[Finding]) -> Iterator[Finding]:

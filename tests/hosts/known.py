@@ -66,4 +66,53 @@ KNOWN: dict[str, dict[str, Any]] = {
         "nodes": 2,
         "memory_only_nodes": 2,
     },
+    # Intel Xeon 6980P, SNC3: 128 cores in three compute dies, a node each, 504 MiB of L3
+    # (Intel ARK 240777).
+    "granite-rapids-snc3": {
+        "sockets": 2,
+        "cores": 128,
+        "smt": 2,
+        "nodes": 6,
+        "like": "granite-rapids",
+        "l3_mib": 504,
+    },
+    # Intel Xeon 6780E: 144 E cores without SMT; no AVX-512, no AMX (Intel ARK 240362).
+    "sierra-forest": {
+        "sockets": 2,
+        "cores": 144,
+        "smt": 1,
+        "nodes": 2,
+        "like": "sierra-forest",
+        "l3_mib": 108,
+    },
+    # AMD EPYC 9965 (Turin dense), NPS1: 192 Zen 5c cores, twelve CCDs of 16 and 32 MiB
+    # (AMD "HPC Tuning Guide for EPYC 9005").
+    "turin-dense": {
+        "sockets": 2,
+        "cores": 192,
+        "smt": 2,
+        "nodes": 2,
+        "l3": 16,
+        "l3_mib": 32,
+        "like": "zen5",
+    },
+    # Two Graviton4 of 96 Neoverse V2 each, without SMT (AWS "Graviton technical guide").
+    "graviton4": {
+        "sockets": 2,
+        "cores": 96,
+        "smt": 1,
+        "nodes": 2,
+        "like": "graviton4",
+        "l3_mib": 36,
+    },
+    # NVIDIA Grace CPU Superchip: two of 72 Neoverse V2 ("Grace Performance Tuning Guide").
+    "grace": {
+        "sockets": 2,
+        "cores": 72,
+        "smt": 1,
+        "nodes": 2,
+        "like": "graviton4",
+        "l3_mib": 114,
+        "node_gib": 240,
+    },
 }

@@ -245,7 +245,7 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
         yield replace(found, severity=Severity.ADVICE) if env.oneccl_absent(facts) else found
 
 
-@check("ccl-workers", Severity.ERROR)
+@check("ccl-workers", Severity.ERROR, under=("ccl-without-mpi",))
 def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
     """A rank has fewer cores than threads and oneCCL workers
 
@@ -314,7 +314,7 @@ def _finds_no_mpi(facts: HostFacts) -> bool:
     return asked and not by_itself and not env.under_mpi(facts)
 
 
-@check("gloo-slow", Severity.ADVICE)
+@check("gloo-slow", Severity.ADVICE, under=("oneccl-archived",))
 def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     """gloo is used although oneCCL is installed
 

@@ -69,7 +69,7 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("nproc-host", Severity.ADVICE)
+@check("nproc-host", Severity.ADVICE, under=("quota-threads", "ranks-auto"))
 def nproc_host(facts: HostFacts) -> Iterator[Finding]:
     """nproc counts CPUs that this container has no time for
 
@@ -89,7 +89,7 @@ def nproc_host(facts: HostFacts) -> Iterator[Finding]:
         yield nproc_host.finding(f"nproc says {seen}, the cgroup quota is {quota:g} CPUs")
 
 
-@check("quota-throttled", Severity.WARNING)
+@check("quota-throttled", Severity.WARNING, under=("quota-threads",))
 def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
     """This container is throttled
 

@@ -119,7 +119,7 @@ def memory_low(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("swap-in-use", Severity.ADVICE)
+@check("swap-in-use", Severity.ADVICE, under=("memory-low",))
 def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
     """Swap is in use
 

@@ -145,7 +145,7 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
         yield env.unset(threads_limit, facts, "OMP_THREAD_LIMIT", f", {wanted} threads are wanted")
 
 
-@check("threads-siblings", Severity.ADVICE)
+@check("threads-siblings", Severity.ADVICE, under=("ranks-oversubscribed",))
 def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
     """Two compute threads share one core
 
@@ -252,7 +252,7 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("shell-bound", Severity.ADVICE)
+@check("shell-bound", Severity.ADVICE, under=("threads-affinity", "one-core", "bound-twice"))
 def shell_bound(facts: HostFacts) -> Iterator[Finding]:
     """This shell is bound to some of the CPUs
 
@@ -302,7 +302,7 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("bound-twice", Severity.WARNING)
+@check("bound-twice", Severity.WARNING, under=("affinity-shrinks", "affinity-gomp"))
 def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     """Two programs bind the same process to CPUs
 

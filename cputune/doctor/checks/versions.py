@@ -56,6 +56,46 @@ def _ipex_ignored(versions: Versions) -> str | None:
     return trainer.reason if trainer.state == "ignored" else own.reason
 
 
+_ENDED = "2026-03-30"
+"""The day on which the repository of IPEX was archived; its bindings of oneCCL ended with it."""
+_INSTEAD = (
+    "torch itself runs bf16 on AMX and AVX-512 (--bf16 --use_cpu), torch.compile compiles graphs, "
+    "cputune run, or python -m torch.backends.xeon.run_cpu, starts what ipexrun did, and gloo or "
+    "MPI takes the place of ccl"
+)
+
+
+def _archived(name: str, versions: Versions) -> str | None:
+    """That a package which fits and is used has had its last release."""
+    package = versions.get(name)
+    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
+    used = trainer.possible or own.possible
+    if name == "oneccl":
+        used = not uses.ccl_refusals(versions)
+    if package is None or versions.torch is None or not used or fit.misfits(versions):
+        return None
+    last = load().ipex[-1].version
+    return (
+        f"{DISTRIBUTIONS[name]} {package} fits torch {versions.torch} and is used; {last} is the "
+        f"last release, archived on {_ENDED}: no torch after {last.major}.{last.minor} has one"
+    )
+
+
+def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
+    """Both ways on for who has such a package: what keeps it alive, and what replaces each use."""
+    kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
+    pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
+    stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
+    way = way_out("today", versions)
+    return f"{stay}. Or leave: {_INSTEAD}.", way and way.command()
+
+
+def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
+    """The versions that fit, both ways, and what replaces each use of what has ended."""
+    said, command = both_ways(versions)
+    return f"{said} Without it: {_INSTEAD}.", command
+
+
 def _oneccl_unused(versions: Versions) -> str | None:
     refused = uses.ccl_refusals(versions)
     if versions.oneccl is None or not refused:
@@ -70,7 +110,10 @@ def _remove(name: str, versions: Versions) -> tuple[str, str]:
     way = way_out("ipex", versions)
     stay = way.command() if way else None
     said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
-    return f"Remove it: training stays as it is.{said}", f"pip uninstall -y {DISTRIBUTIONS[name]}"
+    return (
+        f"Remove it: training stays as it is, {_INSTEAD}.{said}",
+        f"pip uninstall -y {DISTRIBUTIONS[name]}",
+    )
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -96,7 +139,7 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@misfit("ipex-torch-mismatch", Severity.ERROR, _ipex_torch)
+@misfit("ipex-torch-mismatch", Severity.ERROR, _ipex_torch, _both_and_instead)
 def ipex_torch_mismatch() -> None:
     """IPEX was built for another torch
 
@@ -114,7 +157,7 @@ def ipex_torch_mismatch() -> None:
     """
 
 
-@misfit("ipex-ended", Severity.ERROR, _ipex_ended)
+@misfit("ipex-ended", Severity.ERROR, _ipex_ended, _both_and_instead)
 def ipex_ended() -> None:
     """There is no IPEX for this torch
 
@@ -130,7 +173,7 @@ def ipex_ended() -> None:
     """
 
 
-@misfit("oneccl-torch-mismatch", Severity.ERROR, fit.oneccl_torch)
+@misfit("oneccl-torch-mismatch", Severity.ERROR, fit.oneccl_torch, _both_and_instead)
 def oneccl_torch_mismatch() -> None:
     """The oneCCL bindings were built for another torch
 
@@ -359,6 +402,47 @@ def oneccl_unused() -> None:
     """
 
 
+@misfit(
+    "ipex-archived",
+    Severity.ADVICE,
+    partial(_archived, "ipex"),
+    partial(_stay_or_leave, "ipex"),
+)
+def ipex_archived() -> None:
+    """IPEX works here, and has had its last release
+
+    Symptom: none today; the next torch, transformers or Python has no IPEX.
+
+    Cause: 2.8 is the last release of IPEX for CPUs, and its repository is archived since
+    2026-03-30. Its versions go on working together: torch 2.8 at most, transformers 4.56,
+    accelerate 1.7 (1.12 with torch below 2.7), Python 3.9 to 3.13.
+
+    Remedy: Stay and pin these versions, or leave.
+
+    Source: intel/intel-extension-for-pytorch#867, huggingface/transformers#40784
+    """
+
+
+@misfit(
+    "oneccl-archived",
+    Severity.ADVICE,
+    partial(_archived, "oneccl"),
+    partial(_stay_or_leave, "oneccl"),
+)
+def oneccl_archived() -> None:
+    """The oneCCL bindings work here, and have had their last release
+
+    Symptom: none today; the next torch has no bindings, and today's accelerate no ccl.
+
+    Cause: 2.8 is the last release of the bindings, deprecated in November 2025; accelerate knows
+    ccl up to 1.12, transformers up to 5.0.
+
+    Remedy: Stay and pin these versions, or leave: gloo or MPI exchange gradients without them.
+
+    Source: intel/torch-ccl#48, huggingface/accelerate#3883
+    """
+
+
 @check("stack-variable-ignored", Severity.WARNING)
 def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     """A variable is set that the installed versions do not read
@@ -378,7 +462,7 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
             yield env.unset(stack_variable_ignored, facts, word.spelling, why)
 
 
-@check("ipex-unasked", Severity.ADVICE)
+@check("ipex-unasked", Severity.ADVICE, under=("ipex-archived",))
 def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     """accelerate uses IPEX although nobody asked for it
 
@@ -407,7 +491,7 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-@check("oneccl-setvars", Severity.WARNING)
+@check("oneccl-setvars", Severity.WARNING, under=("oneccl-torch-mismatch", "oneccl-unused"))
 def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     """setvars.sh of the oneCCL bindings was not sourced
 
