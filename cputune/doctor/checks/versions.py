@@ -87,7 +87,7 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
     way = way_out("today", versions)
-    return f"{stay}. Or leave: {_INSTEAD}.", way and way.command()
+    return f"{stay}. Or leave: {_INSTEAD}.", None if way is None else way.command()
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
