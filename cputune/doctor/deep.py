@@ -20,6 +20,7 @@ from cputune import cpulist
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
+from cputune.hidden import without_secrets
 from cputune.host import Command, Completed, Host
 from cputune.knobs.precision import native_precisions
 from cputune.stack import Versions, oneccl_module, versions_of
@@ -60,7 +61,8 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         lines = told_by(done)
         for line in lines:
             if "error" in line:
-                said = f"import {line['module']}: {line['error']}: {line['said']}"
+                words = without_secrets(line["said"], host.environment())
+                said = f"import {line['module']}: {line['error']}: {words}"
                 yield _import_failed(said, line["module"], versions)
         loaded = [line for line in lines if "openmp" in line]
         if done.returncode != 0 or not lines:

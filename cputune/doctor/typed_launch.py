@@ -24,6 +24,7 @@ from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.hidden import without_secrets
 from cputune.host import Around, Host
 from cputune.host.interpreter import shebang
 from cputune.placing import groups
@@ -121,7 +122,11 @@ def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
-    """What happens where the stack and the script's modules are really imported, in a child."""
+    """What happens where the stack and the script's modules are really imported, in a child.
+
+    What they say may quote a token of the launch.
+    """
+    variables = {**host.environment(), **launch.environment}
     folder = _folder(launch)
     imported = _imported(text)
     modules = dict.fromkeys((*_STACK, *imported))
@@ -130,10 +135,11 @@ def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding
     needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
     for said in told:
         if "error" in said and (said["module"] in needed or said["error"] != "ModuleNotFoundError"):
-            yield _failed(said, folder)
+            yield _failed({**said, "said": without_secrets(said["said"], variables)}, folder)
     if done.returncode != 0:
         trying = "".join(f"import {said['trying']}" for said in told[-1:] if "trying" in said)
-        yield import_fails.finding(f"{trying or 'python'} {how_it_ended(done)}")
+        ended = without_secrets(how_it_ended(done), variables)
+        yield import_fails.finding(f"{trying or 'python'} {ended}")
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:

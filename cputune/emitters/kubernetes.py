@@ -423,6 +423,10 @@ def volume_claim(job: LaunchJob) -> str:
 
 
 CONFIGURATION = "kustomizeconfig.yaml"
+PATCHED = (
+    "Fields of your own: a kustomization in a folder beside this one. A patch that names its job "
+    "(apiVersion, kind, metadata.name) and has no target fails where there is no such job."
+)
 TWO_JOBS = "Two jobs that train the same: take the line out of the one that your cluster has not."
 
 
@@ -432,7 +436,7 @@ def kustomization(names: Sequence[str]) -> EmittedFile:
         "resources": ["pvc.yaml", *(f"{name}.yaml" for name in names)],
         "configurations": [f"{name}.{CONFIGURATION}" for name in names],
     }
-    said = ["kubectl apply -k .", *([TWO_JOBS] if len(names) > 1 else [])]
+    said = ["kubectl apply -k .", PATCHED, *([TWO_JOBS] if len(names) > 1 else [])]
     return EmittedFile(name="kustomization.yaml", text=words.document(content, said))
 
 

@@ -1,7 +1,8 @@
 """``emit --patch FILE``: fields of the user's own in a job, before it is judged.
 
-A mapping is merged key by key, and null takes a key out. A list whose items have names is merged by
-them, as ``kubectl patch`` does it with containers, variables and volumes; any other is replaced.
+A mapping is merged key by key, and null takes a key out that is there. A list whose items have
+names is merged by them, as ``kubectl patch`` does it with containers, variables and volumes; any
+other is replaced.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from typing import Any
 from cputune.emitters.words import Manifest, YamlScalar
 from cputune.errors import UsageError
 
+REPLICAS = ".spec.pytorchReplicaSpecs"
+"""Where a PyTorchJob has its Master and, on several nodes, its Worker."""
+
 
 def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
-    """The document with these fields. Raises UsageError where the patch is of another kind."""
+    """The document with these fields.
+
+    Raises UsageError where the patch is of another kind, or is for a field or a replica that the
+    document has not: kustomize, too, fails where a patch finds nothing.
+    """
     if patch is None:
         return document
     kind = patch.get("kind", document["kind"])
@@ -23,33 +31,38 @@ def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
             f"the patch is of a {kind}, and this is a {document['kind']}",
             hint="leave kind and apiVersion out, or write a patch for each",
         )
-    found = _merged(document, dict(patch))
+    found = _merged(document, dict(patch), "")
     assert isinstance(found, dict)
     return found
 
 
-def _merged(ours: Any, theirs: Any) -> Any:
+def _merged(ours: Any, theirs: Any, where: str) -> Any:
     if isinstance(theirs, dict):
         found = dict(ours) if isinstance(ours, dict) else {}
         for key, value in theirs.items():
+            there = f"{where}.{key}"
+            if key not in found and (value is None or where == REPLICAS):
+                known = ", ".join(map(str, found)) or "nothing"
+                raise UsageError(
+                    f"the patch is for {there.lstrip('.')}, which this job has not",
+                    hint=f"{where.lstrip('.') or 'it'} has {known}",
+                )
             if value is None:
-                found.pop(key, None)
+                del found[key]
             else:
-                found[key] = _merged(found.get(key), value)
+                found[key] = _merged(found.get(key), value, there)
         return found
     if isinstance(theirs, list):
         named = all(isinstance(one, dict) and "name" in one for one in theirs)
-        return _by_name(ours, theirs) if named and isinstance(ours, list) else _scalars(theirs)
+        if named and isinstance(ours, list):
+            return _by_name(ours, theirs, where)
+        return [_merged(None, item, where) for item in theirs]
     return YamlScalar(theirs) if isinstance(theirs, str) else theirs
 
 
-def _by_name(ours: list[Any], theirs: list[Any]) -> list[Any]:
+def _by_name(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
     found = {str(one["name"]): one for one in ours if isinstance(one, dict) and "name" in one}
     for one in theirs:
         name = str(one["name"])
-        found[name] = _merged(found.get(name), one)
+        found[name] = _merged(found.get(name), one, f"{where}[{name}]")
     return list(found.values())
-
-
-def _scalars(items: list[Any]) -> list[Any]:
-    return [_merged(None, item) for item in items]

@@ -53,7 +53,7 @@ def is_extrapolated(result: Result, plan: Plan) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class PromisedTraining:
     """What is trained.
 
     Attributes:
@@ -94,7 +94,7 @@ class Promise:
     global_batch_size: int | None = None
     sequence_length: int | None = None
     training: Training | None = None
-    trained: Trained | None = None
+    trained: PromisedTraining | None = None
     document: Mapping[str, str] | None = None
 
     def text(self) -> str:

@@ -1,8 +1,9 @@
 """What of a training a launch promises, whether it was measured or not.
 
-The words that each rank is started with, digests of the files that they name (the script, its
-data, a model's config.json), and, where today's launch was measured, what its optimizer trained and
-how many samples its data set had. ``verify`` holds what ranks show against it.
+The words that each rank is started with, digests of the files that they name (the script, what it
+imports from beside it, its data, a model's config.json), and, where today's launch was measured,
+what its optimizer trained and how many samples its data set had. ``verify`` holds what ranks show
+against it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
-from cputune.emitters.promise import Trained
+from cputune.emitters.imported import imported, module_files, text_of
+from cputune.emitters.promise import PromisedTraining
 from cputune.host import Host
 from cputune.workload import Workload
 
@@ -24,14 +26,14 @@ def trained(
     command: Sequence[Word],
     companions: Iterable[EmittedFile],
     host: Host | None,
-) -> Trained:
+) -> PromisedTraining:
     """What a launch of this command promises to train. Without a host no file is looked at.
 
     rank.py and carry.py carry the plan, which ranks show themselves.
     """
     words = tuple(map(_said, command))
     files = {BESIDE + one.name: digest(one.text) for one in companions if not one.executable}
-    return Trained(
+    return PromisedTraining(
         words=words,
         files=files | ({} if host is None else digests(words, host)),
         model=workload.model,
@@ -45,22 +47,17 @@ def digests(words: Iterable[str], host: Host) -> dict[str, str]:
     ``--train_file=FILE`` names one too. What cannot be read is left out; of a large file its first
     16 MiB count.
     """
-    found = {}
+    named: list[str] = []
+    before = ""
     for word in words:
         name = word.rpartition("=")[2] if word.startswith("-") else word
-        for path in (name, f"{name}/config.json"):
-            text = text_of(path, host)
-            if text is not None:
-                found[path] = digest(text)
-    return found
-
-
-def text_of(path: str, host: Host) -> str | None:
-    """The text of a file; None where it cannot be read."""
-    try:
-        return host.read_text(path) if host.exists(path) else None
-    except (OSError, ValueError):
-        return None
+        if before == "-m":
+            named += module_files(word, host)
+        else:
+            named += [name, *imported(name, host), f"{name}/config.json"]
+        before = word
+    texts = {path: text_of(path, host) for path in named}
+    return {path: digest(text) for path, text in texts.items() if text is not None}
 
 
 def digest(text: str) -> str:

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
-from cputune.emitters.promise import Trained, count
+from cputune.emitters.promise import PromisedTraining, count
 from cputune.emitters.trained import BESIDE
 from cputune.equivalence import equivalent
 from cputune.hidden import hide_arguments
@@ -83,7 +83,9 @@ def outcomes(
         yield what_is_trained(expected.trained, expected.plan, states[0][1], consumer)
 
 
-def what_is_trained(promised: Trained, plan: Plan, shown: RankState, consumer: str) -> Outcome:
+def what_is_trained(
+    promised: PromisedTraining, plan: Plan, shown: RankState, consumer: str
+) -> Outcome:
     """The command that a rank was started with, its model and its data set."""
     rows = list(words_differ(promised.words, shown.get("command", ())))
     model, samples = shown.get("model"), shown.get("dataset_samples")

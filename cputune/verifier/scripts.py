@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.emitters import EmittedFile
-from cputune.emitters.trained import BESIDE, digest, text_of
+from cputune.emitters.imported import text_of
+from cputune.emitters.trained import BESIDE, digest
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.inside import SCRATCH_VARIABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,17 +56,26 @@ def start(tmp_path: Path, facts: HostFacts) -> Start:
     """Starts ``cputune run`` in a folder with a script and its result; nothing else is there."""
     (tmp_path / "train.py").write_text(SCRIPT)
 
-    def run(plan: Plan, *words: str, parses: bool | None = True) -> subprocess.Popen[str]:
-        job = Workload.script(["train.py", "--tuned"], global_batch_size=8)
+    def run(
+        plan: Plan,
+        *words: str,
+        parses: bool | None = True,
+        typed: tuple[str, ...] = ("train.py", "--tuned"),
+        stdin: int | None = None,
+    ) -> subprocess.Popen[str]:
+        job = Workload.script(typed, global_batch_size=8)
         job = replace(job, framework="trainer", parses_arguments=parses)
         trials = tuple(
             Trial(number=number, plan=one, state="failed", steps=0, delayed_steps=0)
             for number, one in enumerate((baseline_plan(facts), ONE, TWO))
         )
         tuned(facts, plan, job, TODAY, trials=trials).save(tmp_path / "cputune.json", force=True)
+        for name in job.secrets:
+            del os.environ[name]  # another shell has them no more
         return subprocess.Popen(
             [sys.executable, "-m", "cputune", "run", *words],
             cwd=tmp_path,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -209,3 +219,32 @@ def test_the_plan_of_another_trial(start: Start) -> None:
     assert rank["cpus"] == [CPUS[-1]]
     _, err = start(TWO, "--plan", "9").communicate(timeout=60)
     assert "error: there is no trial 9\nhint: best, baseline, or of 0, 1, 2\n" in err
+
+
+HIDDEN = ("train.py", "--db_password", "swordfish")
+
+
+def test_a_hidden_value_is_asked_for_on_a_terminal(start: Start, tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    process = start(ONE, typed=HIDDEN, stdin=end)
+    os.close(end)
+    assert process.stderr is not None
+    prompt = "DB_PASSWORD, which is no part of the result: "
+    assert process.stderr.read(len(prompt)) == prompt
+    os.write(terminal, b"typed anew\n")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["argv"][:3] == ["train.py", "--db_password", "typed anew"]
+    assert "typed anew" not in err
+    assert b"typed anew" not in _echoed(terminal), "it is not shown"
+    assert "swordfish" not in (tmp_path / "cputune.json").read_text()
+
+
+def _echoed(terminal: int) -> bytes:
+    """What a terminal whose other end is closed has shown."""
+    shown = b""
+    with contextlib.suppress(OSError):
+        while more := os.read(terminal, 1 << 12):
+            shown += more
+    os.close(terminal)
+    return shown

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from clean_machine import CLEAN
+from in_process import Run
 from machines import machine
 
 from cputune.doctor.finding import Finding
@@ -148,3 +149,21 @@ def test_a_batch_that_keeps_a_rank_from_each_numa_node(
     if said is not None:
         assert said in found["batch-undivided"].evidence
     assert "batch-undivided" not in judge(*words.split())  # a machine of one NUMA node
+
+
+SECRETS = {
+    "arguments": "torchrun --nproc-per-node 64 train.py --hub_token swordfish --fp16 --bf16",
+    "assigned": "accelerate launch --cpu train.py --db-password=swordfish --bf16 --fp16",
+    "variables": "mpirun -n 64 -x HF_TOKEN=swordfish -genv SSHPASS swordfish python train.py",
+    "in front": "env HF_TOKEN=swordfish python train.py --data https://me:swordfish@host/x",
+    "missing": "python other.py --password swordfish",
+}
+
+
+@pytest.mark.parametrize("words", SECRETS.values(), ids=SECRETS)
+def test_a_secret_among_the_words_is_not_printed(words: str, judge: Judge, cputune: Run) -> None:
+    Path("datasets.py").write_text("import os\nraise RuntimeError(os.environ.get('HF_TOKEN'))\n")
+    Path("train.py").write_text(f"import datasets\n{SCRIPT}")
+    done = cputune("doctor", "--json", "--", *words.split())
+    assert done.code == 1, "the launch has a fault"
+    assert "swordfish" not in done.out + done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -65,3 +66,17 @@ def test_null_takes_a_field_out_and_the_job_is_judged_without_it() -> None:
 def test_a_patch_of_another_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="the patch is of a TrainJob, and this is a PyTorchJob"):
         emitted("{kind: TrainJob}")
+
+
+@pytest.mark.parametrize(
+    ("patch", "there"),
+    [
+        ("{spec: {runPolicy: {suspend: null}}}", "spec.runPolicy.suspend"),
+        ("{spec: {pytorchReplicaSpecs: {Worker: {replicas: 2}}}}", "pytorchReplicaSpecs.Worker"),
+        ("{metadata: {annotations: null}}", "metadata.annotations"),
+    ],
+)
+def test_a_patch_for_what_is_not_there_is_refused(patch: str, there: str) -> None:
+    with pytest.raises(UsageError, match=f"{re.escape(there)}, which this job has not") as caught:
+        emitted(patch)
+    assert caught.value.hint

@@ -111,14 +111,27 @@ def test_the_patch_of_the_page_meets_the_documents() -> None:
     documents = [yaml.safe_load(f.text) for f in files if f.name in ("pytorchjob.yaml", "pvc.yaml")]
     documents.append(yaml.safe_load(emit(one_socket().result, "trainjob")[0].text))
     of_kind = {document["kind"]: document for document in documents}
+    named = set()
     for patch in yaml.safe_load(shown)["patches"]:
-        for change in yaml.safe_load(patch["patch"]):
-            assert change["op"] == "add"
-            place: Any = of_kind[patch["target"]["kind"]]
-            *parents, last = change["path"].split("/")[1:]
-            for step in parents:
-                place = place[int(step) if isinstance(place, list) else step]
-            assert isinstance(place, list if last == "-" else dict), change["path"]
+        change = yaml.safe_load(patch["patch"])
+        if isinstance(change, dict):
+            named.add(change["kind"])
+            assert change["apiVersion"] == of_kind[change["kind"]]["apiVersion"]
+            assert "target" not in patch, "it would pass in silence where nothing is selected"
+            continue
+        assert patch["target"]["kind"] in named
+        for step in change:
+            assert_meets(of_kind[patch["target"]["kind"]], step)
+    assert named == set(of_kind)
+
+
+def assert_meets(document: Any, change: dict[str, Any]) -> None:
+    assert change["op"] == "add"
+    *parents, last = change["path"].split("/")[1:]
+    place = document
+    for step in parents:
+        place = place[int(step) if isinstance(place, list) else step]
+    assert isinstance(place, list if last == "-" else dict), change["path"]
 
 
 @pytest.mark.parametrize(

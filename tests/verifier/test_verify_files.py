@@ -4,6 +4,7 @@ import json
 import os
 import re
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -130,6 +131,29 @@ def test_what_cannot_be_checked_ends_with_3(run, launch):
     done = run("--share-machine", "--json", launch)
     assert done.exit_code == 3
     assert json.loads(done.stdout)["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
+
+
+EXIT_CODES = [
+    # the launch, the options, and what a CI sees
+    (LAUNCH, ("--no-run",), 0),
+    ("if mpirun; then\n", (), 1),
+    ("exit 5\n", ("--share-machine",), 1),
+    (None, (), 2),
+    ("echo 'error: no train' >&2\necho 'hint: bring it' >&2\nexit 3\n", ("--share-machine",), 3),
+]
+
+
+@pytest.mark.parametrize(("text", "options", "code"), EXIT_CODES)
+@pytest.mark.usefixtures("run")
+def test_the_exit_codes_of_the_page(cputune, launch, text, options, code):
+    page = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    said = {int(number) for number in re.findall(r"^\| (\d) \|", page, re.MULTILINE)}
+    assert said == {number for *_, number in EXIT_CODES}
+    if text is None:
+        launch.unlink()
+    else:
+        launch.write_text(script(text))
+    assert cputune("verify", *options, str(launch)).code == code
 
 
 def test_what_was_not_asked_for_counts_neither_way(run, launch):

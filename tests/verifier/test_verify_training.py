@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.promise import Trained, promise_in
+from cputune.emitters.promise import PromisedTraining, promise_in
 from cputune.plan import Plan
 from cputune.verifier.checks import what_is_trained, words_differ
 
 WORDS = ("$here/carry.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")
-PROMISED = Trained(words=WORDS, model="577 numbers in 4 tensors, shapes 0a", data=2000)
+PROMISED = PromisedTraining(words=WORDS, model="577 numbers in 4 tensors, shapes 0a", data=2000)
 SHOWN = ["python", "-u", "/x/carry.py", "train.py", "--lr", "1e-3", "--token", "swordfish"]
 
 TRAINING = """

@@ -1,0 +1,75 @@
+"""The files that a script imports from its own folder, read and not run.
+
+Held are modules and packages beside the script (of ``python -m``, in the folder where that is
+typed), and what those import there, wherever in a file that stands. Not held is what lies on
+PYTHONPATH or is installed, and what is imported by a name that is made while it runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+
+from cputune.host import Host
+
+
+def imported(script: str, host: Host) -> tuple[str, ...]:
+    """The paths of what a script imports; none where it is no file of Python."""
+    if not script.endswith(".py"):
+        return ()
+    return _with_imports([script], os.path.dirname(script), host)[1:]
+
+
+def module_files(name: str, host: Host) -> tuple[str, ...]:
+    """The files that ``python -m NAME`` reads in this folder, and what they import."""
+    parts = name.split(".")
+    main = os.path.join(*parts, "__main__.py")
+    own = [*_files_of(parts, "", host), *([main] if host.exists(main) else [])]
+    return _with_imports(own, "", host)
+
+
+def text_of(path: str, host: Host) -> str | None:
+    """The text of a file; None where it cannot be read."""
+    try:
+        return host.read_text(path) if host.exists(path) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, ...]:
+    """The files, and what they import of ``folder``, each once."""
+    found = list(paths)
+    for path in found:  # it grows
+        found += [one for one in _imported_by(path, folder, host) if one not in found]
+    return tuple(dict.fromkeys(found))
+
+
+def _imported_by(path: str, folder: str, host: Host) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in its texts
+            tree = ast.parse(text_of(path, host) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files_of(alias.name.split("."), folder, host)
+        elif isinstance(node, ast.ImportFrom):
+            start = folder
+            if node.level:
+                start = os.path.normpath(os.path.join(path, *[".."] * node.level))
+            module = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield from _files_of([*module, alias.name], start, host)
+
+
+def _files_of(parts: Sequence[str], folder: str, host: Host) -> Iterator[str]:
+    """The files that importing ``a.b.c`` reads: those of ``a``, of ``a.b`` and of ``a.b.c``."""
+    for number in range(1, len(parts) + 1):
+        stem = os.path.normpath(os.path.join(folder, *parts[:number]))
+        for path in (f"{stem}.py", f"{stem}/__init__.py"):
+            if host.exists(path):
+                yield path

@@ -1,0 +1,66 @@
+"""Which files beside a script belong to its training: those that it imports, read and not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cputune.emitters.imported import imported, module_files
+from cputune.emitters.trained import digests
+from cputune.host import LiveHost
+
+FILES = {
+    "train.py": "import json, net.blocks\nfrom data import load\ndef late():\n    import losses\n",
+    "data.py": "from helpers import *\nimport data\n",
+    "helpers.py": "raise SystemExit('it is not run')\n",
+    "losses.py": "import a syntax error\n",
+    "unused.py": "",
+    "net/__init__.py": "",
+    "net/blocks.py": "from . import attention\nfrom ..deep import none\n",
+    "net/attention.py": "from .parts.norm import Norm\n",
+    "net/parts/norm.py": "Norm = '\\d'\n",
+    "net/__main__.py": "from net import blocks\n",
+}
+OF_NET = ["net/__init__.py", "net/blocks.py", "net/attention.py", "net/parts/norm.py"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / "here" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+def test_modules_beside_a_script_and_what_they_import(folder: Path) -> None:
+    found = imported("train.py", LiveHost())
+    assert set(found) == {*OF_NET, "data.py", "helpers.py", "losses.py"}
+
+
+def test_the_folder_is_that_of_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "data.py").write_text("", encoding="utf-8")
+    found = imported("here/train.py", LiveHost())
+    assert "here/data.py" in found
+    assert "data.py" not in found
+
+
+def test_a_module_is_looked_for_where_it_is_typed(folder: Path) -> None:
+    assert set(module_files("net", LiveHost())) == {"net/__main__.py", *OF_NET}
+    assert module_files("torch", LiveHost()) == ()
+
+
+@pytest.mark.parametrize("name", ["missing.py", "data", "--lr", ""])
+def test_what_is_no_script_imports_nothing(name: str, folder: Path) -> None:
+    assert imported(name, LiveHost()) == ()
+
+
+def test_a_launch_promises_them(folder: Path) -> None:
+    before = digests(("train.py", "--lr", "1e-3"), LiveHost())
+    assert set(before) == {"train.py", *imported("train.py", LiveHost())}
+    (folder / "here" / "helpers.py").write_text("changed = True\n", encoding="utf-8")
+    after = digests(("train.py", "--lr", "1e-3"), LiveHost())
+    assert [path for path in before if before[path] != after[path]] == ["helpers.py"]
