@@ -112,6 +112,8 @@ PLACEHOLDERS = {
 SMALLER = (
     # A launch is checked for real by tests/consumers and tests/verifier.
     (r"^cputune verify\b(?!.*--no-run)", "cputune verify --no-run"),
+    # What is proven is of tests/ranks and of the corpus of scripts.
+    (r"^cputune prove\b.*", "cputune prove --help"),
     # Hosts that are made for it, and Slurm, are of tests/nodes.
     (r"^(?:salloc|srun)(?: -\S+)+ (?=cputune)", ""),
     (r"^cputune doctor\b.* --host(s|file)\b.*", "cputune doctor --hosts none"),

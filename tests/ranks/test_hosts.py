@@ -272,7 +272,7 @@ def engines_question(text: str) -> tuple[str, dict[str, Any]]:
 
 def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts) -> None:
     with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
-        job = runner.living(TWO)._job
+        job = runner.living(TWO).job
         assert job is not None
         post = job.post
         _, port, address = post.address[4:].split(":", 2)
