@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.inside.messages import ModelAnswer, Trained
+from cputune.inside.messages import ModelAnswer, TrainedStep
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
 """Of a gradient in the same precision, relative, by what matrices are multiplied in.
@@ -36,6 +36,10 @@ OTHER_PRECISION = 0.05
 """Of loss and gradient where the precision itself is another: each of some 24 layers in a row
 rounds its factors anew, by 2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms",
 3.1: errors of a chain add up)."""
+
+OTHER_DRAWS = 1.5
+"""The factor by which a gradient may differ for other draws of the same samples, where the ranks
+are others: a scale that grows with the ranks is 2 at least."""
 
 LEAST_LOSS = 1.0
 """What a loss is held against at least: one near zero (GRPO's) is a difference of larger ones. Its
@@ -256,7 +260,7 @@ def unlike(one: Training, other: Training) -> str:
 
 
 def training_of(
-    ranks: Sequence[Sequence[Trained]],
+    ranks: Sequence[Sequence[TrainedStep]],
     *,
     dtype: str | None = None,
     losses: Sequence[float | None] = (),
@@ -400,7 +404,9 @@ def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> 
         why = licence.refuses("ranks")
         if why is not None:
             yield why
-    if _why_other_batches(typed, plan):
+    why = _why_other_batches(typed, plan)
+    if why:
+        yield from _of_other_draws(typed, plan, why)
         return
     alike = typed.dtype == plan.dtype
     for what, own, other, allowed in (
@@ -415,6 +421,18 @@ def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> 
                 f"the {what} of the first step{said} {other:.6g}, as typed {own:.6g}"
                 f" ({allowed:.1g} is allowed)"
             )
+
+
+def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
+    """A gradient of another scale, which no other draws of the same samples explain."""
+    apart = _relative(typed.gradient, plan.gradient)
+    if typed.shuffled != plan.shuffled or typed.ranks == plan.ranks or apart is None:
+        return
+    if not apart < OTHER_DRAWS - 1:
+        yield (
+            f"the gradient of the first step has the norm {plan.gradient:.6g}, as typed "
+            f"{typed.gradient:.6g}: more than other draws make of it ({why})"
+        )
 
 
 def _of_optimizer(typed: Training, plan: Training) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from cputune.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
 from cputune.inside.first_steps import digest_of
-from cputune.inside.messages import ModelAnswer, Trained
+from cputune.inside.messages import ModelAnswer, TrainedStep
 
 TYPED = Training(
     dtype="float32",
@@ -87,13 +87,26 @@ def test_another_precision_lets_no_other_lever_through() -> None:
 
 
 def test_batches_that_are_made_anew_are_believed_where_the_loss_is_that_of_its_parts() -> None:
-    anew = replace(TWO, contents=("x", "y", "z"), gradient=0.4, loss=0.9)
+    anew = replace(TWO, contents=("x", "y", "z"), gradient=0.3, loss=0.9)
     assert equivalent(TYPED, anew, licence(apart=2e-7)).summary == (
         "225 steps, same samples and learning rate, gradients are of other draws: "
         "batches of the same samples are made anew"
     )
     verdict = equivalent(TYPED, anew, licence(apart=0.3))
     assert verdict.differs[0].startswith("the gradient of a batch is not that of its parts")
+
+
+def test_no_other_draws_explain_a_scale_that_grows_with_the_ranks() -> None:
+    scaled = replace(TWO, contents=("x", "y", "z"), gradient=0.4, loss=0.9)
+    verdict = equivalent(TYPED, scaled, licence(apart=2e-7))
+    assert verdict.differs == (
+        "the gradient of the first step has the norm 0.4, as typed 0.25: more than other draws "
+        "make of it (batches of the same samples are made anew)",
+    )
+    smaller = replace(scaled, gradient=0.125, masked=True)
+    assert "more than other draws" in equivalent(TYPED, smaller).differs[0]
+    assert equivalent(TYPED, replace(scaled, ranks=TYPED.ranks)).same, "its workers draw others"
+    assert equivalent(TYPED, replace(scaled, gradient=None)).same, "not seen"
 
 
 def test_samples_without_numbers_are_known_by_what_they_hold() -> None:
@@ -185,7 +198,7 @@ def test_samples_in_an_order_of_the_plans_own_are_not_compared() -> None:
 
 
 def test_what_ranks_tell_is_put_together() -> None:
-    def told(first: list[int], second: list[int], gradient: float) -> list[Trained]:
+    def told(first: list[int], second: list[int], gradient: float) -> list[TrainedStep]:
         return [
             {"rates": [1e-3], "samples": digest_of(first), "gradient": gradient, "contents": 2},
             {"rates": [9e-4], "samples": digest_of(second)},

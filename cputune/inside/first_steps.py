@@ -18,7 +18,7 @@ from cputune.inside.carry.gradients import has_many_rows
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.parts import the_parts
 from cputune.inside.contents import contents_of
-from cputune.inside.messages import Trained
+from cputune.inside.messages import TrainedStep
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -46,7 +46,7 @@ class FirstSteps:
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
-        self.facts: Trained = {}
+        self.facts: TrainedStep = {}
         self.sent = 0, 0
         self._steps = 0
         self._samples: list[int | None] = []
@@ -99,12 +99,12 @@ class FirstSteps:
             self._fetched.clear()
             self._contents.clear()
 
-    def step(self, optimizer: object) -> Trained | None:
+    def step(self, optimizer: object) -> TrainedStep | None:
         """What to report of this step; None once enough was reported."""
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
-        told: Trained = {
+        told: TrainedStep = {
             "rates": self._rates or [],
             "samples": _sum_of(self._samples),
             "contents": _sum_of(self._contents),

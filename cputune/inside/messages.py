@@ -144,7 +144,7 @@ class StateMessage(RankState):
     event: Literal["state"]
 
 
-class Trained(TypedDict, total=False):
+class TrainedStep(TypedDict, total=False):
     """What a rank trains in a step (see ``first_steps``); fields from ``gradient`` on: first step.
 
     ``rates``: learning rates by group. ``samples``: a digest of their numbers; None where they have
@@ -189,7 +189,7 @@ class StepMessage(TypedDict):
     delayed: float
     waited: float
     size: int
-    trained: Trained | None
+    trained: TrainedStep | None
 
 
 class Profiled(TypedDict):

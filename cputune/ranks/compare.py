@@ -18,7 +18,7 @@ from cputune.workload import Padding, Recipe, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Compared:
     """One property of a rank: what it shows, and what the plan says of it.
 
     ``knob`` is the name of the knob whose property it is, empty for one of no knob. ``rank`` is the
@@ -42,7 +42,7 @@ class Comparison:
         return self.seen != self.expected
 
 
-def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Comparison, ...]:
+def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compared, ...]:
     """Everything that the plan says, with what each rank (number, state) shows of it.
 
     Launchers number the ranks node by node. Nothing is compared for a plan that is run as found.
@@ -50,7 +50,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
     if plan.as_found:
         return ()
     return tuple(
-        Comparison(
+        Compared(
             what=shown.what,
             knob=knob.name,
             rank=rank,
@@ -89,7 +89,7 @@ def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
 
 def refused_properties(
     plan: Plan, told: Sequence[Mapping[str, object]], reason: str
-) -> tuple[Comparison, ...]:
+) -> tuple[Compared, ...]:
     """What ranks with these states (``for_people``) show otherwise than the plan, and reason names.
 
     ``reason`` is made of ``differences``.

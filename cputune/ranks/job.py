@@ -27,7 +27,7 @@ from cputune.inside.messages import (
     RankMessage,
     RankState,
     StepMessage,
-    Trained,
+    TrainedStep,
 )
 from cputune.ranks.compare import global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
@@ -90,7 +90,7 @@ class Rank:
     number: int
     state: RankState | None = None
     steps: list[Step] = field(default_factory=list)
-    trained: list[Trained] = field(default_factory=list)
+    trained: list[TrainedStep] = field(default_factory=list)
     trouble: str | None = None
     profile: Profiled | None = None
     answers: list[ModelAnswer] = field(default_factory=list)

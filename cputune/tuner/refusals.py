@@ -15,7 +15,7 @@ from functools import partial
 from cputune.knobs import NAMES, knob_named
 from cputune.knobs.record import KnobValue, LeftOut, in_words
 from cputune.plan import Plan
-from cputune.ranks.compare import Comparison, refused_properties, shows_otherwise
+from cputune.ranks.compare import Compared, refused_properties, shows_otherwise
 from cputune.result import FAILED, Trial
 from cputune.steps import Crashed, Diverged, Infeasible, TimedOut
 from cputune.tuner.space import TOGETHER, SearchSpace
@@ -83,7 +83,7 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
         )
 
 
-def _part(reason: str, row: Comparison) -> str:
+def _part(reason: str, row: Compared) -> str:
     """The part of a reason that tells of one property."""
     parts = reason.split("\n")[0].split("; ")
     return next(part for part in parts if part.startswith((f"{row.what}:", f"{row.what} of rank")))

@@ -19,7 +19,7 @@ from cputune.hidden import hide_arguments
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
-from cputune.ranks.compare import Comparison, compare
+from cputune.ranks.compare import Compared, compare
 from cputune.ranks.job import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
@@ -58,7 +58,7 @@ def outcomes(
     states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
     if not states:
         return
-    rows: dict[str, list[Comparison]] = {}
+    rows: dict[str, list[Compared]] = {}
     for row in compare(expected.plan, states):
         if not (dealt_out and row.by_cpu_number):
             rows.setdefault(row.what, []).append(row)
@@ -128,11 +128,11 @@ def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evid
 _SECRET = re.compile(r"\$\{\w+\}$")
 
 
-def _row(what: str, rank: int, expected: str, seen: str) -> Comparison:
-    return Comparison(what=what, rank=rank, expected=expected, seen=seen, by_cpu_number=False)
+def _row(what: str, rank: int, expected: str, seen: str) -> Compared:
+    return Compared(what=what, rank=rank, expected=expected, seen=seen, by_cpu_number=False)
 
 
-def held(name: str, rows: Sequence[Comparison], consumer: str) -> Outcome:
+def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
     """A check that fails with the first row that shows something else than it should."""
     evidence = [
         Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
@@ -256,7 +256,7 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     return judged("hosts", consumer, () if good else rows, said, rows, wrong=said)
 
 
-def own_affinity(plan: Plan, states: States) -> Iterator[Comparison]:
+def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
     """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
 
     For a scheduler that deals out CPUs by its own numbering.
