@@ -77,6 +77,7 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
         typed_ranks=workload.launch_ranks,
         loader=0 if workload.training is None else workload.training.loader,
         find_unused=workload.training is not None and workload.training.unused,
+        loop_alone=workload.framework == "accelerate",
     )
     flags: tuple[str, ...] = ()
     if workload.takes_flags:

@@ -18,8 +18,8 @@ from cputune.inside.carry.parts import needed
 FOLDER = Path(carry.__file__).parent
 PACKAGE = "cputune.inside.carry."
 
-Imports: TypeAlias = dict[str, set[str]]
-"""Modules, and the names that are imported from each; none where it is imported as a whole."""
+Imports: TypeAlias = set[tuple[str, str]]
+"""A module and a name that is imported from it; no name where it is imported as a whole."""
 
 START = '''#!/usr/bin/env python3
 """Run a training script with the part of a plan that its command line cannot say.
@@ -83,8 +83,8 @@ class _Pieces:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.imports: Imports = {}
-        self.typing: Imports = {}
+        self.imports: Imports = set()
+        self.typing: Imports = set()
         self.code: list[str] = []
 
     def add(self, name: str) -> None:
@@ -110,20 +110,19 @@ class _Pieces:
 
     def _import(self, statement: ast.stmt, found: Imports) -> None:
         if isinstance(statement, ast.Import):
-            found.update({name.name: set() for name in statement.names})
+            found.update((name.name, "") for name in statement.names)
         elif isinstance(statement, ast.ImportFrom):
             module = str(statement.module)
             if module.startswith(PACKAGE):
                 self.add(module.removeprefix(PACKAGE))
             else:
-                found.setdefault(module, set()).update(name.name for name in statement.names)
+                found.update((module, name.name) for name in statement.names)
 
 
 def _imports(found: Imports, indent: str) -> str:
     """The lines of these imports, sorted: ``import x`` before ``from x import y``."""
-    plain = sorted(module for module, names in found.items() if not names)
-    lines = [f"import {module}" for module in plain]
-    for module, names in sorted(found.items()):
-        if names:
-            lines.append(f"from {module} import {', '.join(sorted(names))}")
+    lines = [f"import {module}" for module, name in sorted(found) if not name]
+    for module in sorted({module for module, name in found if name}):
+        names = sorted(name for of, name in found if of == module and name)
+        lines.append(f"from {module} import {', '.join(names)}")
     return "".join(f"{indent}{line}\n" for line in lines)

@@ -101,15 +101,37 @@ def with_typed_batch(workload: Workload) -> Workload:
     ``--per_device_train_batch_size`` of TrainingArguments and of transformers' examples is of one
     rank and one batch: the launch as typed takes it in each of its ranks, and accumulates.
     """
-    typed = workload.argument("--per_device_train_batch_size") or ""
     known = workload.global_batch_size or workload.batch_per_rank
-    own = workload.framework == "pytorch" or workload.argument("--auto_find_batch_size") is not None
-    if workload.recipe is not None or known or own or not _NUMBER.fullmatch(typed):
+    if workload.recipe is not None or workload.framework == "pytorch" or known:
         return workload
+    return replace(workload, global_batch_size=typed_batch(workload))
+
+
+def typed_batch(workload: Workload) -> int | None:
+    """The global batch that the words of a launch say; None where they say none."""
+    typed = workload.argument("--per_device_train_batch_size") or ""
     steps = workload.argument("--gradient_accumulation_steps") or "1"
-    if not _NUMBER.fullmatch(steps):
+    found = workload.argument("--auto_find_batch_size") is not None
+    if found or not (_NUMBER.fullmatch(typed) and _NUMBER.fullmatch(steps)):
+        return None
+    return int(typed) * int(steps) * workload.launch_ranks
+
+
+def with_parser(workload: Workload, host: Host | None) -> Workload:
+    """A script that was never run takes the flags of TrainingArguments where its text parses them.
+
+    One that makes them by itself takes none.
+    """
+    if workload.recipe is not None or workload.framework or workload.parses_arguments is not None:
         return workload
-    return replace(workload, global_batch_size=int(typed) * int(steps) * workload.launch_ranks)
+    with contextlib.suppress(OSError, ValueError):
+        text = (host or Host()).read_text(workload.argv[0])
+        if _PARSED.search(text) and not re.search(r"\bTrainingArguments\(\s*\w", text):
+            return replace(workload, parses_arguments=True)
+    return workload
+
+
+_PARSED = re.compile(r"HfArgumentParser\(\s*[\[(]?[\w\s.,]*TrainingArguments")
 
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}")
@@ -199,7 +221,7 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
 def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile, ...]:
     """The files as ``doctor --check-file`` takes them, warnings as notes of the main one.
 
-    Raises UsageError for an error, with its cure.
+    Raises UsageError for the errors of a file, with the cure of the first.
     """
     warnings = []
     for file in files:
@@ -214,13 +236,16 @@ def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile,
             )
         except UsageError:
             continue  # the file starts nothing
+        errors = []
         for finding in found:
             if finding.code == one_process.code and file is not files[0]:
                 continue  # accelerate before 1.5 reads its host file from the launch line alone
             if finding.severity is Severity.ERROR:
-                raise UsageError(
-                    f"{finding.evidence} ({finding.title})", hint=finding.command or finding.remedy
-                )
-            warnings.append(f"{finding.title}: {finding.evidence}")
+                errors.append(finding)
+            else:
+                warnings.append(f"{finding.title}: {finding.evidence}")
+        if errors:
+            told = "; ".join(f"{one.evidence} ({one.title})" for one in errors)
+            raise UsageError(told, hint=errors[0].command or errors[0].remedy)
     main, *others = files
     return (replace(main, notes=(*main.notes, *warnings)), *others)

@@ -10,10 +10,11 @@ such line: then ``cputune run`` starts it.
 
 from __future__ import annotations
 
-import shlex
+import re
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
+from cputune.emitters.command import typed_batch
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.shell import packed, quote, variables
 from cputune.emitters.words import ShellWord
@@ -21,7 +22,7 @@ from cputune.errors import UsageError
 from cputune.host import Host
 
 BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
-"""Arguments that an Accelerator takes from ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION."""
+"""Arguments that ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION say."""
 
 
 def typed_lines(job: LaunchJob) -> str:
@@ -55,25 +56,42 @@ def words(job: LaunchJob) -> tuple[Word, ...]:
 
 
 def _variables_say_it(job: LaunchJob) -> bool:
-    """Whether an Accelerator reads all that is set in it from variables.
-
-    One that the script makes with a precision of its own does not.
-    """
-    force = job.force
-    if force is None or job.workload.framework != "accelerate" or force.torch:
+    """Whether variables say all of the plan to a lone process, and the script keeps its batch."""
+    force, workload = job.force, job.workload
+    if force is None or force.torch or force.by_flags:
         return False
     if force.world_size != 1 or force.other_ranks or force.batch_per_rank is not None:
         return False
-    own = job.workload.global_batch_size
+    seen = workload.framework is not None
+    own = workload.global_batch_size if seen else typed_batch(workload)
     if force.samples_per_rank not in (None, own):
         return False
+    if force.accumulation not in (None, workload.accumulation):
+        return False
     others = {name: value for name, value in force.arguments.items() if name not in BY_VARIABLES}
-    if any(others.values()) or job.script is None:
+    return not any(others.values()) and _takes_precision(job)
+
+
+def _takes_precision(job: LaunchJob) -> bool:
+    """Whether the script trains in the precision of the plan without being changed.
+
+    An Accelerator reads ACCELERATE_MIXED_PRECISION where the script says none. A Trainer trains in
+    fp32 where nobody says another; those of TRL train in bf16.
+    """
+    if job.script is None:
         return False
     try:
-        return "mixed_precision" not in (job.host or Host()).read_text(job.script)
+        text = (job.host or Host()).read_text(job.script)
     except (OSError, ValueError):
         return False
+    said = " ".join([text, *job.workload.argv])
+    if "mixed_precision" in said:
+        return False
+    if job.workload.framework == "accelerate":
+        return True
+    if job.plan.precision == "fp32":
+        return not re.search(r"bf16|fp16|\btrl\b", said)
+    return "Accelerator(" in text and "Trainer" not in text
 
 
 def is_left_out(job: LaunchJob, name: str) -> bool:
@@ -93,11 +111,16 @@ def parts(job: LaunchJob, python: str, command: tuple[Word, ...]) -> list[str]:
     lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
     if job.plan.world_size == 1:
         return packed([*lines, f"taskset -c {lists[0]} {python} {trained}"])
-    bound = f'c=({" ".join(lists)}); exec taskset -c "${{c[LOCAL_RANK]}}" {python} "$@"'
+    bound = f'c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {python} "$@"'
     launcher = (
         f"{_torchrun(python)} --standalone --nproc-per-node {job.plan.world_size} --no-python"
     )
-    return packed([*lines, launcher, f"bash -c {shlex.quote(bound)} rank", trained])
+    return packed([*lines, launcher, f"bash -c {_in_double_quotes(bound)} rank", trained])
+
+
+def _in_double_quotes(text: str) -> str:
+    """The text as one word: shellcheck takes ``$`` in single quotes for a mistake (SC2016)."""
+    return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
 
 
 def _python(job: LaunchJob) -> str:

@@ -14,6 +14,7 @@ from cputune.emitters.command import (
     refuse_impossible,
     refuse_unchosen_batch,
     training_command,
+    with_parser,
     with_typed_batch,
 )
 from cputune.emitters.format import (
@@ -50,7 +51,7 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
         raise UsageError(
             "there is nothing to write down", hint="give a result, or the facts of a machine"
         )
-    job = asked.workload or Workload.from_recipe(DEFAULT_RECIPE)
+    job = with_parser(asked.workload or Workload.from_recipe(DEFAULT_RECIPE), asked.host)
     nodes = asked.nodes or len(asked.hosts) or 1
     found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
     return _job(None, found, job, asked)

@@ -163,7 +163,8 @@ def _launch(
         after = _commented(after, name, _worth(result, _named(of_plan)))
     kind = _format(after, name, launch, by_slurm)
     beside = tuple(one for one in job.companions if _carries(job) and one.name == CARRY_SCRIPT)
-    return Rewritten(text=_promised(after, job, kind), beside=beside, notes=tuple(notes))
+    text = after if kind is None else _promised(after, name, job, kind)
+    return Rewritten(text=text, beside=beside, notes=tuple(notes))
 
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
@@ -357,10 +358,16 @@ def _format(text: str, name: str, launch: TrainingCommand, by_slurm: bool) -> st
     return None if by_slurm or launch.part else "torchrun"
 
 
-def _promised(text: str, job: LaunchJob, format: str | None) -> str:
-    """The file with the plan in its last line, in place of an older one."""
-    if format is None:
-        return text
+def _promised(text: str, name: str, job: LaunchJob, format: str) -> str:
+    """The file with the plan in its last line, in place of an older one.
+
+    Its training is started with the words of the file; none is promised where a shell fills them.
+    """
     text = re.sub(r"(?m)^# cputune-plan: .*\n?", "", text)
     ended = text if text.endswith("\n") else f"{text}\n"
-    return ended + replace(job.promise, format=format).line()
+    launch, trained = launch_in(text, name), job.promise.trained
+    own = () if launch is None else launch.argv
+    if trained is not None:
+        filled = any(re.search(r"[$`]", word) for word in own)
+        trained = replace(trained, words=() if filled else own)
+    return ended + replace(job.promise, format=format, trained=trained).line()

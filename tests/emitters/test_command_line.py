@@ -82,6 +82,45 @@ def test_an_accelerator_takes_its_precision_from_a_variable_where_the_script_say
     assert (text == "cputune run cputune.json\n") != typed
 
 
+MADE = "transformers.TrainingArguments('out')"
+PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
+
+
+@pytest.mark.parametrize(
+    ("code", "precision", "carried"),
+    [
+        (MADE, "fp32", False),
+        (MADE, "bf16", True),
+        (f"import trl; {MADE}", "fp32", True),
+        ("TrainingArguments('out', bf16=True)", "fp32", True),
+        (PARSED, "bf16", False),
+        ("Accelerator()", "fp32", False),
+        ("Accelerator()", "bf16", False),
+        ("Accelerator(mixed_precision=args.mixed_precision)", "bf16", True),
+    ],
+)
+@pytest.mark.parametrize("format", ["torchrun", "mpirun", "accelerate", "slurm"])
+def test_a_script_that_was_never_run_is_carried_only_where_nothing_else_says_the_plan(
+    code: str,
+    precision: str,
+    carried: bool,
+    format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(code)
+    plan = {"cpus": ((0, 1),), "precision": precision, "settings": {}, **ONE}
+    job = Workload.script(["train.py"])
+    facts = one_socket().facts
+    result = None if code == PARSED else tuned(job, **plan)
+    files = emit(result, format, facts=facts, workload=job, host=LiveHost())
+    assert ("carry.py" in [file.name for file in files]) == carried
+    if code == PARSED:
+        assert "--use_cpu" in files[0].text
+        assert "--bf16 True" in files[0].text
+
+
 @pytest.mark.parametrize(
     ("workload", "settings"),
     [

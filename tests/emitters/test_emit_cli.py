@@ -77,7 +77,7 @@ def test_all_formats_share_their_companions(emit: Run) -> None:
 def test_what_is_printed_is_the_main_file(emit: Run) -> None:
     answer = emit("-f", "pytorchjob", "-o", "-")
     assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
-    assert "it needs beside it: Dockerfile" in answer.err
+    assert "it needs beside it: kustomization.yaml, Dockerfile, " in answer.err
     assert list(Path().iterdir()) == []
 
 
@@ -105,6 +105,7 @@ def test_what_the_doctor_condemns_is_refused_with_the_cure(emit: Run, format: st
     answer = emit("-f", format, *hosts, *versions, "--", "run_qa.py", *OLD_FLAGS)
     assert answer.code == 2
     assert "--no_cuda" in answer.err
+    assert "--use_ipex is refused by transformers" in answer.err
     assert "--use_cpu" in answer.err
     assert not Path("launch").exists()
 

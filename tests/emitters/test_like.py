@@ -93,6 +93,16 @@ def test_what_comes_out_says_its_plan_and_is_read_again() -> None:
     assert (promise.format, promise.plan) == ("torchrun", tuned().best.plan)
 
 
+@pytest.mark.parametrize("own", ['"$@"', "--seed $SEED", "--seed 1"])
+def test_the_words_of_the_file_are_promised_where_no_shell_fills_them(own: str) -> None:
+    after = rewritten(f"python run_qa.py --no_cuda {own}\n").text
+    launch, trained = launch_in(after, "run.sh"), promise_in(after).trained
+    assert launch is not None
+    assert trained is not None
+    assert "--no_cuda" not in launch.argv
+    assert trained.words == (launch.argv if own == "--seed 1" else ())
+
+
 LAUNCHES = (
     # what the user has, and what starts the training then
     ("numactl -C 0-31 -m 0 python run_qa.py --bf16 False", "taskset -c 0-3 python run_qa.py"),

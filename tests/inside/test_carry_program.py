@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
+from cputune.emitters import assembled
 from cputune.emitters.assembled import carry_file
 from cputune.inside import carry_script
 from cputune.inside.carry.force import Force
@@ -92,6 +93,8 @@ SETS = [
     ({"world_size": 1}, {"trainer", "loop"}),
     ({"world_size": 2, "by_flags": True}, {"trainer", "ranks"}),
     ({"world_size": 2}, {"trainer", "ranks", "loop"}),
+    ({"world_size": 2, "loop_alone": True}, {"ranks", "loop"}),
+    ({"world_size": 1, "loop_alone": True}, {"loop"}),
     ({}, set()),
 ]
 CLASSES = {
@@ -123,6 +126,24 @@ def test_the_file_has_the_parts_of_its_plan_alone(
     done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
     own = {"ending"} if together else set()
     assert done.stdout == f"{sorted(parts | own)}\n", done.stderr
+
+
+def test_a_module_is_imported_as_a_whole_and_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = "from __future__ import annotations\n\n"
+    (tmp_path / "running.py").write_text(
+        f'"""One."""\n\n{start}from os import path\n\n\ndef main(parts): print(path.sep)\n'
+    )
+    (tmp_path / "dropout.py").write_text(
+        f'"""Two."""\n\n{start}import os\n\n\ndef Masks(say): return os.sep\n\n\nsay = 1\n'
+    )
+    monkeypatch.setattr(assembled, "FOLDER", tmp_path)
+    for parts in ({}, {"dropout": "bytes"}):
+        text = carry_file(Force(torch=parts), together=False)
+        (tmp_path / "carry.py").write_text(text)
+        assert ran([sys.executable, "carry.py"], cwd=tmp_path).stdout == "/\n"
+    assert "import os\nfrom os import path\n" in text
 
 
 def test_an_empty_plan_changes_nothing(place: Path) -> None:

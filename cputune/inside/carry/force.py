@@ -28,6 +28,7 @@ class Force:
         by_flags: flags have set the arguments, and the batch of those that are parsed.
         loader: which of the loaders that an Accelerator prepares is trained on, from 0.
         find_unused: whether the model has parameters that a step does not use.
+        loop_alone: the script was seen to train by a loop over an Accelerator, without a Trainer.
     """
 
     world_size: int = 0
@@ -41,6 +42,7 @@ class Force:
     by_flags: bool = False
     loader: int = 0
     find_unused: bool = False
+    loop_alone: bool = False
 
     def to_json(self) -> str:
         """PLAN; what is as by default is left out."""

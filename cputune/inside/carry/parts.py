@@ -36,7 +36,8 @@ def needed(force: Force) -> tuple[Part, ...]:
     """The parts that set this."""
     parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
     if force.world_size:
-        parts.append(Part("trainer", "TrainerPart", "setting"))
+        if not force.loop_alone:
+            parts.append(Part("trainer", "TrainerPart", "setting"))
         if force.other_ranks or (force.find_unused and force.world_size > 1):
             parts.append(Part("ranks", "RanksPart", "setting"))
         if not force.by_flags:
