@@ -43,6 +43,15 @@ MENDED = (
         "export OMP_NUM_THREADS=8\nACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 train.py",
     ),
     ("export OMP_NUM_THREADS=32; python train.py", "export OMP_NUM_THREADS=16; python train.py"),
+    ("srun ipexrun --ncores_per_instance 4 a.py", "srun env OMP_NUM_THREADS=4 python a.py"),
+    (
+        "X=1 python -m intel_extension_for_pytorch.cpu.launch --ncore_per_instance 4 a.py",
+        "X=1 OMP_NUM_THREADS=4 python a.py",
+    ),
+    (
+        "accelerate launch --cpu --mixed_precision fp16 a.py",
+        "accelerate launch --cpu --mixed_precision no a.py",
+    ),
     (
         'ARGS="--no_cuda --use_ipex"\npython run_qa.py $ARGS',
         'ARGS="--use_cpu"\npython run_qa.py $ARGS',
@@ -97,6 +106,15 @@ def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
     assert (tmp_path / path.name).read_text() == after
     assert re.findall(r"(?:^|\s)#.*", after) == re.findall(r"(?:^|\s)#.*", text), "comments stay"
     assert not re.search(r"no_cuda|ipex|ccl|TRANSFORMERS_CACHE|deepspeed", after.lower())
+
+
+def test_a_configuration_says_what_accelerate_starts_by_it():
+    before = "distributed_type: MULTI_CPU\nmixed_precision: fp16\nnum_processes: 2\nuse_cpu: true\n"
+    after, left = mended(before, "accelerate.yaml", FACTS)
+    assert left == ()
+    assert after == (
+        "distributed_type: 'NO'\nmixed_precision: 'no'\nnum_processes: 1\nuse_cpu: true\n"
+    )
 
 
 def test_a_file_without_a_last_line_feed_is_patched(tmp_path):

@@ -19,10 +19,11 @@ import yaml
 
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.checks.precision import fp16_ignored
 from cputune.doctor.edit import Edit
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import judge_sourced
-from cputune.doctor.files.judge import judge_launches, use_cpu_missing
+from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_missing
 from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
@@ -245,8 +246,21 @@ def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]
     line = document.line("num_processes") or 0
     launch = TrainingCommand(launcher="accelerate", options=tuple(options), line=line)
     for found in judge_launches([launch], replace(context, places=None)):
-        asks = found.code in (use_cpu_missing.code, ranks_alone.code)
-        yield replace(found, edits=_asks_cpu(document, context)) if asks else found
+        yield replace(found, edits=_configured(found, document, context, machines))
+
+
+def _configured(
+    found: Finding, document: Document, context: Context, machines: int
+) -> tuple[Edit, ...]:
+    """The keys that cure what is wrong with the launch of a configuration file."""
+    if found.code in (use_cpu_missing.code, ranks_alone.code):
+        return _asks_cpu(document, context)
+    if found.code == fp16_ignored.code:
+        return _with_value(document, context, ("mixed_precision",), "'no'")
+    if found.code == one_process.code and machines == 1:  # what it starts today is said
+        edits = _with_value(document, context, ("num_processes",), "1")
+        return edits + _with_value(document, context, ("distributed_type",), "'NO'")
+    return ()
 
 
 def _keys(document: Document, context: Context) -> Iterator[Finding]:

@@ -395,6 +395,11 @@ def _of_a_rank_mended(
     if finding.code == ranks_auto.code and launch.launcher == "torchrun":
         edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
         return edits or mending.by_command(context.places, launch, finding.command)
+    asked = options.get("ACCELERATE_MIXED_PRECISION", "")
+    if asked and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
+        if not asked.endswith("fp16"):
+            return ()  # beside the option the variable would change nothing
+        return context.places.change_flag(launch, asked, "--mixed_precision no")
     return mending.by_command(context.places, launch, finding.command)
 
 

@@ -56,7 +56,7 @@ def plain_launcher(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
     """python for one rank, torchrun for several, mpirun over several machines."""
     ranks = number_of(launch.total) or 1
     variables = list[str]()
-    cores = launch.option("--ncores_per_instance", "--ncores_per_node")
+    cores = launch.option("--ncores_per_instance", "--ncore_per_instance", "--ncores_per_node")
     if number_of(cores):
         variables.append(f"OMP_NUM_THREADS={cores}")
     words: tuple[str, ...] = ("python",)

@@ -201,7 +201,9 @@ class Places:
         quote = self.text[script.start] if self.text[script.start] in "\"'" else ""
         between = self.text[first.start : script.start]
         listed = re.search(r"\n\s*-\s+$", between) if self.yaml else None
-        if variables and (listed or re.search(r",\s*$", between)):
+        before = re.split(r"[;&|(]|(?<!\\)\n", self.code[: first.start])[-1].replace("\\\n", " ")
+        behind_another = any("=" not in word for word in before.split())  # srun, nohup, time
+        if variables and (behind_another or listed or re.search(r",\s*$", between)):
             texts = ["env", *texts]
         if re.search(r",\s*$", between):
             texts = [f"{quote or chr(34)}{text}{quote or chr(34)}" for text in texts]
