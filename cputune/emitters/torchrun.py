@@ -24,6 +24,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         "nodes": str(plan.nodes),
         "ranks": str(plan.processes_per_node),
         "node_rank": '"$node_rank"' if several else "0",
+        "numbered": "node_rank=${NODE_RANK:-}\n" if several else "",  # before it is cleared
         "address": hosts[0] if several else "127.0.0.1",
         "all": ",".join(hosts),
         "every": " ".join(hosts),

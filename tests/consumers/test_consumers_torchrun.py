@@ -33,7 +33,7 @@ def test_a_recipe_that_was_cut_fails_and_so_does_a_variable_beside_the_plan(writ
     )
     (verdict,) = verify([script], steps=4)
     failed = {check.name: check for check in verdict.checks if check.state == "failed"}
-    assert set(failed) == {"workload", "environment"}, verdict
+    assert set(failed) == {"workload", "environment", "files"}, verdict
     seen = {row.seen for row in failed["workload"].evidence}
     assert seen == {"4 tokens"}
     assert "OMP_WAIT_POLICY=active" in failed["environment"].summary
@@ -43,7 +43,10 @@ def test_an_interpreter_that_is_gone_does_not_pass(write, tiny, monkeypatch):
     monkeypatch.delenv("PYTHON", raising=False)
     directory = write("torchrun", two_ranks(), tiny, python="/gone/bin/python")
     (verdict,) = verify([directory / "torchrun.sh"], steps=4)
-    assert verdict.state == "not checked", verdict
+    assert verdict.state == "failed", verdict
+    assert any(
+        check.remedy == "set PYTHON to the interpreter that trains" for check in verdict.checks
+    )
 
 
 @THOROUGH

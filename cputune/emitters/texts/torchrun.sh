@@ -3,6 +3,7 @@
 {{strict}}
 {{here}}
 {{python}}
+{{numbered}}
 {{clear}}
 {{oneccl}}
 {{needs}}

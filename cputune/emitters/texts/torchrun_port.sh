@@ -1,7 +1,7 @@
 
 # Start this on every node: pdsh -w {{all}} FILE. Each finds which of them it is; NODE_RANK
 # (0 on the first, 1 on the next) says it where names and addresses do not.
-node_rank=${NODE_RANK:-$("$python" -c 'import os, socket, sys
+node_rank=${node_rank:-$("$python" -c 'import os, socket, sys
 def is_here(host):
     if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):
         return True

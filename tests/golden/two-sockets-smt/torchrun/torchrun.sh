@@ -19,6 +19,7 @@ here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
+node_rank=${NODE_RANK:-}
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
@@ -49,7 +50,7 @@ train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
 
 # Start this on every node: pdsh -w node1,node2 FILE. Each finds which of them it is; NODE_RANK
 # (0 on the first, 1 on the next) says it where names and addresses do not.
-node_rank=${NODE_RANK:-$("$python" -c 'import os, socket, sys
+node_rank=${node_rank:-$("$python" -c 'import os, socket, sys
 def is_here(host):
     if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):
         return True
