@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from cputune.emitters.command import CARRY_SCRIPT
 from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
 from cputune.emitters.imported import imported, module_files, text_of
 from cputune.emitters.promise import PromisedTraining
@@ -31,7 +32,8 @@ def trained(
 
     rank.py and carry.py carry the plan, which ranks show themselves.
     """
-    words = tuple(map(_said, command))
+    own = command[1:] if command[:1] == (Beside(CARRY_SCRIPT),) else command
+    words = tuple(map(_said, own))
     files = {BESIDE + one.name: digest(one.text) for one in companions if not one.executable}
     return PromisedTraining(
         words=words,

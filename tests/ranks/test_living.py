@@ -146,7 +146,7 @@ def test_launches_of_one_environment_are_forks_of_one_supervisor(facts: HostFact
         living = [runner.living(plan) for plan in (ONE, TWO, ONE)]
         for one in living:
             one.turn(2)
-        supervisors = [one._job.supervisor._process for one in living if one._job]
+        supervisors = [one.job.supervisor._process for one in living if one.job]
         (origin,) = {one.parent() for one in supervisors if one is not None}
         assert len({*supervisors}) == 3
         assert origin in psutil.Process().children()
