@@ -54,7 +54,8 @@ interrupted; the study is kept
 
 def man_page() -> str:
     """The page: what cputune is, its options, then each command with its own."""
-    context = click.Context(cli, info_name="cputune")
+    # click keeps a command's help option as it first made it: here with the names of the program.
+    context = click.Context(cli, info_name="cputune", **cli.context_settings)
     lines = ['.TH CPUTUNE 1 "" "cputune" "User Commands"', ".SH NAME"]
     lines += [r"cputune \- tune Hugging Face training on CPUs", ".SH SYNOPSIS", ".B cputune"]
     lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION"]

@@ -54,7 +54,7 @@ def of_this_process(folder: Path) -> tuple[int, int, int, int]:
 
 def test_a_study_of_minutes_holds_no_more_at_its_end(tmp_path: Path) -> None:
     held: list[endurance.Held] = []
-    endurance.endure(tmp_path / "s.db", 900.0, 60.0, held.append)
+    endurance.endure(tmp_path / "s.db", 4000.0, 60.0, held.append)
     first, last = held[1], held[-1]
     assert last.trials >= first.trials + 10
     assert (last.descriptors, last.threads) == (first.descriptors, first.threads)
