@@ -72,7 +72,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.
 
     RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without
-    one the files hold the guides' default plan for this machine, and say that nothing was measured.
+    one the files hold a default plan for this machine, and say that nothing was measured.
 
     \b
     cputune emit --format mpirun

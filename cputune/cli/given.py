@@ -260,7 +260,7 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
     # cputune.json of this folder was measured here, not on the recorded machine.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
         say(
-            "nothing was measured: this is the guides' default plan for this machine "
+            "nothing was measured: this is a default plan for this machine "
             "(`cputune tune` measures)"
         )
         return None

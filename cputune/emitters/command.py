@@ -120,7 +120,8 @@ def typed_batch(workload: Workload) -> int | None:
 def with_parser(workload: Workload, host: Host | None) -> Workload:
     """A script that was never run takes the flags of TrainingArguments where its text parses them.
 
-    One that makes them by itself takes none.
+    One that makes them by itself takes none. A script whose text names no library that trains
+    has a loop of its own: precision, batch and ranks are its own.
     """
     if workload.recipe is not None or workload.framework or workload.parses_arguments is not None:
         return workload
@@ -128,8 +129,12 @@ def with_parser(workload: Workload, host: Host | None) -> Workload:
         text = (host or Host()).read_text(workload.argv[0])
         if _PARSED.search(text) and not re.search(r"\bTrainingArguments\(\s*\w", text):
             return replace(workload, parses_arguments=True)
+        if not _LIBRARY.search(text) and "torch" in text:
+            return replace(workload, framework="pytorch")
     return workload
 
+
+_LIBRARY = re.compile(r"transformers|accelerate|lightning|\btrl\b|Trainer|Accelerator")
 
 _PARSED = re.compile(r"HfArgumentParser\(\s*[\[(]?[\w\s.,]*TrainingArguments")
 

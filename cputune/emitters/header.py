@@ -72,11 +72,20 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def unmeasured(host: Mapping[str, object], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
-    """What stands there where no result was given; ``asked``: somebody named this plan."""
+def unmeasured(
+    host: Mapping[str, object], plan: Plan, *, asked: bool = False, own_loop: bool = False
+) -> tuple[str, ...]:
+    """What stands there where no result was given.
+
+    ``asked``: somebody named this plan; ``own_loop``: a training loop of its own gets what
+    changes none of its numbers.
+    """
     guides = "a rank per socket, all its cores, the precision its hardware has"
     whose = f"the default plan of the Hugging Face CPU guides ({guides})"
-    whose = "a plan that was asked for," if asked else whose
+    if own_loop:
+        whose = "one rank on all cores, which changes no number of a training loop of its own,"
+    if asked:
+        whose = "a plan that was asked for,"
     return (
         f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}.",
         "Do now: cputune tune, which finds out what is fastest",

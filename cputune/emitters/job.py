@@ -28,7 +28,7 @@ from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.host import Host
-from cputune.layout import guide_plan
+from cputune.layout import guide_plan, mild_plan
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.probing import probe
@@ -53,6 +53,8 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
         )
     job = with_parser(asked.workload or Workload.from_recipe(DEFAULT_RECIPE), asked.host)
     nodes = asked.nodes or len(asked.hosts) or 1
+    if job.framework == "pytorch":
+        return _job(None, mild_plan(facts), job, asked)
     found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
     return _job(None, found, job, asked)
 
@@ -100,7 +102,11 @@ def _job(
         ) from error
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
-    told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
+    if result is not None:
+        told = header.measured(result, plan)
+    else:
+        own = workload.framework == "pytorch"
+        told = header.unmeasured(host, plan, asked=named, own_loop=own)
     said = (*told, *scale)
     command, notes = training_command(workload, way)
     beside = companions(plan, workload, command, way)

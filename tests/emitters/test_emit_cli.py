@@ -142,6 +142,23 @@ def test_a_script_of_the_user(emit: Run) -> None:
     assert not Path("launch/train.py").exists()
 
 
+def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(
+    emit: Run, recorded_sockets: str
+) -> None:
+    """Two sockets with bf16: the guides' plan would be two ranks in bf16."""
+    Path("loop.py").write_text("import torch\nfor _ in range(9): ...\n", encoding="utf-8")
+    Path("accelerated.py").write_text("from accelerate import Accelerator\n", encoding="utf-8")
+    assert emit("-f", "torchrun", "--root", recorded_sockets, "--", "loop.py").code == 0
+    text = Path("launch/torchrun.sh").read_text()
+    assert "fp32" in text
+    assert "ACCELERATE_MIXED_PRECISION" not in text
+    assert "one rank on all cores" in text.replace("\n# ", " ")
+    assert not Path("launch/carry.py").exists()
+    other = ("--root", recorded_sockets, "-o", "two", "--", "accelerated.py")
+    assert emit("-f", "torchrun", *other).code == 0
+    assert Path("two/carry.py").exists()
+
+
 def test_options_reach_the_files(emit: Run) -> None:
     write(document())
     answer = emit(
