@@ -128,10 +128,15 @@ def main() -> None:
     names = (*PRINTED_FORMATS, *FORMATS)
     width = 24 if options.verify else 14
     print(f"{'':<28}" + "".join(f"{name:>{width}}" for name in names))
-    for kind in KINDS:
-        if options.only in kind.name:
-            cells = (cell(kind, name, facts, run=options.verify) for name in names)
-            print(f"{kind.name:<28}" + "".join(f"{text:>{width}}" for text in cells), flush=True)
+    with tempfile.TemporaryDirectory(prefix="cputune-lines-") as place:
+        os.chdir(place)
+        Path("train.py").write_text(TRAINER)
+        Path("loop.py").write_text(LOOP)
+        for kind in KINDS:
+            if options.only in kind.name:
+                cells = (cell(kind, name, facts, run=options.verify) for name in names)
+                said = "".join(f"{text:>{width}}" for text in cells)
+                print(f"{kind.name:<28}{said}", flush=True)
 
 
 def changed_lines(folder: Path, facts: HostFacts) -> None:
@@ -186,18 +191,10 @@ def below_header(text: str) -> int:
 
 def checked(files: tuple[EmittedFile, ...]) -> str:
     """``15/15``: the checks of `cputune verify` that passed, of those that were made."""
-    with tempfile.TemporaryDirectory(prefix="cputune-lines-") as place:
-        before = os.getcwd()
-        os.chdir(place)
-        try:
-            Path("train.py").write_text(TRAINER)
-            Path("loop.py").write_text(LOOP)
-            for file in files:
-                Path(file.name).write_text(file.text)
-                Path(file.name).chmod(0o755 if file.executable else 0o644)
-            (verdict,) = verify([Path(files[0].name)], steps=6)
-        finally:
-            os.chdir(before)
+    for file in files:
+        Path(file.name).write_text(file.text)
+        Path(file.name).chmod(0o755 if file.executable else 0o644)
+    (verdict,) = verify([Path(files[0].name)], steps=6)
     states = [check.state for check in verdict.checks]
     bad = [check.name for check in verdict.checks if check.state == "failed"]
     return f"{states.count('passed')}/{len(states)} " + ",".join(bad)

@@ -198,7 +198,11 @@ def launch_of(words: Sequence[str]) -> TrainingCommand | None:
         launcher=launcher,
         options=options,
         words=words,
-        environment={**_handed_on(before), **(_handed_on(words[at:end]) if inner else {})},
+        environment={
+            **_handed_on(before),
+            **launch.environment,
+            **(_handed_on(words[at:end]) if inner else {}),
+        },
         program=words[at],
         before=before,
         part=any(name in STARTERS for name in names[:at]),
@@ -230,6 +234,10 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> TrainingCommand | Non
     at, module = 0, False
     while at < len(words) and words[at].startswith("-"):
         option, at = words[at], at + 1
+        if option in ("--no_python", "--no-python") and (inner := _behind_mpirun(words[at:])):
+            options = words[: len(words) - len(inner.words)]
+            told = _handed_on(options)
+            return replace(inner, launcher=launcher, options=options, words=words, environment=told)
         following = words[at] if at < len(words) else "-"
         if option in ("-", "-c") and launcher == "python":
             return None

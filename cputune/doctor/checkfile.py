@@ -129,7 +129,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
 
 def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
     """The launch on as many machines as the ``#SBATCH`` lines of its script ask for."""
-    asked = re.findall(r"(?m)^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
+    asked = re.findall(r"(?m)^#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
     if not asked or not (launch.part or launch.launcher == "mpirun"):
         return launch
     return replace(launch, environment={"SLURM_NNODES": asked[-1], **launch.environment})

@@ -18,7 +18,7 @@ from cputune.emitters.format import (
     Format,
     LaunchJob,
 )
-from cputune.emitters.hand import COMMAND, is_left_out
+from cputune.emitters.hand import COMMAND, is_left_out, without_carried
 from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
 from cputune.emitters.mpirun import MPIRUN
@@ -68,6 +68,12 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     """
     formats = _named(format)
     job = make_job(result, asked)
+    kind = None if asked.patch is None else asked.patch.get("kind")
+    if kind is not None and str(kind).lower() not in [one.name for one in formats]:
+        raise UsageError(
+            f"the patch is of a {kind}, and none is written",
+            hint="--format pytorchjob, or trainjob, or leave kind and apiVersion out",
+        )
     if job.cluster.tune:
         if formats != (SLURM,):
             raise UsageError(
@@ -100,11 +106,12 @@ def _named(format: str) -> tuple[Format, ...]:
 def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, ...]:
     files: dict[str, EmittedFile] = {}
     for one in formats:
-        main, *others = one.write(job)
-        notes = (*job.aloud, *(() if one.printed else job.notes), *main.notes)
+        alone = one.alone and job.plan.world_size == 1
+        told = without_carried(job) if alone else job
+        main, *others = one.write(told)
+        notes = (*job.aloud, *(() if one.printed else told.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
-        alone = one.alone and job.plan.world_size == 1
         for file in () if one.printed else job.companions:
             if not (alone and is_left_out(job, file.name)):
                 files.setdefault(file.name, file)

@@ -20,14 +20,22 @@ from cputune.emitters.mpirun import (
     host_files,
     refuse_colon,
 )
-from cputune.emitters.words import Manifest
+from cputune.emitters.words import Manifest, VariableName
 from cputune.errors import UsageError
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
-_UNBOUND = {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+_OF_OPENMPI = {"OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+_UNBOUND = {
+    "intelmpi": {"I_MPI_PIN": "off"},
+    "mpich": {},
+    "openmpi4": _OF_OPENMPI,
+    "openmpi5": _OF_OPENMPI,
+}
 """What keeps an mpirun from binding. accelerate tells Open MPI ``--bind-to socket``, which fails on
 a host that has other CPUs than the first; without the component that binds it only maps."""
+_TAKEN_BACK = ("-u KMP_AFFINITY", "-u KMP_BLOCKTIME")
+"""Variables that accelerate sets by itself: the plan's stand behind them."""
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -41,8 +49,9 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
             f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
             hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
         )
-    variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
-    exported: dict[str, str] = {**dict(variables.items()), **_UNBOUND}
+    exported = dict[str, str]()
+    for dialect in dialects_of(job):
+        exported |= _UNBOUND[dialect]
     if job.plan.nodes > 1 and job.interface is not None:
         exported |= launcher_variables(dialects_of(job), job.interface)
     lines = dict.fromkeys(dialects_of(job), f"hosts=$here/{HYDRA_HOSTS}")
@@ -58,8 +67,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         **detected(job, lines),
         threads=str(job.plan.threads_per_process),
         precision=precision(job),
-        changed="\n  ".join(shell.packed(["--no_python env", *_changed(job, variables)])),
-        rank=shell.rank(job, "mpi"),
+        rank=shell.mpi_rank(job, *_TAKEN_BACK),
     )
     config = words.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True)
@@ -78,24 +86,12 @@ def _alone(job: LaunchJob) -> EmittedFile:
         f"--num_cpu_threads_per_process {plan.threads_per_process}",
         *(["--ipex"] if plan.ipex else []),
         "--no_python setpriv --pdeathsig TERM env",
-        *_changed(job, shell.variables(job)),
+        *_TAKEN_BACK,
     ]
+    blocktime = shell.variables(job).get(VariableName("KMP_BLOCKTIME"))
+    if blocktime is not None:
+        options.append(f"KMP_BLOCKTIME={blocktime}")
     return script_of_one(job, "accelerate", before=options)
-
-
-def _changed(job: LaunchJob, variables: words.Variables) -> list[str]:
-    """What ``env`` is told behind accelerate: its KMP variables are taken back.
-
-    Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
-    """
-    several = job.plan.nodes > 1
-    found = ["-u KMP_AFFINITY", "-u KMP_BLOCKTIME"]
-    for name, value in variables.items():
-        if several or name == "KMP_BLOCKTIME":
-            found.append(f"{name}={words.ShellWord(value)}")
-    if several:
-        found += [f"MASTER_ADDR={words.ShellWord(job.nodes[0].name)}", 'MASTER_PORT="$port"']
-    return found
 
 
 def precision(job: LaunchJob) -> str:

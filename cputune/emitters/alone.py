@@ -7,11 +7,9 @@ the same, and a batch script by Slurm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cputune import cpulist
 from cputune.emitters import shell
-from cputune.emitters.command import CARRY_SCRIPT
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob
 from cputune.emitters.hand import words
 
@@ -31,8 +29,6 @@ def script_of_one(
     ``offered``: where the process may not have the CPUs of the plan it keeps those that it has.
     """
     command = words(job)
-    if Beside(CARRY_SCRIPT) not in command:
-        job = replace(job, notes=tuple(note for note in job.notes if CARRY_SCRIPT not in note))
     here = any(isinstance(word, Beside) for word in command)
     cpus = cpulist.render(job.plan.cpus[0])
     bound = f"taskset -c {cpus}"

@@ -11,6 +11,7 @@ such line: then ``cputune run`` starts it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
@@ -97,6 +98,13 @@ def _takes_precision(job: LaunchJob) -> bool:
 def is_left_out(job: LaunchJob, name: str) -> bool:
     """Whether a lone process that is started so needs no such file beside it."""
     return name == "rank.py" or (name == "carry.py" and Beside(name) not in words(job))
+
+
+def without_carried(job: LaunchJob) -> LaunchJob:
+    """The job of a lone process; its notes say nothing of a ``carry.py`` that is left out."""
+    if not is_left_out(job, "carry.py"):
+        return job
+    return replace(job, notes=tuple(note for note in job.notes if "carry.py" not in note))
 
 
 def parts(job: LaunchJob, python: str, command: tuple[Word, ...]) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cputune.carrier.command import carried
+from cputune.carrier.command import Carried, carried
 from cputune.carrier.interface import checked
 from cputune.emitters import header
 from cputune.emitters.command import (
@@ -84,22 +84,11 @@ def _job(
     nodes = nodes or len(hosts) or found.nodes
     hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
     plan = replace(found, nodes=nodes, as_found=False)
-    for library in plan.preload:
-        if not library.startswith("/") or any(c in library for c in ": \t\n"):
-            raise UsageError(
-                f"LD_PRELOAD cannot carry the path {library!r}",
-                hint="link the library to an absolute path without spaces and colons, tune again",
-            )
     chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     target = target_facts(facts, chosen)
     workload = with_typed_batch(workload)
-    try:
-        way = carried(workload, plan, chosen)
-    except ValueError as error:
-        raise UsageError(
-            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
-        ) from error
+    way = _way(workload, plan, chosen)
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
     if result is not None:
@@ -138,6 +127,22 @@ def _job(
         patch=asked.patch,
         rank_bytes=None if result is None else rank_bytes(result, found),
     )
+
+
+def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
+    """How a training is told of the plan. Raises UsageError for what cannot be told or loaded."""
+    for library in plan.preload:
+        if not library.startswith("/") or any(c in library for c in ": \t\n"):
+            raise UsageError(
+                f"LD_PRELOAD cannot carry the path {library!r}",
+                hint="link the library to an absolute path without spaces and colons, tune again",
+            )
+    try:
+        return carried(workload, plan, versions)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
+        ) from error
 
 
 def rank_bytes(result: Result, plan: Plan) -> int | None:

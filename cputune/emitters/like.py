@@ -101,7 +101,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
 
 def _machines(text: str, launch: TrainingCommand | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
-    asked = re.findall(r"(?m)^(?:#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)|num_machines:\s*)(\d+)", text)
+    asked = re.findall(r"(?m)^(?:#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)|num_machines:\s*)(\d+)", text)
     told = 1 if launch is None else launch.machines
     return max(told, *map(int, asked)) if asked else told
 
@@ -289,7 +289,7 @@ def _allocated(text: str, job: LaunchJob) -> Iterator[Edit]:
         r"--ntasks(?:-per-node)?[= ]|-n[ \t]*": "1",
     }
     for option, number in asked.items():
-        for found in re.finditer(rf"(?m)^#SBATCH[ \t]+(?:{option})(\d+)", text):
+        for found in re.finditer(rf"(?m)^#SBATCH\b.*?[ \t](?:{option})(\d+)", text):
             if found[1] != number:
                 yield Edit(start=found.start(1), end=found.end(1), text=number)
 

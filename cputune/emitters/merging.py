@@ -18,19 +18,13 @@ REPLICAS = ".spec.pytorchReplicaSpecs"
 
 
 def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
-    """The document with these fields.
+    """The document with these fields; as it is where the patch is of another kind.
 
-    Raises UsageError where the patch is of another kind, or is for a field or a replica that the
-    document has not: kustomize, too, fails where a patch finds nothing.
+    Raises UsageError where the patch is for a field or a replica that the document has not:
+    kustomize, too, fails where a patch finds nothing.
     """
-    if patch is None:
+    if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
         return document
-    kind = patch.get("kind", document["kind"])
-    if kind != document["kind"]:
-        raise UsageError(
-            f"the patch is of a {kind}, and this is a {document['kind']}",
-            hint="leave kind and apiVersion out, or write a patch for each",
-        )
     found = _merged(document, dict(patch), "")
     assert isinstance(found, dict)
     return found

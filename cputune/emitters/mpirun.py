@@ -13,7 +13,7 @@ from cputune.carrier.interface import interface_arguments
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
-from cputune.emitters.words import Variables, comment, typed
+from cputune.emitters.words import comment
 from cputune.errors import UsageError
 
 NAMES = {
@@ -47,8 +47,8 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         job,
         "mpirun",
         f"mpirun ({NAMES[job.mpi] if job.mpi else 'whichever MPI is found'})",
-        rank=shell.rank(job, "mpi"),
-        exports=shell.exports(_exported(job)) + "export MASTER_PORT=$port\n",
+        rank=shell.mpi_rank(job),
+        exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         mpirun="${MPIRUN:-mpirun}",
         **detected(job, {one: _launch(job, one) for one in dialects_of(job)}),
         start=shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n',
@@ -61,15 +61,6 @@ def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
     cases = dict.fromkeys(f"  {_SAYS[dialect]}) {line} ;;\n" for dialect, line in lines.items())
     of_mpi = NAMES[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
-
-
-def _exported(job: LaunchJob) -> Variables:
-    """The variables of every rank; hydra hands all of them on, Open MPI those that it is told."""
-    found = {"MASTER_ADDR": str(job.nodes[0].name) if job.plan.nodes > 1 else "127.0.0.1"}
-    if "intelmpi" in dialects_of(job):
-        found["I_MPI_PIN"] = "off"  # rank.py binds
-    found.update(shell.variables(job, intel_mpi=job.mpi == "intelmpi").items())
-    return typed(found)
 
 
 def _launch(job: LaunchJob, dialect: str) -> str:
@@ -85,7 +76,6 @@ def _launch(job: LaunchJob, dialect: str) -> str:
         options.append(on if several else f"{on}{plan.processes_per_node}")
         # Its own default binds each of two ranks to one core; rank.py binds instead.
         options += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
-        options += [f"-x {name}" for name in (*_exported(job), "MASTER_PORT")]
     if several and job.interface is not None:
         options += interface_arguments(dialect, job.interface)
     line = "\n    ".join(shell.packed(['launch=("$mpirun"', *options])) + ")"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cputune import cpulist
@@ -146,9 +146,9 @@ def training(job: LaunchJob) -> str:
 def needs(job: LaunchJob, *, bound: bool) -> str:
     """What is looked at before anything starts, because its own message would come late or never.
 
-    The kernel takes those CPUs of a list that are there without a word; hydra says
-    ``hwloc_set_cpubind failed`` of each rank. Of a library that cannot be preloaded the dynamic
-    linker only warns. ``bound``: the ranks run on the machine that runs the script.
+    The kernel takes those CPUs of a list that are there without a word. Of a library that cannot
+    be preloaded the dynamic linker only warns; of several ranks each looks by itself (rank.py).
+    ``bound``: the ranks run on the machine that runs the script.
     """
     lines = list[tuple[str, str, str]]()
     cpus = sorted({cpu for share in job.plan.cpus for cpu in share})
@@ -156,7 +156,7 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
         listed = cpulist.render(tuple(cpus))
         seen = f"$(taskset -c {listed} nproc 2>/dev/null) == {len(cpus)}"
         lines.append((seen, f"CPUs {listed} are not all here", "tune where it runs"))
-    for library in job.plan.preload:
+    for library in job.plan.preload if job.plan.world_size == 1 else ():
         said = f"the plan preloads {library}, which is not here"
         lines.append((f"-f {ShellWord(library)}", said, "install it here too"))
     if job.script is not None:
@@ -176,16 +176,35 @@ def exports(environment: Variables) -> str:
     return " \\\n  ".join(packed(["export", *given])) + "\n" if given else ""
 
 
-def rank(job: LaunchJob, launcher: str, *, offered: bool = False) -> str:
-    """rank.py and its options as the array ``rank``; ``offered``: as its --bind says."""
+def rank(
+    job: LaunchJob, launcher: str, *, before: Sequence[str] = (), offered: bool = False
+) -> str:
+    """rank.py and its options as the array ``rank``; ``offered``: as its --bind says.
+
+    ``before``: words that start it.
+    """
     cpus = ShellWord("/".join(map(cpulist.render, job.plan.cpus)))
     bind = " --bind offered" if offered else ""
-    return f'rank=("$here/rank.py" --launcher {launcher} --cpus {cpus}{bind})\n'
+    words = [*before, f'"$here/rank.py" --launcher {launcher} --cpus {cpus}{bind}']
+    first, *others = packed(words)
+    return "\n  ".join([f"rank=({first}", *others]) + ")\n"
 
 
-FIND_SETVARS = """import importlib.util, os
-spec = importlib.util.find_spec("{module}")
-print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")"""
+def mpi_rank(job: LaunchJob, *taken_back: str) -> str:
+    """``rank`` for an mpirun, with the variables of the plan in its own words.
+
+    Open MPI hands no variables to other nodes unasked, and accelerate, which sets some by itself
+    (``taken_back``), does not ask.
+    """
+    address = ShellWord(job.nodes[0].name) if job.plan.nodes > 1 else "127.0.0.1"
+    given = variables(job, intel_mpi=job.mpi == "intelmpi")
+    words = [f"{name}={ShellWord(value)}" for name, value in given.items()]
+    words += [f"MASTER_ADDR={address}", 'MASTER_PORT="$port"']
+    return rank(job, "mpi", before=["env", *taken_back, *words, '"$python"'])
+
+
+FIND_SETVARS = """import importlib.util as found
+print(found.find_spec("{module}").submodule_search_locations[0] + "/env/setvars.sh")"""
 
 
 def oneccl(job: LaunchJob) -> str:

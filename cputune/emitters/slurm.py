@@ -47,20 +47,16 @@ def directives(job: LaunchJob) -> str:
     """The lines that sbatch reads."""
     cluster = job.cluster
     lines = [
-        f"job-name={job_name(job)}",
-        f"nodes={job.plan.nodes}",
-        f"ntasks-per-node={job.plan.processes_per_node}",
-        f"cpus-per-task={cpus_per_task(job)}",
-        f"hint={'multithread' if job.on_siblings else 'nomultithread'}",
-        "exclusive",
-        f"time={cluster.time_limit or '24:00:00'}",
-        "output=%x-%j.out",
+        f"--job-name={job_name(job)} --output=%x-%j.out --time={cluster.time_limit or '24:00:00'}",
+        f"--nodes={job.plan.nodes} --ntasks-per-node={job.plan.processes_per_node} "
+        f"--cpus-per-task={cpus_per_task(job)} "
+        f"--hint={'multithread' if job.on_siblings else 'nomultithread'} --exclusive",
     ]
     if cluster.partition is not None:
-        lines.append(f"partition={cluster.partition}")
+        lines.append(f"--partition={cluster.partition}")
     if cluster.account is not None:
-        lines.append(f"account={cluster.account}")
-    text = "".join(f"#SBATCH --{line}\n" for line in lines)
+        lines.append(f"--account={cluster.account}")
+    text = "".join(f"#SBATCH {line}\n" for line in lines)
     if cluster.partition is None:
         text += "# Unless the cluster has a default: #SBATCH --partition=<your-partition>\n"
     return text

@@ -145,7 +145,7 @@ def test_the_hosts_are_written_in_the_dialect() -> None:
 
 
 def test_the_first_host_is_the_master() -> None:
-    assert "MASTER_ADDR=a " in emitted("mpirun", "a,b", mpi="openmpi5")["mpirun.sh"]
+    assert "MASTER_ADDR=a\n" in emitted("mpirun", "a,b", mpi="openmpi5")["mpirun.sh"]
     assert "--master-addr a " in emitted("torchrun", "a,b")["torchrun.sh"]
     assert 'main_process_ip: "a"' in emitted("accelerate", "a,b")["accelerate.yaml"]
 

@@ -204,7 +204,8 @@ def _obeyed_by_nobody(name: str, text: str, place: Path) -> None:
             command = [shell, str(place / "launch.sh"), "--help"]
             subprocess.run(command, env=variables, cwd=place, capture_output=True, timeout=60)
             assert not (place / "it").exists(), f"{shell} obeyed {name}"
-        directives = re.findall(r"(?m)^#SBATCH (\S+?)(?:=.*)?$", text)
+        lines = re.findall(r"(?m)^#SBATCH (.*)$", text)
+        directives = [word.partition("=")[0] for line in lines for word in line.split()]
         assert len(set(directives)) == len(directives)
         assert "--wrap" not in directives
     elif name.endswith((".yaml", ".yml")):

@@ -9,8 +9,8 @@
 {{no_colon}}
 {{training}}
 {{free_port}}
-{{rank}}
 {{exports}}
+{{rank}}
 {{detect}}
-launch+=("$python" "${rank[@]}" -- "${train[@]}")
+launch+=("${rank[@]}" -- "${train[@]}")
 {{start}}

@@ -7,10 +7,9 @@ def is_here(host):
         return True
     for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
         try:
-            socket.socket(family, kind).bind(address)
+            return socket.socket(family, kind).bind(address) is None
         except OSError:
             continue
-        return True
 print(*[at for at, host in enumerate(sys.argv[1:]) if is_here(host)])' {{every}} 2>/dev/null)}
 [[ $node_rank =~ ^[0-9]+$ && $node_rank -lt {{nodes}} ]] ||
   fail "$HOSTNAME is not one alone of {{all}}" "NODE_RANK=0 on the first, 1 on the next"

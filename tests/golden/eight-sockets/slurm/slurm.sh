@@ -7,14 +7,8 @@
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # Platinum 8490H, 8 sockets, 224 cores, 448 CPUs.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-#SBATCH --job-name=run-qa
-#SBATCH --nodes=1
-#SBATCH --ntasks-per-node=8
-#SBATCH --cpus-per-task=28
-#SBATCH --hint=nomultithread
-#SBATCH --exclusive
-#SBATCH --time=24:00:00
-#SBATCH --output=%x-%j.out
+#SBATCH --job-name=run-qa --output=%x-%j.out --time=24:00:00
+#SBATCH --nodes=1 --ntasks-per-node=8 --cpus-per-task=28 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"

@@ -24,19 +24,17 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 [[ $(taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
   fail 'CPUs 0-7 are not all here' 'tune where it runs'
-[[ -f /usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 ]] ||
-  fail 'the plan preloads /usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4, which is not here' 'install it here too'
 for word in "$@"; do
   [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
-rank=("$here/rank.py" --launcher mpi --cpus 0-3/4-7)
-export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 ACCELERATE_MIXED_PRECISION=bf16 \
-  LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 I_MPI_PIN=off \
-  OMPI_MCA_rtc='^hwloc' PRTE_MCA_rtc='^hwloc'
-
+export OMPI_MCA_rtc='^hwloc' PRTE_MCA_rtc='^hwloc'
+rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4
+  ACCELERATE_MIXED_PRECISION=bf16
+  LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 MASTER_ADDR=127.0.0.1
+  MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 0-3/4-7)
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=mpirun
@@ -44,27 +42,17 @@ case $("$mpirun" --version 2>&1 || true) in
   *"(Open MPI) "* | *"(OpenRTE) "*) hosts=$here/hosts.openmpi && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
   *) fail "$mpirun is not Open MPI 5" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
-# It sets KMP_AFFINITY and KMP_BLOCKTIME itself: env puts the plan's back.
-launch=(
-  "$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
-  --num_cpu_threads_per_process 4 --mixed_precision bf16
-  --mpirun_hostfile "$hosts" --main_process_port "$port"
-  --no_python env -u KMP_AFFINITY -u KMP_BLOCKTIME "$python" "${rank[@]}" -- "${train[@]}"
-)
+launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
+  --num_cpu_threads_per_process 4 --mixed_precision bf16 --mpirun_hostfile "$hosts"
+  --main_process_port "$port" --no_python "${rank[@]}" -- "${train[@]}")
 # accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
 # signal to this script goes to all that it has started.
 [[ ! -t 0 ]] || exec </dev/null
 set -m
 "${launch[@]}" "$@" &
-for signal in HUP INT QUIT TERM; do
-  # shellcheck disable=SC2064 # each trap its own signal
-  trap "kill -s $signal -- -$! 2>/dev/null || true" "$signal"
-done
-while
-  status=0
-  wait "$!" || status=$?
-  kill -0 "$!" 2>/dev/null # a signal to this script only interrupted the waiting
-do :; done
+# shellcheck disable=SC2064 # each trap its own signal
+for one in HUP INT QUIT TERM; do trap "kill -s $one -- -$! 2>/dev/null || true" "$one"; done
+while status=0; wait "$!" || status=$?; kill -0 "$!" 2>/dev/null; do :; done
 kill -s TERM -- "-$!" 2>/dev/null || true
 exit "$status"
 # cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","gloo","--per_device_train_batch_size","6"],"files":{"$here/train.py":"a99b7a5cf68dcfb3","$here/recipe.json":"5a829ddf99cf2113"},"model":null,"data":null}}

@@ -24,30 +24,23 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 [[ $(taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
   fail 'CPUs 0-7 are not all here' 'tune where it runs'
-[[ -f /usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 ]] ||
-  fail 'the plan preloads /usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4, which is not here' 'install it here too'
 for word in "$@"; do
   [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
-rank=("$here/rank.py" --launcher mpi --cpus 0-3/4-7)
-export MASTER_ADDR=127.0.0.1 ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 \
-  ACCELERATE_MIXED_PRECISION=bf16 \
-  LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
-export MASTER_PORT=$port
-
+rank=(env ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 ACCELERATE_MIXED_PRECISION=bf16
+  LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 MASTER_ADDR=127.0.0.1
+  MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 0-3/4-7)
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=${MPIRUN:-mpirun}
 case $("$mpirun" --version 2>&1 || true) in
-  *"(Open MPI) "* | *"(OpenRTE) "*) launch=("$mpirun" -n 2 --host localhost:2 --map-by ppr:2:node --bind-to none
-    -x MASTER_ADDR -x ACCELERATE_USE_CPU -x OMP_NUM_THREADS -x ACCELERATE_MIXED_PRECISION
-    -x LD_PRELOAD -x MASTER_PORT)
+  *"(Open MPI) "* | *"(OpenRTE) "*) launch=("$mpirun" -n 2 --host localhost:2 --map-by ppr:2:node --bind-to none)
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
   *) fail "$mpirun is not Open MPI 5" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
-launch+=("$python" "${rank[@]}" -- "${train[@]}")
+launch+=("${rank[@]}" -- "${train[@]}")
 exec "${launch[@]}" "$@"
 # cputune-plan: {"format":"mpirun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","gloo","--per_device_train_batch_size","6"],"files":{"$here/train.py":"a99b7a5cf68dcfb3","$here/recipe.json":"5a829ddf99cf2113"},"model":null,"data":null}}

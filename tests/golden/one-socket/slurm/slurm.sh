@@ -7,14 +7,8 @@
 # Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
 # w5-3425, 1 socket, 8 cores, 8 CPUs.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-#SBATCH --job-name=bert-base-squad
-#SBATCH --nodes=1
-#SBATCH --ntasks-per-node=2
-#SBATCH --cpus-per-task=4
-#SBATCH --hint=nomultithread
-#SBATCH --exclusive
-#SBATCH --time=24:00:00
-#SBATCH --output=%x-%j.out
+#SBATCH --job-name=bert-base-squad --output=%x-%j.out --time=24:00:00
+#SBATCH --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"

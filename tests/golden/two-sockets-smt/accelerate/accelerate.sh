@@ -26,37 +26,30 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
-setvars=$("$python" -c 'import importlib.util, os
-spec = importlib.util.find_spec("oneccl_bindings_for_pytorch")
-print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")')
+setvars=$("$python" -c 'import importlib.util as found
+print(found.find_spec("oneccl_bindings_for_pytorch").submodule_search_locations[0] + "/env/setvars.sh")' 2>/dev/null || true)
 [[ -f $setvars ]] ||
-  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" \
-    "install the oneccl_bind_pt that fits torch"
+  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" "install the one that fits torch"
 set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-[[ -f /opt/conda/lib/libjemalloc.so.2 ]] ||
-  fail 'the plan preloads /opt/conda/lib/libjemalloc.so.2, which is not here' 'install it here too'
-[[ -f /opt/conda/lib/libiomp5.so ]] ||
-  fail 'the plan preloads /opt/conda/lib/libiomp5.so, which is not here' 'install it here too'
 for word in "$@"; do
   [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
 done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
-rank=("$here/rank.py" --launcher mpi --cpus 4-27/32-55)
-export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24 ACCELERATE_MIXED_PRECISION=bf16 \
-  CCL_WORKER_COUNT=4 CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31' \
-  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1 \
-  ACCELERATE_USE_IPEX=true \
-  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so \
-  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 I_MPI_PIN=off \
-  OMPI_MCA_rtc='^hwloc' PRTE_MCA_rtc='^hwloc' I_MPI_HYDRA_IFACE=eth0
-
+export I_MPI_PIN=off I_MPI_HYDRA_IFACE=eth0
+rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24
+  ACCELERATE_MIXED_PRECISION=bf16 CCL_WORKER_COUNT=4
+  CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31'
+  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1
+  ACCELERATE_USE_IPEX=true
+  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
+  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 MASTER_ADDR=node1
+  MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 4-27/32-55)
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=mpirun
@@ -64,34 +57,17 @@ case $("$mpirun" --version 2>&1 || true) in
   *"Intel(R) MPI"*) hosts=$here/hosts.hydra ;;
   *) fail "$mpirun is not Intel MPI" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
-# It sets KMP_AFFINITY and KMP_BLOCKTIME itself: env puts the plan's back.
-launch=(
-  "$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
-  --num_cpu_threads_per_process 24 --mixed_precision bf16
-  --mpirun_hostfile "$hosts" --main_process_port "$port"
-  --no_python env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true
-  OMP_NUM_THREADS=24 ACCELERATE_MIXED_PRECISION=bf16 CCL_WORKER_COUNT=4
-  CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31'
-  MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0' KMP_BLOCKTIME=1
-  ACCELERATE_USE_IPEX=true
-  LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-  GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 MASTER_ADDR=node1
-  MASTER_PORT="$port" "$python" "${rank[@]}" -- "${train[@]}"
-)
+launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
+  --num_cpu_threads_per_process 24 --mixed_precision bf16 --mpirun_hostfile "$hosts"
+  --main_process_port "$port" --no_python "${rank[@]}" -- "${train[@]}")
 # accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
 # signal to this script goes to all that it has started.
 [[ ! -t 0 ]] || exec </dev/null
 set -m
 "${launch[@]}" "$@" &
-for signal in HUP INT QUIT TERM; do
-  # shellcheck disable=SC2064 # each trap its own signal
-  trap "kill -s $signal -- -$! 2>/dev/null || true" "$signal"
-done
-while
-  status=0
-  wait "$!" || status=$?
-  kill -0 "$!" 2>/dev/null # a signal to this script only interrupted the waiting
-do :; done
+# shellcheck disable=SC2064 # each trap its own signal
+for one in HUP INT QUIT TERM; do trap "kill -s $one -- -$! 2>/dev/null || true" "$one"; done
+while status=0; wait "$!" || status=$?; kill -0 "$!" 2>/dev/null; do :; done
 kill -s TERM -- "-$!" 2>/dev/null || true
 exit "$status"
 # cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","ccl","--use_ipex","--per_device_train_batch_size","3"],"files":{"$here/train.py":"a99b7a5cf68dcfb3","$here/recipe.json":"00796e632272bf13"},"model":null,"data":null}}

@@ -11,14 +11,8 @@
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
 # nodes: neither speed, nor memory, nor the network between them.
-#SBATCH --job-name=bert-large
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=2
-#SBATCH --cpus-per-task=28
-#SBATCH --hint=nomultithread
-#SBATCH --exclusive
-#SBATCH --time=2-00:00:00
-#SBATCH --output=%x-%j.out
+#SBATCH --job-name=bert-large --output=%x-%j.out --time=2-00:00:00
+#SBATCH --nodes=2 --ntasks-per-node=2 --cpus-per-task=28 --hint=nomultithread --exclusive
 #SBATCH --partition=cpu
 #SBATCH --account=nlp
 # Started as `sh FILE`, it goes on in bash.
@@ -43,14 +37,11 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
-setvars=$("$python" -c 'import importlib.util, os
-spec = importlib.util.find_spec("oneccl_bindings_for_pytorch")
-print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")')
+setvars=$("$python" -c 'import importlib.util as found
+print(found.find_spec("oneccl_bindings_for_pytorch").submodule_search_locations[0] + "/env/setvars.sh")' 2>/dev/null || true)
 [[ -f $setvars ]] ||
-  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" \
-    "install the oneccl_bind_pt that fits torch"
+  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" "install the one that fits torch"
 set +eu
 # shellcheck disable=SC1090
 source "$setvars"

@@ -27,24 +27,17 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
   "${!TORCHELASTIC_@}" FORK_LAUNCHED "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS \
   MKL_DYNAMIC MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}" "${!CCL_@}" "${!I_MPI_PIN@}" \
   LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
-
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
-setvars=$("$python" -c 'import importlib.util, os
-spec = importlib.util.find_spec("oneccl_bindings_for_pytorch")
-print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")')
+setvars=$("$python" -c 'import importlib.util as found
+print(found.find_spec("oneccl_bindings_for_pytorch").submodule_search_locations[0] + "/env/setvars.sh")' 2>/dev/null || true)
 [[ -f $setvars ]] ||
-  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" \
-    "install the oneccl_bind_pt that fits torch"
+  fail "oneccl_bindings_for_pytorch has no env/setvars.sh here" "install the one that fits torch"
 set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
 [[ $(taskset -c 4-27,32-55 nproc 2>/dev/null) == 48 ]] ||
   fail 'CPUs 4-27,32-55 are not all here' 'tune where it runs'
-[[ -f /opt/conda/lib/libjemalloc.so.2 ]] ||
-  fail 'the plan preloads /opt/conda/lib/libjemalloc.so.2, which is not here' 'install it here too'
-[[ -f /opt/conda/lib/libiomp5.so ]] ||
-  fail 'the plan preloads /opt/conda/lib/libiomp5.so, which is not here' 'install it here too'
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 
@@ -56,10 +49,9 @@ def is_here(host):
         return True
     for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
         try:
-            socket.socket(family, kind).bind(address)
+            return socket.socket(family, kind).bind(address) is None
         except OSError:
             continue
-        return True
 print(*[at for at, host in enumerate(sys.argv[1:]) if is_here(host)])' node1 node2 2>/dev/null)}
 [[ $node_rank =~ ^[0-9]+$ && $node_rank -lt 2 ]] ||
   fail "$HOSTNAME is not one alone of node1,node2" "NODE_RANK=0 on the first, 1 on the next"

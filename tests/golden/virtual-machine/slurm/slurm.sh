@@ -8,14 +8,8 @@
 # No plan beat plain `python train.py` beyond noise, so this is that launch, with the threads
 # and CPUs that it gets today written down.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
-#SBATCH --job-name=bert-mini
-#SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=2
-#SBATCH --hint=nomultithread
-#SBATCH --exclusive
-#SBATCH --time=24:00:00
-#SBATCH --output=%x-%j.out
+#SBATCH --job-name=bert-mini --output=%x-%j.out --time=24:00:00
+#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=2 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"

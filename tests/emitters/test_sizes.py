@@ -1,0 +1,63 @@
+"""Files as small as their plan: lines of every launch, for kinds of plan × formats."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from emit_machines import MACHINES
+from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
+
+from cputune.emitters import FORMATS, MPI_DIALECTS, EmittedFile, emit
+from cputune.emitters.command import rank_script
+from cputune.inside import carry
+from cputune.probing import probe
+
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 250
+SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
+
+
+def held(files: tuple[EmittedFile, ...], ranks: int) -> None:
+    """Raise AssertionError for a script that is longer than it may be."""
+    text = files[0].text
+    comments = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    said = [line for line in comments if not line.startswith(("#!", "#SBATCH", "# Started as"))]
+    assert len(said) <= OF_HEADER, text
+    directives = text.count("\n#SBATCH")
+    assert below_header(text) + directives <= (OF_ONE_RANK if ranks == 1 else OF_SEVERAL), text
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the scripts of the kinds."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAINER)
+    Path("loop.py").write_text(LOOP)
+    return tmp_path
+
+
+@pytest.mark.parametrize("format", SHELL_FORMATS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: Path) -> None:
+    files = written(kind, format, probe())
+    held(files, kind.ranks)
+    said = kind.framework != "recipe" and kind.ranks == 1 and not kind.settings
+    if said and kind.framework is not None:
+        assert [file.name for file in files] == [f"{format}.sh"], "flags and variables say it all"
+
+
+@pytest.mark.parametrize("format", SHELL_FORMATS)
+@pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
+@pytest.mark.parametrize("name", MACHINES)
+def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, format: str) -> None:
+    case = MACHINES[name]()
+    files = emit(case.result, format, facts=case.facts, mpi=mpi, **case.options)
+    held(files, case.result.best.plan.processes_per_node)
+
+
+def test_what_lies_beside_a_launch_is_read_in_one_sitting() -> None:
+    modules = Path(carry.__file__).parent.glob("*.py")
+    lengths = {path.name: path.read_text().count("\n") for path in modules}
+    assert max(lengths.values()) <= OF_MODULE, lengths
+    assert rank_script().read_text().count("\n") <= OF_SEVERAL
