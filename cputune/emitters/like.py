@@ -101,7 +101,8 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
 
 def _machines(text: str, launch: TrainingCommand | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
-    asked = re.findall(r"(?m)^(?:#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)|num_machines:\s*)(\d+)", text)
+    by_slurm, by_accelerate = r"#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)", r"num_machines:\s*"
+    asked = re.findall(rf"(?m)^(?:{by_slurm}|{by_accelerate})(\d+)", text)
     told = 1 if launch is None else launch.machines
     return max(told, *map(int, asked)) if asked else told
 
