@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import pytest
+from launches import THOROUGH
 
 from cputune.doctor.files.judge import REFUSED
 
@@ -32,6 +33,7 @@ OPTIONS = {
 LAUNCHERS = {"mpich": "mpich", "openmpi5": "openmpi5", "openmpi4": "openmpi4", "impi": "intelmpi"}
 
 
+@THOROUGH
 @pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
 def test_the_table_of_refused_options(launcher_path, request, tmp_path):
     dialect = LAUNCHERS[request.node.callspec.params["launcher_path"]]

@@ -33,7 +33,8 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     assert [outcome.wrong for outcome in itertools.islice(chain.tries(), 3)] == [""] * 3
 
 
-@pytest.mark.parametrize("fault", ["segfault", pytest.param("daemons", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", ["segfault", "daemons"])
 def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path) -> None:
     assert strike(fault, tmp_path / "study").wrong == ""
 

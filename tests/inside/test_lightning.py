@@ -63,7 +63,10 @@ trainer.fit(Module(), loader(), loader())
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize(
+    "package",
+    ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.matrix)],
+)
 def test_a_fit_is_measured_beyond_its_own_end(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ class TestRealRanks:
         assert 16 < int(str(rows)) <= 48  # those of all three ranks
         assert told == [{"gradients": "sparse"}]
 
+    @pytest.mark.matrix
     def test_bf16_rounds(self, tmp_path: Path) -> None:
         dense, *_ = self.trained(tmp_path, {})
         both = {"gradients": "sparse", "gradient_precision": "bf16"}
@@ -154,6 +155,7 @@ class TestRealRanks:
         assert rounded != dense
         assert told == [both]
 
+    @pytest.mark.matrix
     def test_a_hook_of_the_script_stays(self, tmp_path: Path) -> None:
         _, _, told = self.trained(tmp_path, {"gradients": "sparse"}, "--own-hook")
         assert told == [{"gradients": "the script has a communication hook of its own"}]
