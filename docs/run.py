@@ -28,6 +28,7 @@ def terminal() -> str:
     """What `cputune tune` printed at its end."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     print_blocks(end_blocks(ResultToShow(result=Result.load(RESULT))), console)
+    console.print()  # Rich cuts the foot of the last line off
     picture = console.export_svg(title="cputune tune", unique_id="run-tune")
     lines = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S).splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
