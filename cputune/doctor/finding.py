@@ -103,8 +103,9 @@ class Check:
 
     ``find`` is given the facts of a machine; where hosts are compared, all hosts. By default it
     finds nothing: faults of files and children are found by other code. ``module`` is the name of
-    the module that describes the check. ``tuned``: ``cputune tune`` tries what it advises.
-    ``under``: where one of these codes is found too, this one follows from it.
+    the module that describes the check. ``tuned``: what ``cputune tune`` tries of the advice
+    by itself, in a word. ``under``: where one of these codes is found too, this one follows from
+    it.
     """
 
     code: str
@@ -114,7 +115,7 @@ class Check:
     source: str
     story: str
     module: str
-    tuned: bool = False
+    tuned: str = ""
     under: tuple[str, ...] = ()
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
@@ -146,7 +147,7 @@ class Check:
 
 
 def check(
-    code: str, severity: Severity, *, tuned: bool = False, under: tuple[str, ...] = ()
+    code: str, severity: Severity, *, tuned: str = "", under: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
     """Make a Check of a function and of its docstring: title, story, remedy and source."""
     return lambda find: replace(

@@ -67,11 +67,13 @@ def blocks(
     if advice:
         yield Heading("Worth doing")
         brief = machine and not unfold
-        by_tune = [f for f in advice if f.code in _tuned()] if brief else []
+        tuned = {check.code: check.tuned for check in all_checks() if check.tuned and brief}
+        by_tune = [f for f in advice if f.code in tuned]
         rest = tuple(_joined([f for f in advice if f not in by_tune]))
         yield FindingRows(found=rest, stories=stories, brief=brief)
         if by_tune:
-            yield Lines((("", f"cputune tune tries: {', '.join(map(_tried, by_tune))}"),))
+            tried = ", ".join(_tried(f, tuned[f.code]) for f in by_tune)
+            yield Lines((("", f"cputune tune tries these by itself: {tried}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
         yield _machine(diagnosis.facts, unfold=unfold)
@@ -85,17 +87,10 @@ IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "pack
 """What of a machine is shown without ``-v``, a line each."""
 
 
-def _tuned() -> frozenset[str]:
-    """The codes of the advice that ``cputune tune`` tries by itself."""
-    from cputune.doctor.registry import all_checks
-
-    return frozenset(check.code for check in all_checks() if check.tuned)
-
-
-def _tried(finding: Finding) -> str:
+def _tried(finding: Finding, word: str) -> str:
     if finding.worth is None:
-        return finding.code
-    return f"{finding.code} (×{finding.worth[0]:.2f}–{finding.worth[1]:.2f})"
+        return word
+    return f"{word} (×{finding.worth[0]:.2f}–{finding.worth[1]:.2f})"
 
 
 def _machine(facts: HostFacts, *, unfold: bool) -> Labelled:
@@ -142,7 +137,7 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
 
 _MEANS = {
     Severity.ERROR: "Training fails, or is wrong, until something is mended",
-    Severity.WARNING: "Training runs here, slower than it could",
+    Severity.WARNING: "Training runs here, but slower than it could",
     Severity.ADVICE: "Nothing is wrong, and there is more to gain",
 }
 """What a diagnosis means, by its most severe finding."""

@@ -61,7 +61,7 @@ PROCESSORS = {
         "AuthenticAMD", 25, 17, 1, "AMD EPYC 9654 96-Core Processor", f"{_VNNI} avx512_bf16"
     ),
     "xeon-max": Processor("GenuineIntel", 6, 143, 8, "Intel(R) Xeon(R) CPU Max 9480", _AMX),
-    "zen5": Processor("AuthenticAMD", 26, 2, 1, "AMD EPYC 9755", f"{_VNNI} avx512_bf16 avx_vnni"),
+    "zen5": Processor("AuthenticAMD", 26, 17, 0, "AMD EPYC 9965", f"{_VNNI} avx512_bf16 avx_vnni"),
 }
 
 _NEOVERSE = "fp asimd evtstrm aes atomics fphp asimdhp cpuid asimdrdm asimddp"

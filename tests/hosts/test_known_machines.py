@@ -61,13 +61,13 @@ class FakeMachine(FakeTree):
 
 
 def told(name: str, where: str) -> str:
-    """What people read of a machine, in a terminal of 100 columns, and the layout it is advised."""
+    """What people read of a machine, in a terminal of 80 columns, and the layout it is advised."""
     host, built = FakeMachine(), machine(None, **{**KNOWN[name], **WHERE[where]})
     assert isinstance(built, FakeTree)
     host.files, host.children = built.files, built.children
     facts = probe(host)
     out = io.StringIO()
-    print_blocks(blocks(diagnose(facts)), Console(file=out, width=100, color_system=None))
+    print_blocks(blocks(diagnose(facts)), Console(file=out, width=80, color_system=None))
     advice = advised(facts)
     return f"{out.getvalue()}\nadvised: {advice.ranks} × {advice.threads} threads ({advice.why})\n"
 

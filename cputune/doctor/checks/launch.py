@@ -151,7 +151,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("ranks-alone", Severity.ERROR, tuned=True)
+@check("ranks-alone", Severity.ERROR, tuned="ranks")
 def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     """Every rank trains alone
 

@@ -174,7 +174,7 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
 _FASTER = re.compile(r"lib(?:tc|je|mi)malloc")
 
 
-@check("allocator-default", Severity.ADVICE, tuned=True)
+@check("allocator-default", Severity.ADVICE, tuned="allocator")
 def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     """tcmalloc is installed but not used
 

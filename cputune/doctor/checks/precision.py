@@ -147,7 +147,7 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
         yield bf16_slow.finding(seen)
 
 
-@check("bf16-native", Severity.ADVICE, tuned=True)
+@check("bf16-native", Severity.ADVICE, tuned="bf16")
 def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     """This CPU computes bf16 natively
 

@@ -38,7 +38,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("threads-one", Severity.WARNING, tuned=True)
+@check("threads-one", Severity.WARNING, tuned="threads")
 def threads_one(facts: HostFacts) -> Iterator[Finding]:
     """Each rank computes with one thread
 
