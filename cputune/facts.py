@@ -152,7 +152,9 @@ class Limits:
     A limit that is None either does not exist, and then ``unlimited`` names it, or is not
     known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
     which ``pids_used`` exist) count threads too. ``address_space_bytes`` is ulimit -v,
-    ``file_bytes`` -f: the most that one file may have.
+    ``data_bytes`` -d, ``stack_bytes`` -s, ``file_bytes`` -f: the most that one file may have, and
+    ``cpu_seconds`` -t: the CPU time that a process may use, of all its threads. ``fixed`` names
+    those of ulimit whose hard limit is as low: only root raises them.
     """
 
     cpu_quota: float | None
@@ -172,6 +174,10 @@ class Limits:
     pids_used: int | None = None
     address_space_bytes: int | None = None
     file_bytes: int | None = None
+    data_bytes: int | None = None
+    stack_bytes: int | None = None
+    cpu_seconds: int | None = None
+    fixed: tuple[str, ...] = ()
     unlimited: tuple[str, ...] = ()
 
 

@@ -11,16 +11,25 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cputune import cpulist
 from cputune.facts import Limits
 from cputune.host import Host
 from cputune.probing._look import Look, Told, count, whole_number
 
-LIMITS = (
-    *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids", "address_space_bytes", "file_bytes"),
-)
+SHELL = {
+    "open_files": "Max open files",
+    "memlock_bytes": "Max locked memory",
+    "processes": "Max processes",
+    "address_space_bytes": "Max address space",
+    "file_bytes": "Max file size",
+    "data_bytes": "Max data size",
+    "stack_bytes": "Max stack size",
+    "cpu_seconds": "Max cpu time",
+}
+"""The limits of ``ulimit``, as /proc/self/limits calls them."""
+LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard", *SHELL)
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
 
@@ -61,12 +70,7 @@ def read_limits(look: Look) -> Limits:
         shm_free_bytes=free,
         pids=pids,
         pids_used=pids_used,
-        open_files=_shell_limit(look, "Max open files", "open_files"),
-        open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
-        memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
-        processes=_shell_limit(look, "Max processes", "processes"),
-        address_space_bytes=_shell_limit(look, "Max address space", "address_space_bytes"),
-        file_bytes=_shell_limit(look, "Max file size", "file_bytes"),
+        **_shell_limits(look),
     )
     none = (name for name in LIMITS if getattr(limits, name) is None)
     return replace(
@@ -149,6 +153,15 @@ def _memory(look: Look, group: Group) -> int | None:
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     found = _limits(look, group, "memory_bytes", name, lambda text, _: count(text))
     return min((limit for limit, _ in found if limit < NO_LIMIT_BYTES), default=None)
+
+
+def _shell_limits(look: Look) -> dict[str, Any]:
+    """The limits of ``ulimit`` by their names in Limits, and which of them only root raises."""
+    soft = {name: _shell_limit(look, title, name) for name, title in SHELL.items()}
+    hard = {name: _shell_limit(look, title, name, hard=True) for name, title in SHELL.items()}
+    fixed = tuple(name for name, most in hard.items() if most is not None and soft[name] == most)
+    files = _shell_limit(look, SHELL["open_files"], "open_files_hard", hard=True)
+    return {**soft, "open_files_hard": files, "fixed": fixed}
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:

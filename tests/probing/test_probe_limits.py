@@ -221,10 +221,12 @@ def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
         "Max processes   100   200   processes\n"
         "Max open files   1024   unlimited   files\n"
         "Max locked memory   x   y   bytes\n"
+        "Max cpu time   60   60   seconds\n"
     )
     found = limits({"proc/self/limits": text})
     assert (found.processes, found.open_files, found.open_files_hard) == (100, 1024, None)
     assert found.memlock_bytes is None
+    assert (found.cpu_seconds, found.fixed) == (60, ("cpu_seconds",))
     assert "open_files_hard" in found.unlimited
     assert "memlock_bytes" not in found.unlimited
 

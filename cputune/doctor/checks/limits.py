@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune import cpulist
 from cputune.cores import usable_cores
@@ -11,7 +12,7 @@ from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.facts import HostFacts
 from cputune.layout import default_threads
-from cputune.memory import needed_bytes, room_bytes
+from cputune.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.workload import Workload
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -281,6 +282,17 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
+def _lifted(facts: HostFacts, name: str, found: Finding) -> Finding:
+    """The finding; without its command where this user may not raise the limit of this shell."""
+    if name not in facts.limits.fixed or facts.sys_resource is not False:
+        return found
+    remedy = (
+        "The hard limit is as low, and this shell cannot lift it. Train from a shell that is not "
+        "limited, or raise it where it is set: limits.conf, or the request of the job."
+    )
+    return replace(found, command=None, remedy=remedy)
+
+
 IMPORT_BYTES = 2 * GIB
 """Addresses of a process with torch's CPU build and transformers: 1.4 GiB, and 1 GiB is too few."""
 THREAD_BYTES = 72 * MIB
@@ -304,12 +316,93 @@ def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
     limit, threads = facts.limits.address_space_bytes, default_threads(facts)
     needed = IMPORT_BYTES + THREAD_BYTES * threads
     if limit is not None and limit < needed:
-        yield virtual_memory.finding(
+        found = virtual_memory.finding(
             f"ulimit -v is {limit / GIB:.1f} GiB; a rank with {threads} threads reserves about "
             f"{needed / GIB:.1f} GiB before its model",
             severity=Severity.ERROR if limit < IMPORT_BYTES else None,
             command="ulimit -v unlimited",
         )
+        yield _lifted(facts, "address_space_bytes", found)
+
+
+DATA_BYTES, STACK_BYTES = 512 * MIB, 8 * MIB
+"""Writable memory of a process that trains a tiny BERT, 470 MiB; what a thread's stack takes."""
+
+
+@check("data-segment", Severity.WARNING)
+def data_segment(facts: HostFacts) -> Iterator[Finding]:
+    """The shell limits the memory that a process may write
+
+    Symptom: "std::bad_alloc", "MemoryError", "can't start new thread" while memory is free.
+
+    Cause: ulimit -d counts the heap, the stack of every thread and all private memory.
+
+    Remedy: Lift the limit in the shell that trains; memory is limited by the cgroup.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit, threads = facts.limits.data_bytes, default_threads(facts)
+    least, weights = DATA_BYTES + STACK_BYTES * threads, facts.surroundings.model_bytes
+    needed = least + (GIB if weights is None else VALUES_PER_PARAMETER * weights)
+    if limit is not None and limit < needed:
+        what = "a small model" if weights is None else "this model"
+        found = data_segment.finding(
+            f"ulimit -d is {limit / GIB:.1f} GiB; a rank with {threads} threads and {what} writes "
+            f"about {needed / GIB:.1f} GiB",
+            severity=Severity.ERROR if limit < least else None,
+            command="ulimit -d unlimited",
+        )
+        yield _lifted(facts, "data_bytes", found)
+
+
+LEAST_STACK_BYTES = MIB
+
+
+@check("stack-small", Severity.WARNING)
+def stack_small(facts: HostFacts) -> Iterator[Finding]:
+    """The shell gives threads a small stack
+
+    Symptom: "Segmentation fault", exit code 139, in the first steps or while compiling.
+
+    Cause: ulimit -s is the stack of the main thread and of every thread that it starts. With 64 KiB
+    a tiny BERT crashes; deep models and torch.compile need more.
+
+    Remedy: Take the usual 8 MiB in the shell that trains.
+
+    Source: https://man7.org/linux/man-pages/man3/pthread_create.3.html
+    """
+    limit = facts.limits.stack_bytes
+    if limit is not None and limit < LEAST_STACK_BYTES:
+        found = stack_small.finding(
+            f"ulimit -s is {limit >> 10} KiB; 8192 KiB are usual",
+            command="ulimit -s 8192",
+        )
+        yield _lifted(facts, "stack_bytes", found)
+
+
+LONG_SECONDS = 24 * 3600
+
+
+@check("cpu-seconds", Severity.WARNING)
+def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
+    """The shell limits the CPU time of a process
+
+    Symptom: "CPU time limit exceeded" or "Killed", always after the same time.
+
+    Cause: ulimit -t, which login nodes set, counts the seconds of all threads together.
+
+    Remedy: Lift the limit in the shell that trains, or train in a job of the scheduler.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit, threads = facts.limits.cpu_seconds, default_threads(facts)
+    if limit is not None and limit < LONG_SECONDS * threads:
+        found = cpu_seconds.finding(
+            f"ulimit -t is {limit} s; a rank with {threads} threads is ended after "
+            f"{limit / threads / 60:.1f} minutes",
+            command="ulimit -t unlimited",
+        )
+        yield _lifted(facts, "cpu_seconds", found)
 
 
 FILE_BYTES = GIB
@@ -330,11 +423,12 @@ def file_size(facts: HostFacts) -> Iterator[Finding]:
     limit, weights = facts.limits.file_bytes, facts.surroundings.model_bytes
     needed = FILE_BYTES if weights is None else 2 * weights  # the moments lie in one file
     if limit is not None and limit < needed:
-        yield file_size.finding(
+        found = file_size.finding(
             f"ulimit -f lets a file have {limit / MIB:.0f} MiB; a checkpoint may need "
             f"{needed / MIB:.0f} MiB in one",
             command="ulimit -f unlimited",
         )
+        yield _lifted(facts, "file_bytes", found)
 
 
 @check("memlock-small", Severity.WARNING)

@@ -62,6 +62,26 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
             yield env.unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")
 
 
+@check("isa-beyond", Severity.ERROR)
+def isa_beyond(facts: HostFacts) -> Iterator[Finding]:
+    """A variable asks for instructions that this CPU does not have
+
+    Symptom: "Illegal instruction", exit code 132, in the first operation.
+
+    Cause: torch believes ATEN_CPU_CAPABILITY without looking at the CPU. Images and guides bring
+    it from another machine. ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS only limit.
+
+    Remedy: Unset the variable: torch chooses by itself.
+
+    Source: https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/DispatchStub.cpp
+    """
+    for cap in env.variable_rows("caps"):
+        needed = cap.get("needs", {}).get(env.value(facts, cap["name"]))
+        x86 = facts.cpu.architecture == "x86_64" and _isa_known(facts)
+        if needed and x86 and not facts.cpu.has(needed):
+            yield env.unset(isa_beyond, facts, cap["name"], f", but this CPU has no {needed}")
+
+
 @check("amx-doubtful", Severity.WARNING)
 def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
     """The CPU reports AMX, but AMX may not work
