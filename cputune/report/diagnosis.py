@@ -11,7 +11,7 @@ from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn
 from cputune.facts import HostFacts
-from cputune.report.machine import gib, host_document, machine_lines
+from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.text import visible
 from cputune.words import Verdict
@@ -72,14 +72,14 @@ def blocks(
         rest = tuple(_joined([f for f in advice if f not in by_tune]))
         yield FindingRows(found=rest, stories=stories, brief=brief)
         if by_tune:
-            tried = ", ".join(_tried(f, tuned[f.code]) for f in by_tune)
+            tried = ", ".join(dict.fromkeys(_tried(f, tuned[f.code]) for f in by_tune))
             yield Lines((("", f"cputune tune tries these by itself: {tried}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
         yield _machine(diagnosis.facts, unfold=unfold)
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
-        more = f"cputune doctor -v; the story of one: cputune doctor --explain {code}"
+        more = f"cputune doctor -v; cputune doctor --explain {code}"
         yield Lines((("more", more),))
 
 
@@ -96,7 +96,8 @@ def _tried(finding: Finding, word: str) -> str:
 def _machine(facts: HostFacts, *, unfold: bool) -> Labelled:
     if unfold:
         return Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=True)))
-    rows = tuple(row for row in machine_lines(facts) if row[0] in IN_BRIEF)
+    told = {**dict(machine_lines(facts)), **nodes_in_brief(facts)}
+    rows = tuple((label, text) for label, text in told.items() if label in IN_BRIEF)
     return Labelled(rows=(*rows, *_unknown_rows(facts, unfold=False)), cut=True)
 
 

@@ -125,6 +125,20 @@ def _nodes(facts: HostFacts) -> str:
     return "; ".join(told)
 
 
+def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
+    """The row of NUMA nodes where there are more than two: those that are alike, together."""
+    alike: dict[str, list[int]] = {}
+    nodes = facts.topology.numa_nodes
+    for node in nodes if len(nodes) > 2 else ():
+        cpus = "CPUs not known" if node.cpus is None else f"{len(node.cpus) or 'no'} CPUs"
+        size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
+        alike.setdefault(cpus + size, []).append(node.id)
+    told = "; ".join(
+        f"{cpulist.render(ids)}: {words}{' each' * (len(ids) > 1)}" for words, ids in alike.items()
+    )
+    return {"NUMA nodes": told} if told else {}
+
+
 def _memory(facts: HostFacts) -> str:
     memory, used = facts.memory, None
     if memory.swap_total_bytes and memory.swap_free_bytes is not None:

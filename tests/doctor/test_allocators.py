@@ -48,7 +48,7 @@ def test_the_package_is_that_of_the_distribution(
     assert found.command == command
     takes = "your decision" if found.command is None else "one command"
     assert found.worth_words == f"Worth ×1.12–1.30; {takes}."
-    assert ("is gperftools" in found.remedy) is (command is None)
+    assert ("Install gperftools" in found.remedy) is (command is None)
 
 
 def test_in_a_container_a_line_of_the_dockerfile_lasts() -> None:

@@ -82,6 +82,8 @@ def test_a_machine_is_told_as_it_was_reviewed(
         GOLDEN.mkdir(exist_ok=True)
         path.write_text(said, encoding="utf-8")
     assert said == path.read_text(encoding="utf-8")
+    columns = [len(line) for line in said.split("\n\nadvised:")[0].splitlines()]
+    assert where == "container" or sum(-(-max(1, length) // 80) for length in columns) <= 25
 
 
 def test_every_golden_file_is_of_a_machine() -> None:

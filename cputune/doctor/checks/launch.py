@@ -203,7 +203,7 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
 @check("accelerate-one-process", Severity.ADVICE)
 def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
-    """accelerate launch starts one process without a host file
+    """accelerate launch alone starts one process
 
     Symptom: ``accelerate launch --num_processes 2`` runs one process.
 

@@ -202,7 +202,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
 
 @check("allocator-missing", Severity.ADVICE)
 def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
-    """tcmalloc is not installed; it often makes training faster
+    """tcmalloc is not installed
 
     Symptom: none; the tuner cannot try tcmalloc.
 
@@ -227,7 +227,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     if env.value(facts, "CONDA_PREFIX"):
         command = "conda install -c conda-forge gperftools"
     elif command is None:
-        remedy += " Its package is gperftools, or libtcmalloc-minimal4 on Debian's derivatives."
+        remedy = "Install gperftools (Debian: libtcmalloc-minimal4), then tune again."
     elif facts.settings.container:
         command = f"apt-get update && {command}" if command.startswith("apt") else command
         remedy += f" To keep it in the image, add to the Dockerfile: RUN {command}"

@@ -87,7 +87,11 @@ def nproc_host(facts: HostFacts) -> Iterator[Finding]:
     """
     quota, seen = facts.limits.cpu_quota, len(facts.topology.allowed)
     if quota is not None and seen > max(1, math.ceil(quota)):
-        yield nproc_host.finding(f"nproc says {seen}, the cgroup quota is {quota:g} CPUs")
+        yield nproc_host.finding(
+            f"nproc says {seen}, the cgroup quota is {quota:g} CPUs",
+            remedy=f"Give such programs {max(1, math.floor(quota))}, or the container a cpuset: "
+            "docker run --cpuset-cpus, the static policy of the kubelet.",
+        )
 
 
 @check("quota-throttled", Severity.WARNING, under=("quota-threads",))

@@ -265,7 +265,7 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("numa-in-socket", Severity.ADVICE)
+@check("numa-in-socket", Severity.ADVICE, tuned="ranks")
 def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
     """A socket is divided into several NUMA nodes
 
@@ -296,15 +296,16 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory appear as nodes without CPUs.
 
-    Remedy: Count only nodes with CPUs. If the model fits into HBM, start training with
-    numactl --preferred-many=NODE; do not use CXL.
+    Remedy: Count only nodes with CPUs; a model that fits into HBM may lie there, but not in CXL.
 
     Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
     bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
     if bare:
         said = (f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
-        yield numa_cpuless.finding("; ".join(said))
+        prefer = f"numactl --preferred-many={','.join(str(n.id) for n in bare)} python train.py"
+        hbm = "CPU Max" in (facts.cpu.model_name or "")
+        yield numa_cpuless.finding("; ".join(said), command=prefer if hbm else None)
 
 
 @check("numa-full", Severity.ADVICE)
