@@ -7,13 +7,16 @@ cannot be written, the result is there, or in a temporary file.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.documents import for_people
 from cputune.errors import CannotError, CputuneError, UsageError
+from cputune.hidden import hide_arguments
 from cputune.host import write_atomically
 from cputune.host.files import make_private, own_files, remove, user_folder, write_somewhere
 from cputune.log import log
@@ -117,6 +120,28 @@ def kept_results() -> tuple[Kept, ...]:
             result = Result.load(result_path(id))
         found.append(Kept(id=id, result=result))
     return tuple(found)
+
+
+def held_before(argv: Sequence[str], ranks: int) -> int | None:
+    """Bytes that a rank of this command held at most when it was tuned last; None: it never was.
+
+    ``argv`` is the script and its arguments. The trial with as many ranks is taken, else the first.
+    """
+    words, _ = hide_arguments(argv, variables=os.environ)
+    for id in kept_ids():
+        with suppress(CputuneError):
+            result = Result.load(result_path(id))
+            if result.workload.argv != tuple(words):
+                continue
+            held = {
+                trial.plan.processes_per_node: max(
+                    int(rank.get("peak_bytes") or 0) for rank in trial.observed
+                )
+                for trial in reversed(result.trials)
+                if trial.observed
+            }
+            return held.get(ranks) or next(reversed(held.values()), 0) or None
+    return None
 
 
 def result_path(word: str) -> Path:

@@ -13,7 +13,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune import history
 from cputune.errors import UsageError
-from cputune.history import Kept, keep, kept_results, result_path
+from cputune.history import Kept, held_before, keep, kept_results, result_path
 from cputune.report.show import history_rows
 from cputune.result import Result, Speedup
 
@@ -61,6 +61,23 @@ def test_two_of_one_second_have_two_ids_and_the_newest_is_first(
     assert ids[:2] == ["20261121-193000", "20261121-193000-002"]
     assert [one.id for one in kept_results()] == [*ids[10::-1], ids[11]]
     assert result_path("last").stem == "20261121-193000-011"
+
+
+def test_the_newest_result_says_what_a_rank_of_a_command_held(result: Result, folder: Path) -> None:
+    def of(held: int, *argv: str) -> Result:
+        ranks = [{"peak_bytes": held}, {"peak_bytes": held + 5}]
+        trials = [replace(one, observed=tuple(ranks)) for one in result.trials]
+        job = replace(result.workload, recipe=None, argv=argv)
+        return replace(result, workload=job, trials=tuple(trials))
+
+    keep(of(100, "train.py", "--lr", "1"), now="20261121-193000")
+    keep(of(200, "train.py", "--lr", "1"), now="20261122-193000")
+    keep(of(300, "train.py", "--lr", "2"), now="20261123-193000")
+    for ranks in (result.trials[0].plan.processes_per_node, 77):
+        assert held_before(("train.py", "--lr", "1"), ranks) == 205
+    assert held_before(("other.py",), 1) is None
+    (folder / "20261124-193000.json").write_text("{}")
+    assert held_before(("train.py", "--lr", "2"), 1) == 305
 
 
 def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path) -> None:

@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, dia
 from cputune.doctor.checkfile import check_file as judge_file
 from cputune.doctor.checkfile import configured_findings, mended
 from cputune.doctor.edit import unified
+from cputune.doctor.files.needs import judge_recipe
 from cputune.doctor.named_stack import judge_stack, stack_facts
 from cputune.doctor.registry import all_checks
 from cputune.doctor.symptoms import judge_symptom
@@ -25,6 +27,7 @@ from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.probing import probe
 from cputune.probing.recording import record
+from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
@@ -46,10 +49,21 @@ _EXCLUDES = {
     "check_file": ("deep", "hosts"),
     "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
     "launch_words": ("root", "record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
+    "recipe": ("launch_words", "record", "explain", "stack", "check_file", "symptom", "hosts"),
     "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
 }
 _ONE_MACHINE = (
-    *("root", "deep", "record", "stack", "check_file", "launch_words", "picture", "symptom"),
+    *(
+        "root",
+        "deep",
+        "record",
+        "stack",
+        "check_file",
+        "launch_words",
+        "picture",
+        "symptom",
+        "recipe",
+    ),
 )
 """With these options, look at this machine alone, also inside an allocation of several."""
 
@@ -86,6 +100,7 @@ _ONE_MACHINE = (
 @click.option(
     "--symptom", metavar="TEXT|FILE|-", help="The cause of an error: its words, or a log."
 )
+@click.option("--recipe", metavar="NAME", help="Also say whether this recipe fits into memory.")
 @click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
@@ -101,6 +116,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --stack torch=2.6.0
     cputune doctor --hosts node1,node2
     cputune doctor --check-file train.sh --print-fix | patch -p0
+    cputune doctor --recipe bert-base-squad
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
     """
@@ -201,7 +217,12 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
     if stack is not None:
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
     if launch is not None:
+        from cputune.history import held_before
+
         facts = typed_launch.facts_of(launch, facts, host)
+        held = held_before(launch.argv, launch.ranks or 1)
+        around = replace(facts.surroundings, held_bytes=held)
+        facts = replace(facts, surroundings=around)
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
     if launch is not None:
         found += typed_launch.judge_typed(launch, facts, host)
@@ -209,7 +230,11 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         from cputune.doctor.deep import deep_findings
 
         found += deep_findings(facts, host)
-    diagnosis = Diagnosis(facts=facts, findings=by_severity(found))
+    needs = ""
+    if asked["recipe"] is not None:
+        needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
+        found += short
+    diagnosis = Diagnosis(facts=facts, findings=by_severity(found), recipe=needs)
     other = host.live and host.executable != sys.executable
     return diagnosis.for_python(host.executable) if other else diagnosis
 

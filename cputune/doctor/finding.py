@@ -225,9 +225,10 @@ class FoundOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(FoundOn):
-    """What the doctor has to say about one machine."""
+    """What the doctor has to say about one machine; ``recipe``: what one that was named needs."""
 
     facts: HostFacts
+    recipe: str = ""
 
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with commands that install into the environment of this Python."""

@@ -73,7 +73,8 @@ class Surroundings:
 
     ``prefix`` is that of the Python that is examined. ``ports_taken`` are those ports, of the ones
     that a launch would use, that another process listens on. ``model_bytes`` is the size of the
-    weights that the launch names, where they lie on this machine.
+    weights that the launch names, where they lie on this machine; ``held_bytes`` what a rank of
+    this launch was seen to hold when it was tuned, at most.
     """
 
     prefix: str = ""
@@ -81,6 +82,7 @@ class Surroundings:
     strays: tuple[Stray, ...] = ()
     ports_taken: tuple[int, ...] = ()
     model_bytes: int | None = None
+    held_bytes: int | None = None
 
     def place(self, variable: str) -> Place | None:
         """The folder of this variable."""

@@ -76,7 +76,7 @@ def blocks(
             yield Lines((("", f"cputune tune tries these by itself: {tried}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
-        yield _machine(diagnosis.facts, unfold=unfold)
+        yield _machine(diagnosis.facts, unfold=unfold, recipe=diagnosis.recipe)
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
         more = f"cputune doctor -v; cputune doctor --explain {code}"
@@ -93,12 +93,14 @@ def _tried(finding: Finding, word: str) -> str:
     return f"{word} (×{finding.worth[0]:.2f}–{finding.worth[1]:.2f})"
 
 
-def _machine(facts: HostFacts, *, unfold: bool) -> Labelled:
+def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
+    of_recipe = [("recipe", recipe)] if recipe else []
     if unfold:
-        return Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=True)))
+        known = (*machine_lines(facts), *of_recipe)
+        return Labelled(rows=(*known, *_unknown_rows(facts, unfold=True)))
     told = {**dict(machine_lines(facts)), **nodes_in_brief(facts)}
     rows = tuple((label, text) for label, text in told.items() if label in IN_BRIEF)
-    return Labelled(rows=(*rows, *_unknown_rows(facts, unfold=False)), cut=True)
+    return Labelled(rows=(*rows, *of_recipe, *_unknown_rows(facts, unfold=False)), cut=True)
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:

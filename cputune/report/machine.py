@@ -224,7 +224,7 @@ _CPU_LISTS = frozenset(("cpus", "cpuset"))
 _WHERE_TOLD = frozenset(
     (
         *("up", "mbits_per_second", "installer", "build", "others", "driver"),
-        *("energy_preference", "free_files", "model_bytes"),
+        *("energy_preference", "free_files", "model_bytes", "held_bytes"),
     )
 )
 """Facts that only some kernels, firmwares and installers tell; people see them only where they are

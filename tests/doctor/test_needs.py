@@ -9,9 +9,11 @@ import pytest
 from clean_machine import CLEAN, GIB, changed
 
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.files.needs import judge_recipe
 from cputune.doctor.finding import Finding
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host, Surroundings
+from cputune.workload import Workload
 
 TORCHRUN = "torchrun --nproc_per_node 2 train.py --use_cpu --output_dir out"
 PYTHON = "python train.py --use_cpu --output_dir out"
@@ -90,6 +92,23 @@ def test_each_rank_holds_four_times_the_weights() -> None:
     assert "launch-memory" not in found(PYTHON, short)
     for fewer in ("--optim adafactor", "--use_peft true"):
         assert "launch-memory" not in found(f"{TORCHRUN} {fewer}", short)
+    assert "Start 1 of these ranks" in found(TORCHRUN, short)["launch-memory"].remedy
+
+
+def test_what_a_rank_was_seen_to_hold_counts_before_what_its_weights_take() -> None:
+    held = Surroundings(model_bytes=GIB, held_bytes=40 * GIB)
+    facts = changed(memory={"total_bytes": 64 * GIB}, surroundings=held)
+    said = found(TORCHRUN, facts)["launch-memory"]
+    assert "2 × 40.0 GiB as a rank of this command held when it was tuned" in said.evidence
+    assert "launch-memory" not in found(PYTHON, facts)
+
+
+def test_a_recipe_tells_what_it_needs() -> None:
+    job = Workload.from_recipe("bert-large-squad")
+    told, short = judge_recipe(job, changed(memory={"total_bytes": 8 * GIB}))
+    assert told.startswith("bert-large-squad needs ")
+    assert told in short[0].evidence
+    assert judge_recipe(job, CLEAN) == (told, ())
 
 
 def test_memory_that_is_in_use_is_no_room_now() -> None:

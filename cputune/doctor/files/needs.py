@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from cputune.cores import usable_cores
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.doctor.variables import TRUE
+from cputune.doctor.variables import TRUE, advised
+from cputune.facts import HostFacts
 from cputune.host import Command
-from cputune.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, room_bytes
+from cputune.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.training_command import TrainingCommand, number_of
+from cputune.workload import Workload
 
 GIB = 1 << 30
 COMPILE_SECONDS = 20.0
@@ -84,7 +86,8 @@ def memory_short() -> None:
     Symptom: the process is killed (exit code 137, SIGKILL) in its first steps.
 
     Cause: each rank holds the weights, their gradients and the two moments of AdamW: four times
-    the weights, whose files lie on this machine. What the activations of a batch take comes on top.
+    the weights, whose files lie on this machine, or which a recipe tells. The activations of its
+    batch come on top. Of a command that was tuned before, what its ranks held then is taken.
 
     Remedy: Start fewer ranks, train a smaller model, or raise the limit.
 
@@ -93,25 +96,46 @@ def memory_short() -> None:
 
 
 def _memory(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
-    facts, weights = context.facts, context.facts.surroundings.model_bytes
-    room, ranks = room_bytes(facts), launch.ranks or 1
-    if weights is None or room is None:
+    around, ranks = context.facts.surroundings, launch.ranks or 1
+    weights, each = around.model_bytes, around.held_bytes
+    why = "as a rank of this command held when it was tuned"
+    if each is None and weights is not None:
+        frozen = any(launch.argument(name) is not None for name in ("--use_peft", "--use_lora"))
+        few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))
+        values = VALUES_PER_PARAMETER
+        if frozen or few:
+            values = 1 if frozen else 2
+        each = PROCESS_BYTES + values * weights
+        why = f"for weights of {weights / GIB:.1f} GiB, before activations"
+    if each is not None:
+        said = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {why}")
+        yield from _exceeded(said, ranks, each, context.facts)
+
+
+def _exceeded(said: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
+    """The finding that the bytes of so many ranks are not free, or can never be."""
+    room, need = room_bytes(facts), ranks * each
+    if room is None:
         return
-    frozen = any(launch.argument(name) is not None for name in ("--use_peft", "--use_lora"))
-    few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))
-    values = VALUES_PER_PARAMETER
-    if frozen or few:
-        values = 1 if frozen else 2
-    need = ranks * (PROCESS_BYTES + values * weights)
     free = min(room, facts.memory.available_bytes or room)
+    remedy = f"Start {free // each} of these ranks, train a smaller model, or raise the limit."
+    if each > free:
+        more = f"{(each - free) / GIB:.1f} GiB more"
+        remedy = f"Free {more}, or train a smaller model, or fewer of its weights (LoRA)."
     if need > free:
-        each = f"{ranks} × {(PROCESS_BYTES + values * weights) / GIB:.1f} GiB"
-        where = f"{room / GIB:.1f} GiB may be used, {free / GIB:.1f} GiB are free"
-        said = f"{each} for weights of {weights / GIB:.1f} GiB, before activations; {where}"
         yield memory_short.finding(
-            context.at(launch.line, said),
+            f"{said}; {room / GIB:.1f} GiB may be used, {free / GIB:.1f} GiB are free",
             severity=None if need > room else Severity.WARNING,
+            remedy=remedy,
         )
+
+
+def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, ...]]:
+    """What a recipe takes at least with the advised ranks, in words; and whether that fits here."""
+    ranks = advised(facts).ranks
+    need = needed_bytes(job, ranks)
+    told = f"{job.name} needs {need / GIB:.1f} GiB at least with {ranks} rank{'s' * (ranks > 1)}"
+    return told, tuple(_exceeded(told, ranks, need // ranks, facts))
 
 
 @fault("timeout-short", Severity.WARNING)
