@@ -102,7 +102,8 @@ def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[
     except UsageError as error:
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
     found += _undivided(launch, facts)
-    return by_severity((*found, *_imports(launch, text, host)))
+    absent = _absent(launch, facts, host)
+    return by_severity((*found, *absent, *_imports(launch, text, host)))
 
 
 def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
@@ -128,7 +129,7 @@ def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding
     """
     variables = {**host.environment(), **launch.environment}
     folder = _folder(launch)
-    imported = _imported(text)
+    imported = (*_imported(text), *_asked_for(launch))
     modules = dict.fromkeys((*_STACK, *imported))
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)
     told = told_by(done)
@@ -155,6 +156,68 @@ def _failed(failure: Mapping[str, str], folder: str) -> Finding:
     elif where.startswith(f"{folder}/"):
         remedy = "The file that fails lies beside the script: rename it, or mend it."
     return import_fails.finding(said, remedy=remedy)
+
+
+_REPORTERS = {"wandb", "mlflow", "comet_ml", "clearml", "swanlab", "neptune", "dvclive"}
+_OPTIMIZERS = {
+    "bnb": "bitsandbytes",
+    "8bit": "bitsandbytes",
+    "galore": "galore_torch",
+    "apollo": "apollo_torch",
+    "lomo": "lomo_optim",
+    "adalomo": "lomo_optim",
+    "schedule": "schedulefree",
+    "torchao": "torchao",
+    "grokadamw": "grokadamw",
+}
+"""A word of the name of an optimizer of Trainer: what it imports (transformers/trainer.py)."""
+
+
+def _asked_for(launch: TrainingCommand) -> Iterator[str]:
+    """Modules that the arguments of Trainer make it import."""
+    if (reporter := launch.argument("--report_to")) in _REPORTERS:
+        yield reporter
+    words = (launch.argument("--optim") or "").split("_")
+    yield from dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in words)
+
+
+_READ = ("--resume_from_checkpoint", "--train_file", "--validation_file", "--test_file")
+
+
+def _absent(launch: TrainingCommand, facts: HostFacts, host: Host) -> Iterator[Finding]:
+    """Files that the arguments name, and a model that may not be downloaded, which are not here."""
+    for name in _READ:
+        path = launch.argument(name) or ""
+        if "." not in path and "/" not in path:  # "true": the newest checkpoint
+            continue
+        if not os.path.exists(os.path.expanduser(path)):
+            yield named_absent.finding(f"{name} {path}: there is no such file")
+    variables = {**host.environment(), **launch.environment}
+    model = launch.argument("--model_name_or_path") or ""
+    offline = [n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if variables.get(n) in _ON]
+    if model and offline and facts.surroundings.model_bytes is None and not os.path.isdir(model):
+        said = f"{offline[0]}={variables[offline[0]]}, and the weights of {model} are not here"
+        command = f"unset {' '.join(offline)}"
+        yield named_absent.finding(said, command=command)
+
+
+_ON = ("1", "ON", "YES", "TRUE", "true", "yes", "on", "True")
+
+
+@fault("launch-file-absent", Severity.ERROR)
+def named_absent() -> None:
+    """What this launch reads is not here
+
+    Symptom: "FileNotFoundError", "Can't find a valid checkpoint", "LocalEntryNotFoundError", after
+    the imports, or in the queue.
+
+    Cause: an argument names a file of another folder or machine; or HF_HUB_OFFLINE forbids to
+    download a model, and its weights are neither in the cache below HF_HOME nor in a folder.
+
+    Remedy: Correct the path, or bring the files to this machine before: `hf download MODEL`.
+
+    Source: https://huggingface.co/docs/transformers/installation#offline-mode
+    """
 
 
 def _imported(text: str) -> tuple[str, ...]:

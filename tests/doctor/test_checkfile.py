@@ -12,7 +12,7 @@ from cputune.doctor.files.shell import LETTERS_AT_MOST, read_launches
 from cputune.doctor.registry import all_checks
 from cputune.errors import UsageError
 from cputune.facts import Launcher
-from cputune.host import Host
+from cputune.host import Host, LiveHost
 
 BY_CODE = {check.code: check for check in all_checks()}
 GOOD_YAML = """\
@@ -492,3 +492,21 @@ def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_i
     assert "minReplicas 1 of 4 workers" in said["file-k8s-elastic"]
     assert "env/setvars.sh" in said["file-sourced-missing"]
     assert any("TRANSFORMERS_CACHE" in one.evidence for one in found)
+
+
+@pytest.mark.parametrize(
+    "line", ["source ~/none/etc/profile.d/conda.sh", ". /nowhere/venv/bin/activate"]
+)
+def test_an_environment_that_is_sourced_must_be_there(line: str):
+    found = check_file(f"{line}\npython train.py\n", "x.sh", machine(TODAY), LiveHost())
+    said = [one for one in found if one.code == "file-sourced-missing"]
+    assert ("which is not there" in said[0].evidence, said[0].edits) == (True, ())
+
+
+def test_an_mpirun_that_nothing_can_bring_must_be_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    launch, facts, host = "mpirun -n 2 python train.py\n", machine(TODAY), LiveHost()
+    found = {one.code: one for one in check_file(launch, "x.sh", facts, host)}
+    assert "mpirun is not on the PATH" in found["file-launcher-missing"].evidence
+    found = {one.code: one for one in check_file(f"module load mpi\n{launch}", "x.sh", facts, host)}
+    assert "file-launcher-missing" not in found

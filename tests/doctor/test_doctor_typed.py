@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clean_machine import CLEAN
+from clean_machine import CLEAN, changed
 from in_process import Run
 from machines import machine
 
@@ -75,6 +75,42 @@ def test_what_is_not_installed_is_said_in_words(judge: Judge) -> None:
     finding = judge("python", "train.py")["launch-import"]
     assert "ModuleNotFoundError" in finding.evidence
     assert finding.remedy == "Install no_such_library into the environment that trains."
+
+
+@pytest.mark.parametrize(
+    ("argument", "module"),
+    [("--report_to wandb", "wandb"), ("--optim adamw_bnb_8bit", "bitsandbytes")],
+)
+def test_what_an_argument_of_trainer_imports_must_be_there(
+    judge: Judge, argument: str, module: str
+) -> None:
+    said = judge("python", "train.py", *argument.split())["launch-import"]
+    assert said.remedy == f"Install {module} into the environment that trains."
+    assert "launch-import" not in judge("python", "train.py", "--optim", "adamw_torch")
+
+
+@pytest.mark.parametrize("argument", ["--train_file", "--resume_from_checkpoint"])
+def test_a_file_that_an_argument_names_must_be_there(judge: Judge, argument: str) -> None:
+    said = judge("python", "train.py", argument, "data/a.json")["launch-file-absent"]
+    assert said.evidence == f"{argument} data/a.json: there is no such file"
+    for there in ("train.py", "true"):
+        assert "launch-file-absent" not in judge("python", "train.py", argument, there)
+
+
+def test_a_model_that_may_not_be_downloaded_must_be_there(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    words = ("python", "train.py", "--model_name_or_path")
+    said = judge(*words, "org/model")["launch-file-absent"]
+    assert "HF_HUB_OFFLINE=1, and the weights of org/model are not here" in said.evidence
+    assert said.command == "unset HF_HUB_OFFLINE"
+    held = changed(surroundings={"model_bytes": 5})
+    assert "launch-file-absent" not in judge(*words, "org/model", facts=held)
+    assert "launch-file-absent" not in judge(*words, ".")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert "launch-file-absent" not in judge(*words, "org/model")
 
 
 def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:

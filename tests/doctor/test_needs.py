@@ -76,7 +76,8 @@ def test_who_compiles_nothing_needs_none(launch: str) -> None:
 
 def test_the_compiler_is_the_one_that_is_named() -> None:
     launch = f"export CXX=clang++\n{PYTHON} --torch_compile"
-    assert "no clang++" in found(launch, host=FakeHost())["compiler-missing"].evidence
+    missing = found(launch, host=FakeHost())["compiler-missing"]
+    assert ("no clang++" in missing.evidence, missing.command) == (True, "unset CXX")
     assert "compiler-missing" not in found(launch, host=FakeHost(programs=("clang++",)))
 
 

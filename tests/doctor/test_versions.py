@@ -207,3 +207,11 @@ class TestJudgeStack:
         with pytest.raises(UsageError) as caught:
             judge_stack(spec, machine(TODAY))
         assert caught.value.hint
+
+
+def test_a_cache_that_transformers_no_longer_reads_is_named_with_the_one_that_it_does():
+    facts = machine(TODAY, environment={"TRANSFORMERS_CACHE": "/models"})
+    (found,) = BY_CODE["stack-variable-ignored"](facts)
+    assert found.command == "export HF_HUB_CACHE=/models\nunset TRANSFORMERS_CACHE"
+    older = machine({**TODAY, "transformers": "4.57.1"}, environment=facts.environment)
+    assert not BY_CODE["stack-variable-ignored"](older)

@@ -118,7 +118,9 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
     gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
     if intel and gnu:
-        yield openmp_two.finding(f"LD_PRELOAD holds {intel[0]} and {gnu[0]}")
+        kept = shlex.quote(":".join(path for path in loaded if path not in gnu))
+        said = f"LD_PRELOAD holds {intel[0]} and {gnu[0]}"
+        yield openmp_two.finding(said, command=f"export LD_PRELOAD={kept}")
     if env.is_true(facts, "KMP_DUPLICATE_LIB_OK"):
         why = " hides that two runtimes are loaded"
         yield env.unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
@@ -142,9 +144,8 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
     for library, names in _READ_BY.items():
         for name in names:
             if env.value(facts, name) and not there[library]:
-                yield setting_without_library.finding(
-                    f"{name}={env.value(facts, name)}, but LD_PRELOAD does not name {library}"
-                )
+                why = f", but LD_PRELOAD does not name {library}"
+                yield env.unset(setting_without_library, facts, name, why)
 
 
 @check("conda-pip-mixed", Severity.ADVICE)

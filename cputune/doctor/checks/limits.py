@@ -281,8 +281,10 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
     processes = limits.processes if facts.sys_resource is False else None
     for name, left in (("pids.max", pids), ("ulimit -u", processes)):
         if left is not None and left < needed:
+            raised = name == "ulimit -u" and "processes" not in limits.fixed
             yield processes_few.finding(
-                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed} threads"
+                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed} threads",
+                command='ulimit -Su "$(ulimit -Hu)"' if raised else None,
             )
 
 

@@ -165,11 +165,11 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
         place = facts.surroundings.place(name)
         if place is None or not place.writable:
             continue
-        look = f"df -h {shlex.quote(place.path)}"
+        path = shlex.quote(place.path)
         files = place.free_files
         if files is not None and files < LEAST_FREE_FILES:
             said = f"{files} files can still be made at {place.path} ({name})"
-            yield folder_full.finding(said, command=look.replace("-h", "-i"))
+            yield folder_full.finding(said, command=f"df -i {path}")
         elif place.free_bytes < least:
             counted = "a checkpoint takes" if name == "--output_dir" and weights else "advised are"
             free = f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name})"
@@ -177,7 +177,7 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
             yield folder_full.finding(
                 f"{free}; {counted} {least / MIB:.0f} MiB",
                 severity=Severity.ERROR if sure else None,
-                command=look,
+                command=f"df -h {path}",
             )
 
 

@@ -449,7 +449,8 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``ACCELERATE_USE_IPEX=true`` or ``CCL_WORKER_COUNT=1`` changes nothing.
 
-    Cause: accelerate 1.13 and later read neither of them.
+    Cause: accelerate 1.13 and later read neither of them; TRANSFORMERS_CACHE is read by
+    transformers to 4.57, and models are then downloaded into another folder.
 
     Remedy: Unset the variable: it has no effect.
 
@@ -460,6 +461,16 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
         if asked and word.state is uses.Fate.IGNORED:
             why = f"; {word.reader} does not read it"
             yield env.unset(stack_variable_ignored, facts, word.spelling, why)
+    version = versions_of(facts).transformers
+    for row in load().transformers.variables:
+        text, instead = env.value(facts, row.name), version and row.instead(version)
+        if text and version is not None and not row.covers(version):
+            read = [f"export {instead}={shlex.quote(text)}"] if instead else []
+            yield stack_variable_ignored.finding(
+                f"{row.name}={text}; transformers {version} does not read it",
+                remedy=f"Set {instead} instead." if instead else None,
+                command="\n".join((*read, f"unset {row.name}")),
+            )
 
 
 @check("ipex-unasked", Severity.ADVICE, under=("ipex-archived",))

@@ -6,6 +6,7 @@ are, and since when, stands in ``stack.toml``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cputune.doctor.files import mending
@@ -15,12 +16,16 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.stack.tables import load
 from cputune.training_command import TrainingCommand
 
+_BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
+"""What may put a launcher on the PATH before it is called."""
+
 
 @fault("file-launcher-missing", Severity.ERROR)
 def launcher_missing() -> None:
     """The launcher of this file is not there
 
-    Symptom: "ipexrun: command not found", "No module named 'intel_extension_for_pytorch'".
+    Symptom: "ipexrun: command not found", "mpirun: command not found", "No module named
+    'intel_extension_for_pytorch'".
 
     Cause: ipexrun and intel_extension_for_pytorch.cpu.launch came with IPEX, whose last release
     is 2.8.0; deepspeed is a package of its own.
@@ -97,6 +102,11 @@ def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
         edits = context.mended(mending.plain_launcher, launch)
         yield launcher_missing.finding(context.at(launch.line, text), edits=edits)
+    brought = context.places is not None and _BRINGS.search(context.places.code)
+    asked = context.here and context.host.live and row is None and not brought
+    if asked and launch.launcher == "mpirun" and context.host.which(launch.program) is None:
+        text = f"{launch.program} is not on the PATH of this machine"
+        yield launcher_missing.finding(context.at(launch.line, text))
     if launch.launcher == "run_cpu" and launch.several:
         text = f"run_cpu --ninstances {launch.total}"
         edits = context.mended(mending.plain_launcher, launch)
@@ -120,7 +130,7 @@ def sourced_missing() -> None:
 
 
 def judge_sourced(context: Context) -> Iterator[Finding]:
-    """What a file sources of oneCCL or oneAPI, and what is not there."""
+    """What a file sources of oneCCL, oneAPI or an environment, and what is not there."""
     if context.places is None:
         return
     versions = context.versions
@@ -130,11 +140,15 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
         if gone:
             why = ": the oneCCL bindings are not installed" if own else ", which is not there"
             text = f"{context.name}:{line}: sources {path}{why}"
-            yield sourced_missing.finding(text, edits=edits)
+            ended = path.endswith("setvars.sh")  # without the others another Python would train
+            yield sourced_missing.finding(text, edits=edits if ended else ())
 
 
 def _is_gone(path: str, context: Context) -> bool:
     """Whether a file of this machine is not there; of one with a variable nothing is known."""
+    home = context.host.environment().get("HOME")
+    if path.startswith("~/") and home:
+        path = home + path[1:]
     if not context.here or not path.startswith("/"):
         return False
     try:

@@ -125,7 +125,9 @@ def _with_values(
     return words, tuple(word.text for word in words[1:])
 
 
-_SETVARS = re.compile(r"""(?<![\w./-])(?:source|\.)[ \t]+["']?(\S*setvars\.sh)["']?""")
+_SETVARS = re.compile(
+    r"""(?<![\w./-])(?:source|\.)[ \t]+["']?(\S*(?:setvars\.sh|/conda\.sh|/bin/activate))["']?"""
+)
 _BINDINGS = r"(?:oneccl_bindings_for_pytorch|torch_ccl)"
 _ASKED = re.compile(
     r"(?:export[ \t]+)?\b(\w+)=(?:\$\(|`)python[0-9.]*\s+-c\s+(\\?[\"'])"
@@ -134,7 +136,7 @@ _ASKED = re.compile(
 
 
 def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]:
-    """Each setvars.sh that a file sources: line, path, whether it is the bindings' own, edits.
+    """What a file sources of oneAPI or an environment: line, path, if it is the bindings', edits.
 
     The edits take the line out, and with it the one that asks Python for the bindings' folder.
     """

@@ -58,6 +58,8 @@ def _compiler(launch: TrainingCommand, text: str, context: Context) -> Iterator[
     distribution = context.facts.settings.distribution
     debian = distribution is not None and "debian" in (distribution.id, *distribution.like)
     command = "apt-get update && apt-get install -y g++ python3-dev" if debian else None
+    if compiler != "g++" and context.host.which("g++") is not None:
+        command = "unset CXX"
     yield compiler_missing.finding(context.at(launch.line, words), command=command)
 
 
