@@ -42,3 +42,8 @@ def spelled(error: UnicodeError) -> tuple[str, int]:
 def figure(value: float, digits: int = 3) -> str:
     """So many significant digits, whole ones all: ``22.5``, ``0.0013``, ``15300``."""
     return f"{value:.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

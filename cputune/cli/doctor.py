@@ -15,22 +15,16 @@ import click
 from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
 from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, json_option
-from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose, typed_launch
-from cputune.doctor.checkfile import check_file as judge_file
-from cputune.doctor.checkfile import configured_findings, mended
-from cputune.doctor.edit import unified
-from cputune.doctor.files.needs import judge_recipe
-from cputune.doctor.named_stack import judge_stack, stack_facts
+from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
+from cputune.doctor.configured import configured_findings
 from cputune.doctor.registry import all_checks
-from cputune.doctor.symptoms import judge_symptom
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.probing import probe
-from cputune.probing.recording import record
-from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
+    from cputune.facts import HostFacts
     from cputune.host import Host
     from cputune.training_command import TrainingCommand
 
@@ -130,8 +124,10 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     if asked["explain"] is not None:
         click.echo(_explained(asked["explain"]), nl=False)
         return
-    codes = tuple(check.code for check in all_checks())
-    only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
+    only = ignore = frozenset[str]()
+    if asked["only"] or asked["ignore"]:
+        codes = tuple(check.code for check in all_checks())
+        only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
 
     def chosen(finding: Finding | Check) -> bool:
         wanted = not only or finding.code in only or finding.severity.value in only
@@ -151,7 +147,11 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
         ).only(chosen)
     else:
         words = asked["launch_words"]
-        launch = typed_launch.read_launch(words) if words else None
+        launch = None
+        if words:
+            from cputune.doctor import typed_launch
+
+            launch = typed_launch.read_launch(words)
         if asked["root"] is not None:
             host = RecordedHost(asked["root"])
         else:
@@ -160,6 +160,8 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
                 choose_python(typed_launch.python_of(launch, LiveHost()))
             host = LiveHost()  # the chosen Python decides which packages it shows
         if asked["record"] is not None:
+            from cputune.probing.recording import record
+
             record(host, asked["record"])
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
             return
@@ -201,22 +203,12 @@ def _typed(name: str) -> str:
 
 
 def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any]) -> Diagnosis:
-    """What is wrong with a file, with a named stack, or with a machine and a launch on it."""
-    facts, stack, file = probe(host), asked["stack"], asked["check_file"]
-    if file is not None:
-        text, judged = _read(file), facts if stack is None else stack_facts(stack, facts)
-        if asked["print_fix"]:
-            after, left = mended(text, file, judged, host)
-            click.echo(unified(file, text, after), nl=False)
-            return Diagnosis(facts=facts, findings=left)
-        return Diagnosis(facts=facts, findings=judge_file(text, file, judged, host))
-    if asked["symptom"] is not None:
-        judged = facts if stack is None else stack_facts(stack, facts)
-        found = by_severity(judge_symptom(_log(asked["symptom"]), judged))
-        return Diagnosis(facts=facts, findings=found)
-    if stack is not None:
-        return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
+    """What is wrong with a machine and a launch on it, or with what is named instead."""
+    facts = probe(host)
+    if any(asked[name] is not None for name in ("stack", "check_file", "symptom")):
+        return _look_at_words(facts, host, asked)
     if launch is not None:
+        from cputune.doctor import typed_launch
         from cputune.history import held_before
 
         facts = typed_launch.facts_of(launch, facts, host)
@@ -232,11 +224,36 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         found += deep_findings(facts, host)
     needs = ""
     if asked["recipe"] is not None:
+        from cputune.doctor.files.needs import judge_recipe
+        from cputune.workload import Workload
+
         needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
         found += short
     diagnosis = Diagnosis(facts=facts, findings=by_severity(found), recipe=needs)
     other = host.live and host.executable != sys.executable
     return diagnosis.for_python(host.executable) if other else diagnosis
+
+
+def _look_at_words(facts: HostFacts, host: Host, asked: Mapping[str, Any]) -> Diagnosis:
+    """What is wrong with a file, a named stack, or what an error says."""
+    from cputune.doctor.checkfile import check_file, mended
+    from cputune.doctor.edit import unified
+    from cputune.doctor.named_stack import judge_stack, stack_facts
+    from cputune.doctor.symptoms import judge_symptom
+
+    stack, file = asked["stack"], asked["check_file"]
+    if file is not None:
+        text, judged = _read(file), facts if stack is None else stack_facts(stack, facts)
+        if asked["print_fix"]:
+            after, left = mended(text, file, judged, host)
+            click.echo(unified(file, text, after), nl=False)
+            return Diagnosis(facts=facts, findings=left)
+        return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))
+    if asked["symptom"] is not None:
+        judged = facts if stack is None else stack_facts(stack, facts)
+        found = by_severity(judge_symptom(_log(asked["symptom"]), judged))
+        return Diagnosis(facts=facts, findings=found)
+    return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
 
 
 def _read(file: str) -> str:

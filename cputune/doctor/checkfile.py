@@ -9,7 +9,6 @@ packages, or by the packages of a stack that is only named: give the facts that
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -133,27 +132,3 @@ def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
     if not asked or not (launch.part or launch.launcher == "mpirun"):
         return launch
     return replace(launch, environment={"SLURM_NNODES": asked[-1], **launch.environment})
-
-
-def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with the default configuration of this user; nothing where there is none.
-
-    Its places are those of accelerate/commands/config/config_args.py.
-    """
-    if facts.package("accelerate") is None:
-        return ()
-    variables = host.environment()
-    cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
-    home = variables.get("HF_HOME") or f"{cache}/huggingface"
-    for name in ("default_config.yaml", "default_config.json"):
-        path = f"{home}/accelerate/{name}"
-        try:
-            text = host.read_text(path)
-        except (OSError, ValueError):
-            continue
-        try:
-            return check_file(text, path, facts, host)
-        except UsageError as error:
-            moved = f"mv {shlex.quote(path)} {shlex.quote(path + '.old')}"
-            return (documents.unreadable.finding(str(error), command=moved),)
-    return ()

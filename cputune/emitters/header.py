@@ -9,12 +9,12 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.format import LaunchJob
-from cputune.emitters.promise import count, global_batch, is_extrapolated, scale
+from cputune.emitters.promise import global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
 from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, host_fingerprint
-from cputune.text import figure
+from cputune.text import count, figure
 from cputune.words import verdict_of
 from cputune.workload import Workload
 

@@ -36,10 +36,11 @@ from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Outp
 from cputune.emitters.job import job_name
 from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
-from cputune.emitters.promise import Promise, count
+from cputune.emitters.promise import Promise
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.options import SecretKey
 from cputune.stack import Versions, oneccl_module
+from cputune.text import count
 
 TTL_SECONDS = 7 * 24 * 3600
 """After how long a PyTorchJob that is done is deleted."""

@@ -28,12 +28,12 @@ from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import parts, words
 from cputune.emitters.job import make_job, target_facts, versions_of
-from cputune.emitters.promise import count
 from cputune.emitters.shell import variables
 from cputune.emitters.words import Argument, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.result import Result
+from cputune.text import count
 from cputune.training_command import CONFINERS, TrainingCommand
 from cputune.workload import Workload
 

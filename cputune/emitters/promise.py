@@ -17,6 +17,7 @@ from cputune.emitters.manifest import PLAN, at
 from cputune.equivalence import Training
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
+from cputune.text import count
 from cputune.workload import Workload
 
 _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
@@ -40,11 +41,6 @@ def scale(plan: Plan, workload: Workload) -> str:
         return f"{words} that share the script's own batch"
     each = f"{words} with {count(together // plan.world_size, 'sample')}"
     return each if plan.world_size == 1 else f"{each} each, {together} together"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def is_extrapolated(result: Result, plan: Plan) -> bool:

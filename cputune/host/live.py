@@ -32,7 +32,8 @@ class LiveHost(Host):
         self._python = training_interpreter() if python is None else other_interpreter(python)
         self._is_other = self._python.executable != sys.executable
         self.executable = self._python.executable
-        self._looked_seconds: float | None = None
+        self._looked_seconds = 0.0
+        self._used_seconds: dict[int, float] | None = None
 
     def read_text(self, path: str) -> str:
         return read_file(path)
@@ -119,30 +120,27 @@ class LiveHost(Host):
             return {}
 
     def processes(self) -> tuple[Process, ...] | None:
-        import psutil
-
-        try:
-            psutil.pids()
-        except (OSError, IndexError):  # no /proc is mounted
-            return None
-        if self._looked_seconds is not None:
-            passed = time.monotonic() - self._looked_seconds
+        before, passed = self._used_seconds, time.monotonic() - self._looked_seconds
+        if before is not None:
             time.sleep(max(0.0, SHORTEST_LOOK_SECONDS - passed))
-        found = []
-        for process in psutil.process_iter(["pid", "name", "memory_info", "cpu_percent"]):
-            told = process.info
-            memory = told["memory_info"]
-            if told["pid"] == os.getpid() or memory is None or memory.vms == 0:
-                continue  # ourselves, what is gone, and threads of the kernel
-            share = told["cpu_percent"] if self._looked_seconds is not None else None
-            found.append(
-                Process(
-                    pid=told["pid"],
-                    name=told["name"] or "",
-                    cpu_share=None if share is None else share / 100,
-                )
-            )
-        self._looked_seconds = time.monotonic()
+        try:
+            numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        except OSError:
+            return None
+        if not numbers:  # no /proc is mounted
+            return None
+        passed = time.monotonic() - self._looked_seconds
+        found, used = [], {}
+        for pid in numbers:
+            told = _told_of(pid)
+            if told is None or pid == os.getpid():
+                continue
+            name, seconds = told
+            used[pid] = seconds
+            then = None if before is None else before.get(pid, seconds)
+            share = None if then is None else max(0.0, seconds - then) / passed
+            found.append(Process(pid=pid, name=name, cpu_share=share))
+        self._used_seconds, self._looked_seconds = used, time.monotonic()
         return tuple(found)
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
@@ -162,3 +160,21 @@ def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
         return child.communicate(timeout=1.0)
     except subprocess.TimeoutExpired:
         return "", ""
+
+
+def _told_of(pid: int) -> tuple[str, float] | None:
+    """Name and CPU seconds of a process (proc_pid_stat(5)); None: it is gone, or the kernel's.
+
+    psutil tells the same, and takes ten times as long for it.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    if len(fields) < 21 or fields[20] == b"0":  # it has no memory
+        return None
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return name.decode(errors="replace"), seconds

@@ -49,7 +49,7 @@ def blocks(
     Without ``machine``, the findings alone: they are not about this machine. With ``unfold`` each
     finding has its symptom, cause and source, and each unknown fact its reason.
     """
-    from cputune.doctor.registry import all_checks
+    from cputune.doctor.registry import CHECKS, all_checks
 
     yield verdict_of(diagnosis, machine=machine)
     if not isinstance(diagnosis, Diagnosis):
@@ -67,7 +67,7 @@ def blocks(
     if advice:
         yield Heading("Worth doing")
         brief = machine and not unfold
-        tuned = {check.code: check.tuned for check in all_checks() if check.tuned and brief}
+        tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
         by_tune = [f for f in advice if f.code in tuned]
         rest = tuple(_joined([f for f in advice if f not in by_tune]))
         yield FindingRows(found=rest, stories=stories, brief=brief)
@@ -105,10 +105,12 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
     """The findings, those that follow from another as a sentence in the evidence of that one."""
-    from cputune.doctor.registry import all_checks
+    from cputune.doctor.registry import CHECKS, all_checks
 
     codes = {finding.code for finding in findings}
-    under = {check.code: [c for c in check.under if c in codes] for check in all_checks()}
+    known = codes <= {check.code for check in CHECKS}
+    checks = CHECKS if known else all_checks()  # the others take long to import
+    under = {check.code: [c for c in check.under if c in codes] for check in checks}
     follows = [finding for finding in findings if under.get(finding.code)]
     kept = [finding for finding in findings if finding not in follows]
     for finding in follows:

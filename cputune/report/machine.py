@@ -7,9 +7,9 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
-from cputune.emitters.promise import count
 from cputune.facts import HostFacts, Launcher, Topology
 from cputune.probing.installed import MPI_PROGRAMS
+from cputune.text import count
 
 if TYPE_CHECKING:
     from cputune.documents import JSON

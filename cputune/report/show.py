@@ -15,7 +15,6 @@ from cputune.emitters import Emission
 from cputune.emitters.hand import typed_lines
 from cputune.emitters.header import changed_since, machine, machine_difference, section
 from cputune.emitters.job import make_job
-from cputune.emitters.promise import count
 from cputune.errors import UsageError
 from cputune.history import Kept
 from cputune.host import LiveHost
@@ -30,7 +29,7 @@ from cputune.report.network import network_lines
 from cputune.report.tuning import plans, said_speed
 from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.result import Result, Speedup
-from cputune.text import figure
+from cputune.text import count, figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
 

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
-from cputune.emitters.promise import PromisedTraining, count
+from cputune.emitters.promise import PromisedTraining
 from cputune.emitters.trained import BESIDE
 from cputune.equivalence import equivalent
 from cputune.hidden import hide_arguments
@@ -23,7 +23,7 @@ from cputune.ranks.compare import Compared, compare
 from cputune.ranks.job import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
-from cputune.text import figure
+from cputune.text import count, figure
 from cputune.verifier.records import (
     FAILED,
     Evidence,

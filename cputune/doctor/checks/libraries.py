@@ -63,7 +63,10 @@ def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
         return bool(facts.package(name) or env.value(facts, name))
 
     for row in env.variable_rows(kind):
-        meant = re.fullmatch(f"(?i:{row['values']})", env.value(facts, row["name"]) or "")
+        text = env.value(facts, row["name"])
+        if text is None:
+            continue
+        meant = re.fullmatch(f"(?i:{row['values']})", text)
         lacking = "only_with" in row and not is_there(row["only_with"])
         if meant and not lacking and not is_there(row.get("unless", "")):
             yield env.unset(asking, facts, row["name"], f": {row['does']}")

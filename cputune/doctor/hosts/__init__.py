@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from cputune.doctor import diagnose
-from cputune.doctor.checkfile import configured_findings
+from cputune.doctor.configured import configured_findings
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of

@@ -303,6 +303,9 @@ FAULTS: tuple[Fault, ...] = (
     variable("debug-left-on", MKL_CBWR="COMPATIBLE"),
     variable("debug-left-on", ACCELERATE_DEBUG_MODE="1"),
     variable("debug-left-on", OMP_WAIT_POLICY="passive"),
+    variable("debug-left-on", TORCH_LOGS="+inductor", TORCH_COMPILE_DEBUG="1"),
+    variable("setting-without-library", KMP_AFFINITY="scatter", KMP_BLOCKTIME="1"),
+    variable("stack-variable-ignored", TRANSFORMERS_CACHE="/opt/models"),
     # threads and CPUs
     team("threads-mkl", MKL_NUM_THREADS="1"),
     team("threads-mkl", MKL_NUM_THREADS="1", OMP_NUM_THREADS=str(CORES)),
@@ -326,6 +329,9 @@ FAULTS: tuple[Fault, ...] = (
     limit("open-files", "ulimit -Sn 64"),
     limit("virtual-memory", "ulimit -Sv 1048576", ends=True),
     limit("file-size", "ulimit -Sf 1024"),
+    limit("stack-small", "ulimit -Ss 256"),
+    limit("data-segment", "ulimit -Sd 300000", ends=True),
+    limit("cpu-seconds", "ulimit -St 3", ends=True),
     # folders, environments, files in the place of libraries
     variable("environment-foreign", VIRTUAL_ENV="/opt/other"),
     variable("folder-unusable", HF_HOME="/proc/models"),
