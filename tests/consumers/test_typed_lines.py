@@ -4,62 +4,119 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from launches import result_of
+from in_process import Run
+from launch_lines import LOOP, TRAINER
+from launches import THOROUGH, result_of
 
-import cputune
-from cputune.emitters import Emission, emit
+from cputune.emitters import Emission
 from cputune.emitters.job import make_job
 from cputune.host import LiveHost, locks
 from cputune.plan import Plan
+from cputune.probing import probe
+from cputune.result import Result, host_fingerprint
 from cputune.verifier import verify
 from cputune.workload import Workload
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
-MODEL = """
-import torch, transformers
-config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=64, vocab_size=100, max_position_embeddings=32)
-model = transformers.BertForSequenceClassification(config)
-rows = [{"input_ids": torch.full((16,), 3 + i % 90), "labels": i % 2} for i in range(256)]
+DISTRIBUTED = """
+import torch
+torch.manual_seed(1)
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in torch.utils.data.DataLoader(torch.randn(400, 8), batch_size=8):
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.distributed.destroy_process_group()
 """
-TRAINER = f"""{MODEL}
-parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-(args,) = parser.parse_args_into_dataclasses()
-transformers.Trainer(model, args, train_dataset=rows).train()
-"""
+SCRIPTS = {"trainer": TRAINER, "accelerate": LOOP, "pytorch": DISTRIBUTED}
+OF_TRAINER = ("--output_dir", "out", "--max_steps", "12", "--report_to", "none")
 
 
-def script(framework: str, *arguments: str) -> Workload:
-    job = Workload.script(["train.py", *arguments], global_batch_size=8)
-    return replace(job, framework=framework, parses_arguments=framework == "trainer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of plan, and what its line starts the training with."""
+
+    framework: str
+    starter: str
+    ranks: int = 1
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def workload(self) -> Workload:
+        arguments = OF_TRAINER if self.framework == "trainer" else ()
+        together = 8 * self.ranks if self.framework == "pytorch" else 8  # it divides nothing
+        job = Workload.script(["train.py", *arguments], global_batch_size=together)
+        parses = self.framework == "trainer"
+        return replace(job, framework=self.framework, parses_arguments=parses)
+
+    def plan(self) -> Plan:
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        precision = "fp32" if self.framework == "pytorch" else "bf16"
+        return Plan(
+            processes_per_node=self.ranks,
+            threads_per_process=2 // self.ranks,
+            precision=precision,
+            cpus=((first, second),) if self.ranks == 1 else ((first,), (second,)),
+            settings=self.settings,
+        )
 
 
-def one_rank(precision: str = "bf16") -> Plan:
-    cpus = tuple(sorted(os.sched_getaffinity(0))[:2])
-    return Plan(processes_per_node=1, threads_per_process=2, precision=precision, cpus=(cpus,))
+KINDS = (
+    pytest.param(Kind(framework="trainer", starter="taskset -c"), id="Trainer"),
+    pytest.param(
+        Kind(framework="accelerate", starter="ACCELERATE_MIXED_PRECISION=bf16"),
+        id="Accelerator",
+        marks=THOROUGH,
+    ),
+    pytest.param(
+        Kind(framework="pytorch", starter="torchrun --standalone", ranks=2), id="torchrun"
+    ),
+    pytest.param(
+        Kind(framework="trainer", starter="cputune run", settings={"dropout": "bytes"}),
+        id="in the process",
+    ),
+    pytest.param(
+        Kind(framework="trainer", starter="cputune run", ranks=2), id="carried", marks=THOROUGH
+    ),
+    pytest.param(Kind(framework="recipe", starter="cputune run"), id="recipe", marks=THOROUGH),
+)
 
 
-def test_it_trains_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, plan = script("trainer", "--output_dir", "out"), one_rank()
+def stored(kind: Kind, recipe: Workload) -> Result:
+    """A result of this plan in cputune.json, and its script, in the folder here."""
+    if kind.framework != "recipe":
+        Path("train.py").write_text(SCRIPTS[kind.framework])
+    workload = recipe if kind.framework == "recipe" else kind.workload()
+    result = result_of(kind.plan(), workload)
+    result = replace(result, host=host_fingerprint(probe()))
+    result.save("cputune.json")
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_trains_as_the_plan_says(
+    kind: Kind, cputune: Run, tiny: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    Path("train.py").write_text(TRAINER)
-    facts = cputune.probe()
-    result = result_of(plan, workload)
-    result = replace(result, host=cputune.result.host_fingerprint(facts))
-    result.save("cputune.json")
-    asked = Emission(facts=facts, python=sys.executable, host=LiveHost())
-    (line,) = emit(result, "command", facts=facts, python=sys.executable, host=LiveHost())
-    assert "taskset" in line.text
-    assert line.text.count("\n") <= 4
+    result = stored(kind, tiny)
+    printed = cputune("emit", "--format", "command", "-o", "-")
+    assert printed.code == 0, printed.err
+    assert kind.starter in printed.out
+    assert printed.out.count("\n") <= 4
+    asked = Emission(facts=probe(), python=sys.executable, host=LiveHost())
     promise = replace(make_job(result, asked).promise, format="torchrun")
-    Path("line.sh").write_text(line.text + promise.line())
+    if kind.framework == "recipe":  # `run` hands the recipe over as text, not as a file
+        promise = replace(promise, trained=None)
+    Path("line.sh").write_text(printed.out + promise.line())
     (verdict,) = verify([Path("line.sh")], steps=4)
     assert [check for check in verdict.checks if check.state == "failed"] == [], verdict
     assert verdict.throughput is not None
