@@ -1,13 +1,17 @@
-"""Words that recur, each said in one place: verdicts, ratios."""
+"""Words that recur, each said in one place: verdicts, ratios, in what two machines differ."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from cputune import cpulist
 from cputune.errors import UsageError
-from cputune.result import COMPLETED, Result, TimeToEnd
+from cputune.facts import HostFacts
+from cputune.plan import Plan
+from cputune.result import COMPLETED, Result, TimeToEnd, host_fingerprint
 from cputune.text import figure
 
 
@@ -180,3 +184,72 @@ TUNE_AGAIN = "tune again: what is fastest there may be another plan by now"
 def factor(ratio: Interval) -> str:
     """``×1.25 (1.20–1.31)``: for a table."""
     return f"×{ratio.ratio:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """A part of a host document; empty where there is none."""
+    found = host.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+_COMPARED = (
+    ("cpu", "model_name", "processor"),
+    ("topology", "sockets", "sockets"),
+    ("topology", "physical_cores", "cores"),
+    ("topology", "threads_per_core", "threads per core"),
+    ("topology", "logical_cpus", "CPUs"),
+)
+
+
+def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
+    """In what the machine of a result differs from this one; None where it does not.
+
+    What either of them does not say is not compared.
+    """
+    return host_difference(host, host_fingerprint(facts))
+
+
+_DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
+
+
+def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
+    """What has changed on this machine since it was tuned, so that another plan may be best."""
+    found = [difference] if (difference := machine_difference(result.host, facts)) else []
+    pairs = [
+        ("kernel", result.kernel, facts.settings.kernel),
+        ("microcode", result.microcode, facts.cpu.microcode),
+    ]
+    for name in _DECIDES_SPEED:
+        package = facts.package(name)
+        pairs.append((name, result.versions.get(name), package.version if package else None))
+    # What stands behind + is the build: 2.13.0+cpu is 2.13.0.
+    cut = (
+        (n, then.partition("+")[0], now.partition("+")[0]) for n, then, now in pairs if then and now
+    )
+    known = ((name, then, now) for name, then, now in cut if then != now)
+    return (*found, *(f"{name} {then} then, {now} now" for name, then, now in known))
+
+
+def host_difference(
+    there: Mapping[str, object],
+    here: Mapping[str, object],
+    *,
+    names: tuple[str, str] = ("there", "here"),
+) -> str | None:
+    """The first of these facts in which two machines differ; ``names`` is how they are called."""
+    for group, key, words in _COMPARED:
+        a, b = section(there, group).get(key), section(here, group).get(key)
+        if a is not None and b is not None and a != b:
+            return f"{words} {a} {names[0]}, {b} {names[1]}"
+    return None
+
+
+def untold(host: Mapping[str, object]) -> tuple[str, ...]:
+    """Those of these facts that a machine does not say, in words."""
+    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
+
+
+def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
+    """The CPUs of a plan that this process may not use, as a list; None where it may use all."""
+    wanted = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    return cpulist.render(wanted - set(facts.topology.allowed)) or None

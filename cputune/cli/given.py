@@ -100,12 +100,12 @@ def say(text: str) -> None:
     tell(f"note: {text}")
 
 
-def facts_of(root: str | None = None) -> HostFacts:
-    """The facts of this machine, or of a recorded one."""
+def facts_of(root: str | None = None, *, watched: bool = True) -> HostFacts:
+    """The facts of this machine, or of a recorded one; see ``probe``."""
     from cputune.host import RecordedHost
     from cputune.probing import probe
 
-    return probe(None if root is None else RecordedHost(root))
+    return probe(None if root is None else RecordedHost(root), watched=watched)
 
 
 def chosen_hosts(
@@ -255,7 +255,7 @@ def facts_or_none() -> HostFacts | None:
 
 def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
     """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
-    from cputune.emitters.header import changed_since, machine_difference, missing_cpus
+    from cputune.words import changed_since, machine_difference, missing_cpus
 
     # cputune.json of this folder was measured here, not on the recorded machine.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):

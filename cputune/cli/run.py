@@ -26,6 +26,7 @@ from cputune.errors import CannotError, CputuneError, MissingPackageError, Usage
 from cputune.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
 from cputune.layout import baseline_plan, guide_plan, mild_plan
+from cputune.steps import Infeasible
 from cputune.training_command import require_trainable
 from cputune.workload import Workload
 
@@ -73,7 +74,7 @@ def command(
     """
     script = script_of(ctx)
     choose_python(python, script or ())
-    facts = facts_of()
+    facts = facts_of(watched=False)
     if not has_module("torch"):
         raise MissingPackageError(
             f"{training_python()} has no torch, so nothing can be trained",
@@ -94,7 +95,14 @@ def command(
     if not dry_run:
         _take_secrets(workload)
     chosen = _chosen(found, plan, facts, workload)
-    ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=_how(found, chosen)))
+    try:
+        ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=_how(found, chosen)))
+    except ValueError as error:
+        raise UsageError(str(error), hint="--plan baseline trains as before") from error
+    except (Infeasible, OSError) as error:
+        raise CannotError(
+            f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
+        ) from error
 
 
 def _take_secrets(workload: Workload) -> None:
@@ -125,8 +133,8 @@ def _known(workload: Workload, facts: HostFacts) -> str | None:
 
 def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
     """Whether a result is of this command and this machine, and of a quiet one."""
-    from cputune.emitters.header import machine_difference, missing_cpus
     from cputune.result import Result
+    from cputune.words import machine_difference, missing_cpus
 
     result = Result.load(path)
     if result.workload.program != workload.program or result.disturbed:
@@ -171,38 +179,41 @@ def _how(found: Result | None, plan: Plan) -> str:
 
 def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     """Start the command as typed, with what changes none of its numbers; one line says what."""
-    from cputune.ranks import foreground
+    from cputune.ranks import typed
 
     plan = mild_plan(facts)
-    command = foreground.typed_command(workload, plan, os.environ, fill=not dry_run)
-    line = foreground.line_of(command, os.environ)
+    command = typed.typed_command(workload, plan, os.environ, fill=not dry_run)
+    line = typed.line_of(command, os.environ)
     if dry_run:
         click.echo(line)
         return
     env = command["env"] or {}
-    given = [f"{n}={env[n]}" for n in foreground.MILD if env.get(n) != os.environ.get(n)]
+    given = [f"{n}={env[n]}" for n in typed.MILD if env.get(n) != os.environ.get(n)]
     cpus = command.get("cpus")
     if cpus is not None:
         given.append(f"CPUs {cpulist.render(cpus)}")
     what = ", ".join(given) or "nothing, as all of it is set already"
     say(f"no plan is known for this command; set {what}; not measured (cputune tune measures)")
-    foreground.become(command)
+    typed.become(command)
 
 
 def _train(workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str) -> int:
-    from cputune.ranks import foreground
-    from cputune.steps import Infeasible
+    """Start the ranks of a plan; a lone one takes the place of this process."""
+    from cputune.ranks import typed
 
-    try:
-        if dry_run:
-            for line in foreground.lines(workload, plan, facts):
-                click.echo(line)
-            return 0
-        say(f"training with {plan.describe()} ({how})")
+    said = f"training with {plan.describe()} ({how})"
+    if plan.world_size == 1:
+        command = typed.alone(workload, plan, facts, filled=not dry_run)
+        if not dry_run:
+            say(said)
+            typed.become(command)
+        click.echo(typed.line_of(command, os.environ))
+        return 0
+    from cputune.ranks import foreground
+
+    if not dry_run:
+        say(said)
         return foreground.run(workload, plan, facts)
-    except ValueError as error:
-        raise UsageError(str(error), hint="--plan baseline trains as before") from error
-    except (Infeasible, OSError) as error:
-        raise CannotError(
-            f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
-        ) from error
+    for line in foreground.lines(workload, plan, facts):
+        click.echo(line)
+    return 0

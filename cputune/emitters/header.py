@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
 
-from cputune import cpulist
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.promise import global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
-from cputune.facts import HostFacts
 from cputune.plan import Plan
-from cputune.result import Result, Throughput, host_fingerprint
+from cputune.result import Result, Throughput
 from cputune.text import count, figure
-from cputune.words import verdict_of
+from cputune.words import section, verdict_of
 from cputune.workload import Workload
 
 TRAINING_PACKAGES = (
@@ -94,12 +91,6 @@ def unmeasured(
     )
 
 
-def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A part of a host document; empty where there is none."""
-    found = host.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def machine(host: Mapping[str, object]) -> str:
     """A machine in a few words, without its name: processor, sockets, cores."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
@@ -140,66 +131,3 @@ def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[
             "was asked for: that is another training, and its learning rate may have to follow."
         )
     return tuple(lines)
-
-
-_COMPARED = (
-    ("cpu", "model_name", "processor"),
-    ("topology", "sockets", "sockets"),
-    ("topology", "physical_cores", "cores"),
-    ("topology", "threads_per_core", "threads per core"),
-    ("topology", "logical_cpus", "CPUs"),
-)
-
-
-def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
-    """In what the machine of a result differs from this one; None where it does not.
-
-    What either of them does not say is not compared.
-    """
-    return host_difference(host, host_fingerprint(facts))
-
-
-_DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
-
-
-def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
-    """What has changed on this machine since it was tuned, so that another plan may be best."""
-    found = [difference] if (difference := machine_difference(result.host, facts)) else []
-    pairs = [
-        ("kernel", result.kernel, facts.settings.kernel),
-        ("microcode", result.microcode, facts.cpu.microcode),
-    ]
-    for name in _DECIDES_SPEED:
-        package = facts.package(name)
-        pairs.append((name, result.versions.get(name), package.version if package else None))
-    # What stands behind + is the build: 2.13.0+cpu is 2.13.0.
-    cut = (
-        (n, then.partition("+")[0], now.partition("+")[0]) for n, then, now in pairs if then and now
-    )
-    known = ((name, then, now) for name, then, now in cut if then != now)
-    return (*found, *(f"{name} {then} then, {now} now" for name, then, now in known))
-
-
-def host_difference(
-    there: Mapping[str, object],
-    here: Mapping[str, object],
-    *,
-    names: tuple[str, str] = ("there", "here"),
-) -> str | None:
-    """The first of these facts in which two machines differ; ``names`` is how they are called."""
-    for group, key, words in _COMPARED:
-        a, b = section(there, group).get(key), section(here, group).get(key)
-        if a is not None and b is not None and a != b:
-            return f"{words} {a} {names[0]}, {b} {names[1]}"
-    return None
-
-
-def untold(host: Mapping[str, object]) -> tuple[str, ...]:
-    """Those of these facts that a machine does not say, in words."""
-    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
-
-
-def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
-    """The CPUs of a plan that this process may not use, as a list; None where it may use all."""
-    wanted = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
-    return cpulist.render(wanted - set(facts.topology.allowed)) or None

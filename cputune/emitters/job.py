@@ -35,6 +35,7 @@ from cputune.probing import probe
 from cputune.remote.named import Node, choose
 from cputune.result import Result, host_fingerprint
 from cputune.stack import Versions
+from cputune.words import section
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 
@@ -227,7 +228,7 @@ def usual_format(facts: HostFacts) -> str:
 
 
 def _count(host: Mapping[str, object], name: str) -> int | None:
-    count = header.section(host, "topology").get(name)
+    count = section(host, "topology").get(name)
     return count if isinstance(count, int) and count > 0 else None
 
 

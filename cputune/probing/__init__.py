@@ -36,8 +36,10 @@ _LOG = log.getChild("probing")
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 
 
-def probe(host: Host | None = None) -> HostFacts:
+def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
     """Look at a machine: the live one, or the ``host`` that is given.
+
+    ``watched``: other processes are looked at for a moment, to see which of them are busy.
 
     Raises HostError on a system that is not Linux, where it is the live one. Never raises for
     what a machine does not tell: such facts are None, and
@@ -53,7 +55,8 @@ def probe(host: Host | None = None) -> HostFacts:
     look = Look(LiveHost() if host is None else host)
     # The load is read before our own work counts; processes are watched from here to the end.
     load = read_load(look)
-    look.host.processes()
+    if watched:
+        look.host.processes()
     info = read_cpuinfo(look)
     limits = read_limits(look)
     packages = read_packages(look)
@@ -63,7 +66,7 @@ def probe(host: Host | None = None) -> HostFacts:
         look.not_known("python", "the recording does not name the interpreter")
     topology = read_topology(look, info, limits.cpuset)
     libraries = read_libraries(look, tuple(locations))
-    processes = look.host.processes()
+    processes = look.host.processes() if watched else ()
     if processes is None:
         look.not_known("load.busy", "no process can be seen")
     facts = HostFacts(

@@ -11,4 +11,5 @@ Used by whatever runs a plan: trials (``runner``) and the launches that ``verify
 - ``job``: one launch from start to end, and ``failure``: why it ended;
 - ``compare``: what the ranks show, held against the plan and the workload;
 - ``foreground``: a job that has the terminal, as ``cputune run`` starts it.
+- ``typed``: the same of a command as it was typed.
 """

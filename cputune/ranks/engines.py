@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cputune.carrier.environment import rank_numbers
 from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
-from cputune.host.interpreter import training_interpreter, training_python
+from cputune.host.interpreter import training_python
 from cputune.inside import (
     ASK_VARIABLE,
     FORCE_VARIABLE,
@@ -306,13 +306,6 @@ def python_command(argv: Sequence[str]) -> list[str]:
     """``python SCRIPT ARGS``, measured: the hooks are set before the script runs."""
     code = bootstrap("cputune.inside.hooks", "sys.exit(run_script(sys.argv[1:]))")
     return [training_python(), "-c", code, *argv]
-
-
-def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
-    """A command as typed, run as if the environment of this Python were activated."""
-    beside = os.path.join(training_interpreter().prefix, "bin")
-    path = f"{beside}:{environment.get('PATH', os.defpath)}"
-    return {"argv": list(words), "env": {**environment, "PATH": path}}
 
 
 def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Sequence
 
-from cputune.doctor.symptoms import cause_of
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
@@ -35,6 +34,8 @@ def failure(
         steps: how many steps there were before.
         script: its file name.
     """
+    from cputune.doctor.symptoms import cause_of  # a table that most trials never read
+
     found = _failure(exits, errors, memory_kills=memory_kills, steps=steps, script=script)
     known = cause_of(str(found)) or cause_of(found.details or "")
     if known is not None:

@@ -1,36 +1,27 @@
-"""Runs a job in the foreground: it has the terminal, and its exit code becomes ours.
+"""Runs several ranks in the foreground: they have the terminal, their exit code becomes ours.
 
-Nothing is measured and no output is redirected. A lone process takes the place of this one (exec).
-Several ranks are children in our process group: they get the signals of the terminal directly, and
-signals that are sent to us alone are passed on to them.
+Nothing is measured and no output is redirected. The ranks are children in our process group: they
+get the signals of the terminal directly, and signals that are sent to us alone are passed on to
+them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
 
-from cputune import cpulist
-from cputune.carrier.command import carried, launch_command
-from cputune.carrier.environment import base_environment
 from cputune.facts import HostFacts
 from cputune.host.children import below, end
-from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import engines
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
+from cputune.ranks.typed import alone, bind, line_of
 from cputune.workload import Workload
-
-MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
-"""Variables that change none of the numbers of a training."""
 
 GRACE_SECONDS = 10.0
 """After one rank has failed, the others have this time to end after SIGINT, and again after
@@ -48,67 +39,18 @@ PASSED_ON = (
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
 
 
-def typed_command(
-    workload: Workload, plan: Plan, outer: Mapping[str, str], *, fill: bool = True
-) -> RankCommand:
-    """The command as typed, with the threads, the CPUs and the allocator of a plan (``mild_plan``).
-
-    What was asked for by hand stays. A launch of several ranks binds and counts by itself: it is
-    given the allocator alone. ``fill``: with the values of its secrets.
-    """
-    threads, *allocator = MILD
-    names = [threads] if threads not in outer and not workload.launch else []
-    names += allocator if "LD_PRELOAD" not in outer else []
-    given = plan.environment()
-    kept = {name: given[name] for name in names if name in given}
-    environment = {**outer, **kept}
-    words = workload.launch or (training_python(), *workload.argv)
-    argv = workload.filled(words, outer) if fill else list(words)
-    command = engines.as_activated(argv, environment)
-    if threads in kept:
-        command["cpus"] = list(plan.cpus[0])
-    return command
-
-
-def line_of(command: RankCommand, outer: Mapping[str, str]) -> str:
-    """A rank as it would be typed here: what its environment changes, its CPUs, its words."""
-    inner = command["env"]
-    words = [f"-u {name}" for name in sorted(outer) if name not in inner]
-    words = ["env", *words] if words else []
-    for name in sorted(inner):
-        if name != "PATH" and outer.get(name) != inner[name]:
-            words.append(f"{name}={shlex.quote(inner[name])}")
-    cpus = command.get("cpus")
-    if cpus is not None:
-        words.append(f"taskset -c {cpulist.render(cpus)}")
-    return " ".join([*words, shlex.join(command["argv"])])
-
-
 def lines(workload: Workload, plan: Plan, facts: HostFacts) -> list[str]:
     """What ``run`` would start, a line for each rank. Raises as ``run``."""
-    versions = {p.name: p.version for p in facts.packages if p.version}
-    way = carried(workload, plan, versions)
-    base = base_environment(os.environ, plan, way.variables, offline=False)
-    if plan.as_found and workload.launch:
-        return [line_of(engines.as_activated(workload.launch, base), os.environ)]
-    words = (training_python(), *launch_command(workload, way))
-    with engines.held_port() as holder:
-        ranks = engines.local_ranks(plan, words, {**base, **way.variables}, holder)
-    return [line_of(rank, os.environ) for rank in ranks]
+    return [line_of(rank, os.environ) for rank in _ranks(workload, plan, facts, filled=False)]
 
 
 def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
-    """Train with a plan, to the end of the script; its exit code, 128 + N for signal N.
+    """Train with a plan of several ranks, to the end of the script; its exit code, 128 + N for
+    signal N.
 
-    A plan that runs as found is the launch that was typed, and one of oneCCL the mpirun that is
-    emitted for it. A launch of one process does not return. Raises ValueError where the batch
-    cannot be divided over the ranks, Infeasible where a plan cannot be written down.
+    One of oneCCL is started by the mpirun that is emitted for it. Raises ValueError where the
+    batch cannot be divided over the ranks, Infeasible where a plan cannot be written down.
     """
-    versions = {p.name: p.version for p in facts.packages if p.version}
-    way = carried(workload, plan, versions)
-    base = base_environment(os.environ, plan, way.variables, offline=False)
-    if plan.as_found and workload.launch:
-        become(engines.as_activated(workload.filled(workload.launch, os.environ), base))
     if engines.needs_mpirun(plan):
         with WorkFolder() as work:
             files = engines.render_for(engines.BY_MPIRUN, plan, workload, facts)
@@ -116,21 +58,16 @@ def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
                 engines.write(work.path / one.name, one.text)
             script = ["bash", str(work.path / files[0].name)]
             return supervise([{"argv": script, "env": dict(os.environ)}])
-    words = (training_python(), *workload.filled(launch_command(workload, way), os.environ))
+    return supervise(_ranks(workload, plan, facts, filled=True))
+
+
+def _ranks(
+    workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool
+) -> Sequence[RankCommand]:
+    """Each rank as ``alone`` has it, on CPUs of its own and with a number."""
+    lone = alone(workload, plan, facts, filled=filled)
     with engines.held_port() as holder:
-        ranks = engines.local_ranks(plan, words, {**base, **way.variables}, holder)
-        if plan.world_size == 1:
-            become(ranks[0])
-        return supervise(ranks)
-
-
-def become(command: RankCommand) -> NoReturn:
-    """Replace this process by the command."""
-    _bind(command)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, exec keeps that
-    os.execvpe(command["argv"][0], command["argv"], command["env"])
+        return engines.local_ranks(plan, lone["argv"], lone["env"], holder)
 
 
 def supervise(ranks: Sequence[RankCommand]) -> int:
@@ -169,16 +106,9 @@ def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
     def prepare() -> None:
         end_with(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
-        _bind(rank)
+        bind(rank)
 
     return subprocess.Popen(rank["argv"], env=rank["env"], preexec_fn=prepare)
-
-
-def _bind(rank: RankCommand) -> None:
-    """Bind this process to the CPUs of a rank, where it has any."""
-    cpus = rank.get("cpus")
-    if cpus is not None:
-        os.sched_setaffinity(0, cpus)
 
 
 def _pass_on(number: int) -> None:

@@ -38,6 +38,7 @@ from cputune.ranks.job import STARTUP_SECONDS, Job
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
+from cputune.ranks.typed import as_activated
 from cputune.steps import Infeasible, Step, TimeUp, TrialError
 from cputune.training_command import require_trainable, script_text
 from cputune.workload import Workload
@@ -431,7 +432,7 @@ class LivingPlan:
         environment = {**base, **way.variables, **told}
         words, typed = self._words(way)
         if typed:
-            return [engines.as_activated(typed, engines.on_python_path(environment))]
+            return [as_activated(typed, engines.on_python_path(environment))]
         argv = words if fork else engines.python_command(words)
         return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
@@ -460,7 +461,7 @@ class LivingPlan:
         if plan.as_found:
             words, typed = self._words(way)
             argv = tuple(typed or [training_python(), *words])
-            activated = engines.as_activated((), os.environ)["env"]
+            activated = as_activated((), os.environ)["env"]
             return engine, replace(launch, argv=argv, environment=activated)
         files = engines.render_for(
             engine, plan, workload, there[0].facts, launch.nodes, hosts.interface

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cputune.documents import plain
-from cputune.emitters.header import host_difference, untold
 from cputune.report.show import basis
 from cputune.report.tuning import speed
 from cputune.report.writing import Block, Lines, Rows
@@ -16,9 +15,11 @@ from cputune.words import (
     NOTHING_TO_DO,
     Verdict,
     between,
+    host_difference,
     surely_slower,
     times_as_fast,
     training_time,
+    untold,
 )
 
 NO_DIFFERENCE = "no difference can be told"

@@ -13,7 +13,7 @@ from cputune.carrier.command import carried
 from cputune.documents import plain
 from cputune.emitters import Emission
 from cputune.emitters.hand import typed_lines
-from cputune.emitters.header import changed_since, machine, machine_difference, section
+from cputune.emitters.header import machine
 from cputune.emitters.job import make_job
 from cputune.errors import UsageError
 from cputune.history import Kept
@@ -31,7 +31,16 @@ from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, 
 from cputune.result import Result, Speedup
 from cputune.text import count, figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
-from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
+from cputune.words import (
+    TUNE_AGAIN,
+    Verdict,
+    changed_since,
+    duration,
+    factor,
+    machine_difference,
+    section,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts

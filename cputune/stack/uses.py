@@ -101,6 +101,8 @@ def _unknown(package: str) -> IpexUse:
 
 def ipex_off(versions: Versions) -> dict[str, str]:
     """The variable that a run without IPEX needs; empty where nobody uses IPEX unasked."""
+    if versions.ipex is None and "ipex" not in versions.unreadable:
+        return {}
     states = {ipex_use(versions, framework=each).state for each in FRAMEWORKS}
     return {IPEX_VARIABLE: "false"} if "used unasked" in states else {}
 

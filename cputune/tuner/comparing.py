@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 
-from cputune.emitters.header import host_difference
 from cputune.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
 from cputune.options import keywords_of
@@ -30,6 +29,7 @@ from cputune.tuner.gains import throughput_of
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
 from cputune.tuner.turns import TooShort
+from cputune.words import host_difference
 from cputune.workload import Workload
 
 SAME_PLAN = "it is one and the same plan"

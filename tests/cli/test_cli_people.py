@@ -10,11 +10,10 @@ from in_process import Run
 from report.result_cases import tuned
 
 import cputune as library
-from cputune.emitters.header import changed_since
 from cputune.facts import Package
 from cputune.result import Result, host_fingerprint
 from cputune.verifier.records import Outcome, Ratio, Verification
-from cputune.words import slower_by
+from cputune.words import changed_since, slower_by
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from emit_machines import one_socket, script_workload, two_sockets_smt
 from ruamel.yaml import YAML
 
 from cputune.emitters import PRINTED_FORMATS, emit
-from cputune.emitters.header import machine_difference, missing_cpus
 from cputune.errors import CputuneError, ResultError
 from cputune.result import Result
+from cputune.words import machine_difference, missing_cpus
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])
 

@@ -12,8 +12,8 @@ import pytest
 
 import cputune
 from cputune.layout import baseline_plan
-from cputune.ranks.engines import as_activated
 from cputune.ranks.runner import ProcessRunner
+from cputune.ranks.typed import as_activated
 from cputune.workload import Workload
 
 FAULTS = Path(__file__).parent.parent / "faults"

@@ -1,0 +1,106 @@
+"""One process that trains takes the place of this one: as it was typed, or with a plan.
+
+``cputune run`` is in a hurry: of the machinery that trials need nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from cputune import cpulist
+from cputune.carrier.command import carried, launch_command
+from cputune.carrier.environment import base_environment
+from cputune.host.interpreter import training_interpreter, training_python
+
+if TYPE_CHECKING:
+    from cputune.facts import HostFacts
+    from cputune.plan import Plan
+    from cputune.ranks.supervisor_main import RankCommand
+    from cputune.workload import Workload
+
+MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
+"""Variables that change none of the numbers of a training."""
+
+
+def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
+    """A command as typed, run as if the environment of this Python were activated."""
+    beside = os.path.join(training_interpreter().prefix, "bin")
+    path = f"{beside}:{environment.get('PATH', os.defpath)}"
+    return {"argv": list(words), "env": {**environment, "PATH": path}}
+
+
+def typed_command(
+    workload: Workload, plan: Plan, outer: Mapping[str, str], *, fill: bool = True
+) -> RankCommand:
+    """The command as typed, with the threads, the CPUs and the allocator of a plan (``mild_plan``).
+
+    What was asked for by hand stays. A launch of several ranks binds and counts by itself: it is
+    given the allocator alone. ``fill``: with the values of its secrets.
+    """
+    threads, *allocator = MILD
+    names = [threads] if threads not in outer and not workload.launch else []
+    names += allocator if "LD_PRELOAD" not in outer else []
+    given = plan.environment()
+    kept = {name: given[name] for name in names if name in given}
+    environment = {**outer, **kept}
+    words = workload.launch or (training_python(), *workload.argv)
+    argv = workload.filled(words, outer) if fill else list(words)
+    command = as_activated(argv, environment)
+    if threads in kept:
+        command["cpus"] = list(plan.cpus[0])
+    return command
+
+
+def alone(workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool = True) -> RankCommand:
+    """One process with a plan; of a plan as found the launch that was typed.
+
+    ``filled``: with the values of its secrets. Raises ValueError where the batch cannot be divided
+    over the ranks.
+    """
+    versions = {one.name: one.version for one in facts.packages if one.version}
+    way = carried(workload, plan, versions)
+    environment = base_environment(os.environ, plan, way.variables, offline=False)
+    words = (training_python(), *launch_command(workload, way))
+    if plan.as_found and workload.launch:
+        words = workload.launch
+    argv = workload.filled(words, os.environ) if filled else words
+    if plan.as_found and workload.launch:
+        return as_activated(argv, environment)
+    given = {**environment, **way.variables}
+    cpus = None if plan.as_found else list(plan.cpus[0])
+    return {"argv": list(argv), "env": given, "cpus": cpus}
+
+
+def line_of(command: RankCommand, outer: Mapping[str, str]) -> str:
+    """A rank as it would be typed here: what its environment changes, its CPUs, its words."""
+    inner = command["env"]
+    words = [f"-u {name}" for name in sorted(outer) if name not in inner]
+    words = ["env", *words] if words else []
+    for name in sorted(inner):
+        if name != "PATH" and outer.get(name) != inner[name]:
+            words.append(f"{name}={shlex.quote(inner[name])}")
+    cpus = command.get("cpus")
+    if cpus is not None:
+        words.append(f"taskset -c {cpulist.render(cpus)}")
+    return " ".join([*words, shlex.join(command["argv"])])
+
+
+def become(command: RankCommand) -> NoReturn:
+    """Replace this process by the command."""
+    bind(command)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, exec keeps that
+    os.execvpe(command["argv"][0], command["argv"], command["env"])
+
+
+def bind(rank: RankCommand) -> None:
+    """Bind this process to the CPUs of a rank, where it has any."""
+    cpus = rank.get("cpus")
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
