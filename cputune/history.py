@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cputune.documents import for_people
 from cputune.errors import CannotError, CputuneError, UsageError
@@ -21,9 +20,7 @@ from cputune.hidden import hide_arguments
 from cputune.host import write_atomically
 from cputune.host.files import make_private, own_files, remove, user_folder, write_somewhere
 from cputune.log import log
-
-if TYPE_CHECKING:
-    from cputune.result import Result
+from cputune.result import Result
 
 MOST_KEPT = 100
 """Results that are kept; the oldest go first."""
@@ -116,8 +113,6 @@ def kept_ids() -> tuple[str, ...]:
 
 def kept_results() -> tuple[Kept, ...]:
     """What is kept, the newest first."""
-    from cputune.result import Result  # `run` asks for the ids alone, and is in a hurry
-
     found = []
     for id in kept_ids():
         result = None

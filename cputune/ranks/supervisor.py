@@ -214,13 +214,15 @@ class Supervisor:
         return tails
 
     def kill(self) -> None:
-        """Kill it and what is below it: the last resort, where it does not answer."""
-        ranks = self._below()
+        """Kill what is below it and then it: the last resort, where it does not answer.
+
+        It is stopped meanwhile, so it starts nothing more, and adopts what loses its parent.
+        """
         if self._process is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self._process.kill()
+            tell([self._process], signal.SIGSTOP)
+            end(self._below, grace_seconds=0)
+            tell([self._process], signal.SIGKILL)
             self._process.wait()
-        end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
         tell(self._stopped, signal.SIGKILL)
         self._forget()
 

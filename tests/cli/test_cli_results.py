@@ -51,7 +51,7 @@ def cputune(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("cputune.probing.probe", lambda host=None: SMALL.facts)
+    monkeypatch.setattr("cputune.probing.probe", lambda host=None, watched=True: SMALL.facts)
     monkeypatch.setattr("cputune.probing.load.look_around", lambda host: ())
     monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
@@ -205,7 +205,7 @@ def test_emit_takes_an_id_too(cputune: Run) -> None:
 def test_a_machine_that_cannot_be_read_hides_no_result(
     cputune: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(host: object = None) -> None:
+    def broken(host: object = None, *, watched: bool = True) -> None:
         raise library.CputuneError("no /proc")
 
     monkeypatch.setattr("cputune.probing.probe", broken)

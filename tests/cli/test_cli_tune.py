@@ -68,7 +68,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
 
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.probing, "probe", lambda host=None: SMALL.facts)
+    monkeypatch.setattr(cputune.probing, "probe", lambda host=None, watched=True: SMALL.facts)
     monkeypatch.setattr(cputune.probing.load, "look_around", lambda host: ())
     return Runner
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     cputune: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = replace(SMALL.facts, packages=TODAY)
-    monkeypatch.setattr("cputune.probing.probe", lambda host=None: facts)
+    monkeypatch.setattr("cputune.probing.probe", lambda host=None, watched=True: facts)
     before = cputune("tune", "--budget", "1").err.partition("trial 0:")[0]
     assert "note: tcmalloc is not installed" in before
     assert "  cputune doctor --explain allocator-missing\n" in before

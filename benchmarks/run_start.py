@@ -1,7 +1,7 @@
 """What does ``cputune run`` cost before a training starts? Seconds more than plain python.
 
-    python benchmarks/run.py --rounds 21             # to the first line of an empty script
-    python benchmarks/run.py --rounds 5 --to-step    # and to the first step of a tiny model
+    python benchmarks/run_start.py --rounds 21             # to the first line of an empty script
+    python benchmarks/run_start.py --rounds 5 --to-step    # and to the first step of a tiny model
 
 Rounds are interleaved: each starts the script by plain ``python``, by ``cputune run`` where no
 plan is known, and by ``cputune run`` with the plan of a result. A figure is the median of the
