@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from in_process import ran
+from launches import THOROUGH
 
 from cputune.doctor.checkfile import mended
 from cputune.host import LiveHost
@@ -21,11 +22,11 @@ pytestmark = [pytest.mark.consumer]
 RUNS = (
     # a guide's file, the ranks that it then has, and whether they train in bf16
     ("one_process.sh", 1, True),
-    ("ipexrun.sh", 1, True),
+    pytest.param("ipexrun.sh", 1, True, marks=THOROUGH),
     ("ipex_launch.sh", 2, False),
-    ("run_cpu.sh", 2, False),
-    ("deepspeed.sh", 2, False),
-    ("two_ranks.sh", 2, False),
+    pytest.param("run_cpu.sh", 2, False, marks=THOROUGH),
+    pytest.param("deepspeed.sh", 2, False, marks=THOROUGH),
+    pytest.param("two_ranks.sh", 2, False, marks=THOROUGH),
 )
 
 

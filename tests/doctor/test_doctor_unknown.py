@@ -33,7 +33,7 @@ def test_no_facts_no_findings_but_that_they_are_missing() -> None:
 
 
 @given(variables=st.dictionaries(st.sampled_from(list(VARIABLES)), TEXTS, min_size=1))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_no_value_of_a_variable_breaks_a_check(variables: dict[str, str]) -> None:
     for facts in (changed(environment=variables), changed(NOTHING, environment=variables)):
         for finding in diagnose(facts).findings:
