@@ -183,6 +183,17 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("master-port-taken", ports_taken=(29500,), **MASTER),
     at("master-port-taken", ports_taken=(65000,)),
     at("folder-unusable", places=(place("HF_HOME", "/ro", writable=False),)),
+    at(
+        "folder-unusable",
+        places=(place("HF_HOME", "/ro", writable=False), place("TMPDIR", "/scratch")),
+    ),
+    at(
+        "folder-unusable",
+        places=(
+            place("HF_HOME", "/ro", writable=False),
+            place("TMPDIR", "/tmp", writable=False),
+        ),
+    ),
     at("folder-unusable", places=(place("--output_dir", "/ro", writable=False),)),
     at("folder-unusable", places=(place("TMPDIR", "/not yet", exists=False),)),
     at("folder-full", places=(place("TMPDIR", "/t", free_bytes=4 * MIB - 1),)),
@@ -583,6 +594,16 @@ def test_every_check_is_in_the_table() -> None:
     reviewed = {path.stem for path in GOLDEN.iterdir()}
     assert dict(FAULTS).keys() == BY_CODE.keys() - {c.code for c in versions.CHECKS} == reviewed
     assert len(BY_CODE) == len(CHECKS)
+
+
+def test_what_pythonpath_hides_is_not_mended_by_pip() -> None:
+    needs = Package(name="transformers", version="5.12.0", requires=("accelerate>=1.1.0",))
+    old = Package(name="accelerate", version="0.20.0", location="/old/")
+    facts = changed(environment={"PYTHONPATH": "/mine:/old"})
+    found = diagnose(replace(facts, packages=(needs, old))).findings
+    commands = {one.code: one.command for one in found}
+    assert commands["transformers-accelerate"] == "export PYTHONPATH=/mine"
+    assert (commands["torch-missing"] or "").startswith("pip install torch ")
 
 
 def test_a_clean_machine_has_no_findings() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune.doctor import variables as env
 from cputune.doctor.checks.launch import left_over
@@ -35,13 +37,44 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
         folder = stray.path.removesuffix("/__init__.py")
         command = f"mv {shlex.quote(folder)} {shlex.quote('/my_'.join(folder.rsplit('/', 1)))}"
         if stray.how == "PYTHONPATH":
-            listed = [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
-            place = folder.rpartition("/")[0]
-            kept = ":".join(path for path in listed if os.path.abspath(path) != place)
-            command = f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
+            command = _without(folder.rpartition("/")[0], facts)
         yield module_shadowed.finding(
             f"import {stray.name} loads {stray.path}, found by {stray.how}", command=command
         )
+
+
+def _searched_first(facts: HostFacts) -> list[str]:
+    """The folders of PYTHONPATH."""
+    return [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
+
+
+def _without(place: str, facts: HostFacts) -> str:
+    """The command that takes a folder out of PYTHONPATH."""
+    kept = ":".join(path for path in _searched_first(facts) if os.path.abspath(path) != place)
+    return f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
+
+
+def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
+    """The same; where pip is to mend a package that Python finds by PYTHONPATH, that is its cause.
+
+    pip does not touch what lies there, and Python goes on finding it first.
+    """
+    if "pip " not in (finding.command or ""):
+        return finding
+    places = {os.path.abspath(path) for path in _searched_first(facts)}
+    for package in facts.packages:
+        place = os.path.abspath(package.location) if package.location else ""
+        named = rf"(?<![\w-]){re.escape(package.name)}(?![\w-])"
+        said = f"{finding.evidence} {finding.command}"
+        if place in places and re.search(named, said) and (package.version or "?") in said:
+            return replace(
+                finding,
+                evidence=f"{finding.evidence}; {package.name} {package.version} lies in {place}, "
+                "which PYTHONPATH names before the environment",
+                command=_without(place, facts),
+                remedy="Take the folder out of PYTHONPATH, then run cputune doctor again.",
+            )
+    return finding
 
 
 @check("environment-foreign", Severity.WARNING)
@@ -100,7 +133,7 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
 
 
 _CURES = {
-    "HF_HOME": "export HF_HOME=/tmp/huggingface",
+    "HF_HOME": None,  # see below: a folder of temporary files that can be written
     "HF_HUB_CACHE": "unset HF_HUB_CACHE",
     "HF_DATASETS_CACHE": "unset HF_DATASETS_CACHE",
     "TORCHINDUCTOR_CACHE_DIR": "unset TORCHINDUCTOR_CACHE_DIR",
@@ -124,7 +157,13 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
-    for name, command in _CURES.items():
+    temporary = facts.surroundings.place("TMPDIR")
+    cures = dict(_CURES)
+    if temporary is None:
+        cures["HF_HOME"] = "export HF_HOME=/tmp/huggingface"
+    elif temporary.writable:
+        cures["HF_HOME"] = f"export HF_HOME={shlex.quote(temporary.path)}/huggingface"
+    for name, command in cures.items():
         place = facts.surroundings.place(name)
         if place is not None and not place.writable:
             yield folder_unusable.finding(
