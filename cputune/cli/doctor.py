@@ -230,8 +230,11 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
         found += short
     diagnosis = Diagnosis(facts=facts, findings=by_severity(found), recipe=needs)
-    other = host.live and host.executable != sys.executable
-    return diagnosis.for_python(host.executable) if other else diagnosis
+    if host.live and host.executable != sys.executable:
+        diagnosis = diagnosis.for_python(host.executable)
+    if host.live and os.geteuid() == 0:
+        diagnosis = diagnosis.for_root()
+    return diagnosis
 
 
 def _look_at_words(facts: HostFacts, host: Host, asked: Mapping[str, Any]) -> Diagnosis:

@@ -233,11 +233,17 @@ class Diagnosis(FoundOn):
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with commands that install into the environment of this Python."""
         pip = f"{shlex.quote(executable)} -m pip "
-        findings = tuple(
-            replace(f, command=f.command and re.sub(_PIP, lambda found: found[1] + pip, f.command))
-            for f in self.findings
+        return self._typed(lambda command: re.sub(_PIP, lambda found: found[1] + pip, command))
+
+    def for_root(self) -> Diagnosis:
+        """The same, with commands as root types them: an image often has no sudo."""
+        return self._typed(lambda command: re.sub(r"\bsudo ", "", command))
+
+    def _typed(self, change: Callable[[str], str]) -> Diagnosis:
+        findings = (
+            replace(one, command=one.command and change(one.command)) for one in self.findings
         )
-        return replace(self, findings=findings)
+        return replace(self, findings=tuple(findings))
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:

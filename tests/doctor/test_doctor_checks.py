@@ -606,6 +606,14 @@ def test_what_pythonpath_hides_is_not_mended_by_pip() -> None:
     assert (commands["torch-missing"] or "").startswith("pip install torch ")
 
 
+def test_root_types_no_sudo() -> None:
+    facts = changed(**dict(on(transparent_huge_pages="never")))
+    (finding,) = (one for one in diagnose(facts).findings if one.code == "huge-pages")
+    (for_root,) = (one for one in diagnose(facts).for_root().findings if one.code == "huge-pages")
+    assert "| sudo tee" in (finding.command or "")
+    assert for_root.command == (finding.command or "").replace("sudo ", "")
+
+
 def test_a_clean_machine_has_no_findings() -> None:
     assert diagnose(CLEAN).findings == ()
 
