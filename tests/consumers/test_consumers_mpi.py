@@ -117,3 +117,21 @@ def test_a_signal_to_the_script_alone_ends_its_ranks(
             script.kill()
             for rank in ranks_of(directory):
                 rank.kill()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("format", "option"), [("torchrun", "--nproc-per-node"), ("mpirun", "-n")])
+@pytest.mark.parametrize("launcher_path", ["mpich"], indirect=True)
+def test_a_rank_that_was_taken_out_by_hand_is_missing(
+    format, option, launcher_path, write, tiny, monkeypatch
+):
+    monkeypatch.setenv("PATH", launcher_path)
+    script = write(format, two_ranks(), tiny) / f"{format}.sh"
+    text = script.read_text()
+    assert f" {option} 2 " in text
+    script.write_text(text.replace(f" {option} 2 ", f" {option} 1 "))
+    (verdict,) = verify([script], steps=4)
+    (launch,) = (check for check in verdict.checks if check.name == "launch")
+    assert launch.state == "failed", verdict
+    assert "1 rank" in launch.summary, launch
+    assert "the plan has 2" in launch.summary, launch
