@@ -140,7 +140,7 @@ class ProcessRunner:
                 if asking.has_answered:
                     break
         except TrialError as error:
-            self.on_note(f"the launch as typed ends as its model is asked: {error}")
+            self.on_note(f"today's launch failed while its model was checked: {error}")
         finally:
             self._licence, self._asked = asking.licence(typed.training()), asking.observed
             asking.close()

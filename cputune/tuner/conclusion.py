@@ -159,7 +159,7 @@ def _confirmed(
         notes = (
             f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
             f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
-            f"{speedup.high:.2f}), so the recommendation is the baseline. {known}",
+            f"{speedup.high:.2f}), so today's launch stays the recommendation. {known}",
         )
     return Recommendation(baseline=base, best=best, speedup=speedup, notes=notes)
 
@@ -236,8 +236,8 @@ def _notes(findings: Findings) -> list[str]:
     ]
     if findings.never_quiet:
         notes.append(
-            "Other processes delayed most steps, at the end too: no factor holds for this "
-            "machine. Tune again when it is quiet."
+            "Other processes delayed most steps, in the comparison at the end too: nothing can be "
+            "said of which plan is faster. Tune again when the machine is quiet."
             if findings.disturbed
             else "Other processes delayed most steps of the trials; only what was measured side by "
             "side at the end was quiet."

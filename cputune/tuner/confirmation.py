@@ -155,7 +155,7 @@ class Confirmation:
         if whole is not None and whole.settles:
             findings.notes.append(
                 f"{leader.plan.describe()} still got faster or slower when it was last measured: "
-                "in a long run its speed may be another."
+                "in a long run its speed may differ."
             )
         if not way or leader.out is not None or whole is None:
             return
@@ -166,9 +166,10 @@ class Confirmation:
             return
         together = whole.speedup
         findings.notes.append(
-            f"What each change is worth is not separable: their product is {math.exp(product):.2f},"
-            f" and together they are worth {together.ratio:.2f} ({together.low:.2f} to "
-            f"{together.high:.2f})."
+            "The changes depend on each other: one by one they multiply to "
+            f"{math.exp(product):.2f} times as fast, and together they make {together.ratio:.2f} "
+            f"(95 % interval {together.low:.2f} to {together.high:.2f}). So none is given a number "
+            "of its own."
         )
 
     def one_after_another(self, runner: Runner) -> None:

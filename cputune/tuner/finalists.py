@@ -53,8 +53,8 @@ def confirm_best(
     if base is None and ran:  # the first plan that ran stands in for a launch that does not
         base = ran[0]
         findings.notes += [
-            f"The launch of today does not run ({first.kind}: {first_line(first.reason)}); "
-            f"the speed-up is over {base.describe()} instead."
+            f"Today's launch does not run ({first.kind}: {first_line(first.reason)}); "
+            f"the speed-up is over {base.describe()} instead, the first plan that ran."
             for first in findings.trials
             if first.plan.as_found
         ]
@@ -67,8 +67,8 @@ def confirm_best(
     dear = measuring.start_seconds >= DEAR_START_SECONDS
     if dear:
         findings.notes.append(
-            f"A start takes {measuring.start_seconds:.0f} s, so no plan was started to tell "
-            "what each change is worth."
+            f"A start takes {measuring.start_seconds:.0f} s, so what each change brings "
+            "by itself was not measured."
         )
     known = findings.trials * 2 if alone else findings.trials  # the untried one is like today's
     alive = most_living(measuring.facts, known)

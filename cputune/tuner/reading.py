@@ -224,7 +224,8 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     worst = max(abs(value) for value in known)
     if abs(last) > 2 * worst + 1:
         return (
-            f"the loss is {last:.3g} at step {len(losses) - 1}, the baseline's at most {worst:.3g}"
+            f"the loss is {last:.3g} at step {len(losses) - 1}, that of today's launch at most "
+            f"{worst:.3g}"
         )
     pairs = [
         (own, other)
@@ -240,7 +241,7 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(len(pairs))):
         return (
             f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, "
-            f"the baseline's {mean:.3g}"
+            f"that of today's launch {mean:.3g}"
         )
     return None
 

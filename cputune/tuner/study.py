@@ -98,6 +98,13 @@ def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
     )
 
 
+def _equal_to_today(count: int) -> str:
+    """The note that some plans of the space are today's launch, as its ranks show."""
+    if count == 1:
+        return "One candidate equals your current launch, so it was not measured twice."
+    return f"{count} candidates equal your current launch, so they were not measured twice."
+
+
 BUSY_ERROR = 0.1
 """The least standard error (log) of a trial on a machine that is never quiet."""
 
@@ -228,7 +235,7 @@ class TuningStudy:
             said = f"warning: {lost}. The study goes on; its result will hold all trials"
             self._on_event(Said(text=said, warns=True))
         elif lost is None and before is not None:
-            self._on_event(Said(text="the study is written again", warns=True))
+            self._on_event(Said(text="the study can be written again", warns=True))
 
     def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours())
@@ -335,7 +342,9 @@ class TuningStudy:
             if cut_off or self._findings.host_lost:
                 return
             if isinstance(runner, AskingRunner) and self._options.keep != "numbers":
-                self._on_event(Said(text="asking the model what may be changed"))
+                self._on_event(
+                    Said(text="checking what can be changed without changing what the model learns")
+                )
                 runner.ask()
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
@@ -370,8 +379,7 @@ class TuningStudy:
             same = [one for one in space.plans() if runs_alike(one, seen.observed)]
             self._history.tried.update(same)
             if same:
-                note = "A plan is today's launch itself, as its ranks show: it was not run again."
-                self._findings.notes.append(note)
+                self._findings.notes.append(_equal_to_today(len(same)))
         for out in space.left_out:
             if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
                 self._on_event(Said(text=f"not tried: {out.why}"))
@@ -404,8 +412,8 @@ class TuningStudy:
             if following is None:
                 tried = len({trial.plan for trial in findings.trials} & set(space.values))
                 findings.notes.append(
-                    f"The search ended after {tried} of {len(space)} plans: no other one is "
-                    "expected to be worth a trial."
+                    f"The search ended after {tried} of {len(space)} plans: none of the "
+                    "others is expected to be faster."
                 )
                 return
             origin, plan = following

@@ -227,7 +227,10 @@ class TestNotes:
 
     @pytest.mark.parametrize(
         ("delayed", "words", "disturbed"),
-        [(3, "no factor holds for this machine", True), (2, "at the end was quiet", False)],
+        [
+            (3, "nothing can be said of which plan is faster", True),
+            (2, "at the end was quiet", False),
+        ],
     )
     def test_of_a_machine_that_is_never_quiet(
         self, delayed: int, words: str, disturbed: bool

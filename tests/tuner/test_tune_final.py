@@ -133,7 +133,7 @@ class TestWho:
         findings, told = confirmed(*ALL, believed=best_last, start_seconds=38.0)
         assert told == [TODAY, *PLANS[:1:-1]]
         assert findings.worth == ()
-        assert findings.notes[0].startswith("A start takes 38 s, so no plan was started")
+        assert findings.notes[0].startswith("A start takes 38 s, so what each change brings")
         _, told = confirmed(*ALL, believed=best_last, start_seconds=38.0, alive=False)
         assert told == [TODAY, PLANS[5]], "rounds start them anew"
 
@@ -193,8 +193,8 @@ class TestAgainstWhat:
     def test_the_first_plan_that_ran_stands_in_for_a_launch_that_does_not(self) -> None:
         findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
         assert findings.notes == [
-            "The launch of today does not run (crashed: no reason given); the speed-up is over "
-            f"{PLANS[1].describe()} instead."
+            "Today's launch does not run (crashed: no reason given); the speed-up is over "
+            f"{PLANS[1].describe()} instead, the first plan that ran."
         ]
         assert told == [PLANS[1], PLANS[2]]
 

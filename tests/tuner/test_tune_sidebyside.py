@@ -317,4 +317,4 @@ def test_worths_that_do_not_multiply_to_the_whole_are_not_told() -> None:
     runner = FakeLivingRunner(steps)
     _, _, findings = confirmed(runner, way=way(2, 1), seconds=400.0)
     assert findings.worth == ()
-    assert any("not separable" in note for note in findings.notes)
+    assert any("depend on each other" in note for note in findings.notes)

@@ -341,7 +341,7 @@ class TestAStudyThatCannotBeWritten:
 
         result = tuned(study, on_event=hear)
         assert "another program holds the file locked" in said[0]
-        assert said[1:] == ["the study is written again"]
+        assert said[1:] == ["the study can be written again"]
         assert not [note for note in result.notes if "--resume" in note]
         assert [trial for trial, _ in read(study)] == list(result.trials)
 
