@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
 from cputune.host.base import Package
 from cputune.host.files import head, names
@@ -75,6 +76,7 @@ def read_distributions(
     return tuple(found[name] for name in sorted(found))
 
 
+@cache  # each check asks for its packages by name
 def normal_name(name: str) -> str:
     """The name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -333,6 +333,7 @@ class Versions:
         return ", ".join(f"{name} {version}" for name, version in found if version) or "nothing"
 
 
+@cache  # each check reads the versions of all that is installed
 def short_name(distribution: str) -> str | None:
     """Our short name of a distribution in any of its spellings; None for all others."""
     name = canonicalize_name(distribution)
