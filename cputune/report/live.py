@@ -165,7 +165,7 @@ def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
         return []
     top = max(rate.high for _, rate in ordered)
     names = [plan.short() for plan, _ in ordered]
-    wide = min(LONGEST_NAME, max(map(len, names)))
+    wide = min(max(LONGEST_NAME, columns // 2), max(map(len, names)))
     room = max(0, columns - wide - 14)
     lines = []
     for name, (_, rate) in zip(names, ordered, strict=True):
