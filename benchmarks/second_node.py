@@ -200,7 +200,7 @@ def training(options: argparse.Namespace) -> None:
     """Loss and norm of the gradient of each lever, beside those of gradients sent in fp32."""
     seen = read(options, "none")
     print(f"{'step':>4}  " + "  ".join(f"{lever:>22}" for lever in seen))
-    for number in (*range(0, 50, 7), 49):
+    for number in (*range(0, 49, 7), 49):
         row = (f"{loss:12.6f} {norm:9.5f}" for loss, norm in (one[number] for one in seen.values()))
         print(f"{number + 1:>4}  " + "  ".join(row))
     first, *others = seen

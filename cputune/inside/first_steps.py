@@ -8,6 +8,7 @@ is drawn alike for each sample. ``cputune.equivalence`` compares what two launch
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -131,9 +132,7 @@ class FirstSteps:
         self._rates = [float(group["lr"]) for group in groups if "lr" in group]
         if self._steps == 0:
             parameters = [one for group in groups for one in group["params"]]
-            self.facts["parameters"] = sum(
-                int(one.numel()) for one in parameters if one.requires_grad
-            )
+            self.facts["parameters"] = trained_numbers(optimizer, parameters)
             self.facts["unused"] = any(one.grad is None for one in parameters if one.requires_grad)
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
@@ -192,6 +191,21 @@ class FirstSteps:
         """Note which samples a batch holds, as batches come."""
         if waiting := iterator.__dict__.get("_cputune_asked"):
             self._fetched.append(waiting.popleft())
+
+
+def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
+    """How many numbers an optimizer trains.
+
+    IPEX 2.8 keeps weights in blocks that are filled up with zeros; their shape as it was stands in
+    ``params_attr`` of the optimizer (intel_extension_for_pytorch/nn/utils/_parameter_wrapper.py).
+    """
+    blocked = getattr(optimizer, "params_attr", {})
+    count = 0
+    for one in parameters:
+        if one.requires_grad:
+            plain = getattr(blocked.get(one), "plain_format_shape", None)
+            count += int(one.numel()) if plain is None else math.prod(plain)
+    return count
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from cputune.inside.asking import Asker
 from cputune.inside.carry.hooking import put
-from cputune.inside.first_steps import DROPOUTS, FirstSteps
+from cputune.inside.first_steps import DROPOUTS, FirstSteps, trained_numbers
 
 
 def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise(
@@ -35,3 +36,21 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
     told = first.step(SimpleNamespace(param_groups=[], state={}, defaults={}))
     assert told is not None
     assert told["dropout"] is True
+
+
+class Weight(SimpleNamespace):
+    requires_grad = True
+    __hash__ = object.__hash__
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def test_weights_that_ipex_keeps_in_blocks_count_as_they_were() -> None:
+    blocked, bias = Weight(shape=(1, 2, 16, 16, 2)), Weight(shape=(2,))
+    kept = {
+        blocked: SimpleNamespace(plain_format_shape=(2, 64)),
+        bias: SimpleNamespace(plain_format_shape=None),
+    }
+    assert trained_numbers(SimpleNamespace(params_attr=kept), [blocked, bias]) == 130
+    assert trained_numbers(SimpleNamespace(), [blocked, bias]) == 1026
