@@ -131,3 +131,38 @@ def test_of_its_own_node_a_job_has_the_cpus_that_were_granted(
     (granted,) = cpulist.parse(result["host"]["topology"]["allowed"])
     seen = [rank["affinity"] for trial in result["trials"] for rank in trial["observed"]]
     assert set(seen) == {str(granted)}
+
+
+COUNTED = """
+import os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = torch.utils.data.DataLoader(torch.randn(64000, 64), batch_size=8)
+steps = 0
+for batch in batches:
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    steps += 1
+print(f"trained {steps} steps on {os.uname().nodename}")
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_job_that_tunes_itself_trains_with_what_it_found(
+    allocated: Cluster, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "cputune", "emit", "--format", "slurm", "--tune", "-o", "."]
+    (tmp_path / "train.py").write_text(COUNTED)
+    allocated.run("alpha", [*words, "--", "train.py"], cwd=tmp_path)
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    options = ("--budget", "2", "--knobs", "threads", "--share-machine", "--max-time", "4m")
+    argv = ["sbatch", "--wait", "--output=job.out", "-w", "beta", "slurm-tune.sh", *options]
+    done = allocated.run(
+        "alpha", argv, cwd=tmp_path, check=False, env={"PATH": beside}, timeout=600
+    )
+    told = (tmp_path / "job.out").read_text()
+    assert done.returncode == 0, f"{done.stderr}\n{told[-4000:]}"
+    assert len(list(tmp_path.glob("cputune-*.json"))) == 1
+    assert "trained 8000 steps on beta" in told

@@ -9,7 +9,8 @@ cd -- "${SLURM_SUBMIT_DIR:-$PWD}"
 job=${SLURM_JOB_ID:?submit it: sbatch slurm-tune.sh}
 found=cputune-$job.json
 
-cputune tune -o "$found" "$@" {{tuned}}
+# Where nothing could be compared tune fails, and its result is the launch as it was typed.
+cputune tune -o "$found" "$@" {{tuned}} || { code=$?; [ -s "$found" ] || exit "$code"; }
 cputune emit "$found" --format slurm -o "launch-$job"
 # The launch is a step of this job; LAUNCH_NODES would choose among its nodes.
 exec bash "launch-$job/slurm.sh"
