@@ -47,6 +47,7 @@ def tuned(folder: Path, *words: str | Path) -> dict[str, Any]:
     ended = ran(
         [*COMMAND, "tune", "--share-machine", "--budget", "6", "--fix", "ranks=1", *words],
         cwd=folder,
+        timeout=1500,
     )
     assert ended.returncode == 0, ended.stderr
     document: dict[str, Any] = json.loads((folder / "cputune.json").read_text())
