@@ -49,7 +49,7 @@ READERS = (
     (
         "lint",
         "shellcheck",
-        ("--norc", "--shell=bash", "--format=gcc"),
+        ("--norc", "--shell=bash", "--format=gcc", "--severity=warning"),
         "pip install 'cputune[verify]'",
     ),
 )
@@ -57,7 +57,9 @@ READERS = (
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """What bash and shellcheck say of a script, down to notes on style."""
+    """What bash and shellcheck say of a script: no notes on style, for ``emit --like`` keeps lines
+    of the user's own.
+    """
     for name, program, options, install in READERS:
         found = host.which(program) or _beside_python(host, program)
         if found is None:

@@ -179,11 +179,16 @@ def test_a_script_that_bash_cannot_read_fails_and_is_not_run(run, launch, tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_note_on_style_in_a_line_of_the_users_own_is_no_fault(run, launch):
+    launch.write_text(script("python train.py --data_dir $DATA\n"))
+    assert run("--no-run", launch).exit_code == 0
+
+
 def test_shellcheck_is_listened_to(run, launch):
     launch.write_text(script('echo "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n'))
     done = run("--no-run", launch)
     assert done.exit_code == 1
-    assert "SC2086" in done.stdout
+    assert "SC2154" in done.stdout
 
 
 def test_what_a_file_says_cannot_paint_the_terminal(run, tmp_path):
