@@ -6,6 +6,7 @@
 mpi, slurm or torch has numbered it; offered: where it may not have its CPUs, it keeps those it has.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -47,13 +48,12 @@ if env.get("CCL_PROCESS_LAUNCHER") == "none":
     env.update(CCL_LOCAL_RANK=str(local), CCL_LOCAL_SIZE=str(len(shares)))
 ends = [[int(cpu) for cpu in part.split("-")] for part in shares[local].split(",")]
 cpus = {cpu for first, *last in ends for cpu in range(first, (last or [first])[0] + 1)}
-try:  # noqa: SIM105
+with contextlib.suppress(OSError):  # the machine has none of them
     os.sched_setaffinity(0, cpus)
-except OSError:  # the machine has none of them
-    pass
 if os.sched_getaffinity(0) != cpus:
     os.sched_setaffinity(0, before)
-    said = f"rank {local} cannot have CPUs {shares[local]}, it may use {sorted(before)}"
+    own = open("/proc/self/status").read().partition("\nCpus_allowed_list:")[2]  # noqa: SIM115
+    said = f"rank {local} cannot have CPUs {shares[local]}, it may use {own.split()[0]}"
     if options.get("--bind") != "offered":
         fail(said)
     sys.stderr.write(f"note: {said}; it keeps those\n")
