@@ -165,8 +165,9 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
     for name in job.workload.secrets:
         lines.append((f"-n ${{{name}:-}}", f"{name} is not set", "export it"))
     text = literal([Argument(job.script or "")])
+    where = '"$HOSTNAME: "' if job.plan.nodes > 1 else ""
     for condition, why, hint in lines:
-        text += f"[[ {condition} ]] ||\n  fail {shlex.quote(why)} '{hint}'\n"
+        text += f"[[ {condition} ]] ||\n  fail {where}{shlex.quote(why)} '{hint}'\n"
     return text
 
 
