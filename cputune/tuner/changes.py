@@ -14,6 +14,7 @@ from cputune.knobs import KNOBS, kept_between
 from cputune.plan import Plan
 from cputune.result import Worth
 from cputune.tuner.contenders import Contender, gain_of
+from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace
 
 LAYOUT = "layout"
@@ -60,11 +61,12 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
 
 
 def worths(
-    way: Sequence[Change], contenders: Sequence[Contender], noise: float
+    way: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
 ) -> tuple[Worth, ...]:
     """What each change brings beside the plan before it; those without a number are left out.
 
-    ``contenders`` are today's launch and the plan of each change, in order.
+    ``contenders`` are today's launch and the plan of each change, in order. They share one block:
+    by how much processes differ is taken from the comparison of the ``whole``, which has several.
     """
     return tuple(
         Worth(
@@ -74,7 +76,7 @@ def worths(
             keeps=kept_between(before.plan, change.plan),
         )
         for change, (before, after) in zip(way, pairwise(contenders), strict=True)
-        if (gain := gain_of(before, after, noise)) is not None
+        if (gain := gain_of(before, after, noise, doubt=0.05, seen=whole.scattered)) is not None
     )
 
 

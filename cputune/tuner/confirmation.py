@@ -159,7 +159,7 @@ class Confirmation:
             )
         if not way or leader.out is not None or whole is None:
             return
-        each = worths(way, (self.baseline, *self._between, leader), self._noise)
+        each = worths(way, (self.baseline, *self._between, leader), self._noise, whole)
         product = math.fsum(math.log(one.speedup.ratio) for one in each)
         if whole.low <= product <= whole.high:
             findings.worth = each

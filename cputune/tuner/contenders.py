@@ -9,7 +9,7 @@ from statistics import median
 
 from cputune.plan import Plan
 from cputune.result import Role
-from cputune.tuner.gains import DOUBT, Gain, gain_side_by_side
+from cputune.tuner.gains import DOUBT, NOTHING_SEEN, Gain, Scattered, gain_side_by_side
 from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
 
 SLOWER = "slower than the other"
@@ -72,9 +72,17 @@ def _order(plan: Plan) -> object:
 
 
 def gain_of(
-    baseline: Contender, other: Contender, noise: float, *, doubt: float = DOUBT
+    baseline: Contender,
+    other: Contender,
+    noise: float,
+    *,
+    doubt: float = DOUBT,
+    seen: Scattered = NOTHING_SEEN,
 ) -> Gain | None:
-    """The paired gain of a plan over the baseline; None before two rounds have both."""
+    """The paired gain of a plan over the baseline; None before two rounds have both.
+
+    ``seen`` is how blocks of other plans have scattered.
+    """
     count = max(baseline.blocks, default=-1) + 1
     blocks: list[list[float]] = [[] for _ in range(count)]
     ages: list[list[float]] = [[] for _ in range(count)]
@@ -85,7 +93,7 @@ def gain_of(
             ages[block].append(min(_age(other, at), _age(baseline, at)))
     other_data = _order(baseline.plan) != _order(other.plan)
     shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
-    return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared)
+    return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared, seen=seen)
 
 
 def blocks_of(contender: Contender) -> set[int]:

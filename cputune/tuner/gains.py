@@ -53,6 +53,19 @@ Answer = Literal["faster", "same", "undecided"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scattered:
+    """By how much blocks of a comparison lie apart: ``squares`` of that, in units of the variance
+    that is assumed of a block, and their degrees of freedom.
+    """
+
+    squares: float = 0.0
+    freedom: int = 0
+
+
+NOTHING_SEEN = Scattered()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
     """log(speed-up) of one plan over another: centre and 95 % interval, from so many rounds.
 
@@ -64,6 +77,7 @@ class Gain:
     high: float
     pairs: int
     to_come: float = 0.0
+    scattered: Scattered = NOTHING_SEEN
 
     @property
     def half_width(self) -> float:
@@ -100,10 +114,12 @@ def gain_side_by_side(
     ages: Sequence[Sequence[float]] | None = None,
     doubt: float = DOUBT,
     shared: float = 0.0,
+    seen: Scattered = NOTHING_SEEN,
 ) -> Gain | None:
     """The gain from the differences of rounds, grouped by block.
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
+    ``seen`` is how blocks of other plans have scattered on this machine.
     ``ages`` are how many steps the younger processes of a round had taken; None: so many that
     nothing changes any more. Returns None before there are two rounds.
     """
@@ -117,11 +133,17 @@ def gain_side_by_side(
         pieces += _pieces_of(number, list(zip(block, old, strict=True)), scatter)
     level, settling = (_fit(pieces, size) for size in (0.0, SETTLING))
     fit = settling if settling.likely > level.likely + LIKELIER else level
-    freedom = FREEDOM + len({piece.block for piece in pieces}) - 1
-    variance = fit.variance * (FREEDOM + fit.off) / freedom + shared
+    own = Scattered(squares=fit.off, freedom=len({piece.block for piece in pieces}) - 1)
+    freedom = FREEDOM + own.freedom + seen.freedom
+    variance = fit.variance * (FREEDOM + own.squares + seen.squares) / freedom + shared
     half = _students_quantile(1 - doubt / 2, freedom) * math.sqrt(variance)
     return Gain(
-        mean=fit.mean, low=fit.mean - half, high=fit.mean + half, pairs=count, to_come=fit.to_come
+        mean=fit.mean,
+        low=fit.mean - half,
+        high=fit.mean + half,
+        pairs=count,
+        to_come=fit.to_come,
+        scattered=own,
     )
 
 

@@ -264,7 +264,10 @@ def test_the_changes_multiply_to_the_whole(result: Result) -> None:
     assert len(result.worth) > 1
     product = math.prod(change.speedup.ratio for change in result.worth)
     assert product == pytest.approx(result.speedup.ratio, rel=0.1)
-    assert [change.value for change in result.worth if change.knob == "precision"] == ["bf16"]
+    (bf16,) = (change for change in result.worth if change.knob == "precision")
+    assert bf16.value == "bf16"
+    assert bf16.speedup.low > 1
+    assert bf16.speedup.high < 1.5 * bf16.speedup.low, "one block is enough to say its worth"
 
 
 def test_each_is_worth_what_it_is(result: Result) -> None:

@@ -19,8 +19,10 @@ from cputune.tuner.gains import (
     DELTA,
     DOUBT,
     FREEDOM,
+    NOTHING_SEEN,
     PROCESS,
     Gain,
+    Scattered,
     center_of,
     gain_side_by_side,
     throughput_of,
@@ -40,6 +42,18 @@ def test_rounds_that_agree_give_what_they_say() -> None:
     assert gain.pairs == 24
     assert gain.mean == pytest.approx(0.1)
     assert 0.0 < gain.low < 0.1 < gain.high < 0.2
+
+
+def test_a_lone_block_is_as_sure_as_blocks_of_other_plans_let_it_be() -> None:
+    whole = gain_side_by_side([[0.5] * 3, [0.51] * 6, [0.49] * 3], NOISE)
+    assert whole is not None
+    widths = []
+    for seen in (NOTHING_SEEN, whole.scattered, Scattered(squares=20.0, freedom=2)):
+        gain = gain_side_by_side([[0.2] * 6], NOISE, doubt=0.05, seen=seen)
+        assert gain is not None
+        widths.append(gain.half_width)
+    alone, still, shaky = widths
+    assert still < 0.2 < shaky < alone
 
 
 def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:
