@@ -48,7 +48,7 @@ from cputune.tuner.contenders import (
     level_rounds,
 )
 from cputune.tuner.events import ComparisonSoFar, Said
-from cputune.tuner.gains import DELTA, Gain, throughput_of
+from cputune.tuner.gains import PROCESS, Gain, throughput_of
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.profile import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Verdict
@@ -133,7 +133,7 @@ class Confirmation:
                 break
             if leader is None or leader.out is not None:  # a leader that fell: the next one
                 leader, gain = leads
-                if block == 1 and gain.mean > max(DELTA, gain.half_width / 3):
+                if block == 1 and gain.mean > 2 * PROCESS:
                     found = way(leader.plan)
                     self._join(found)
             racing = (self.baseline, leader, *(self._between if block == 1 else ()))
