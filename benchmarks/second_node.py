@@ -4,7 +4,6 @@
     PYTHONPATH=tests python benchmarks/second_node.py --networks 500mbit --levers dense sparse bf16
     PYTHONPATH=tests python benchmarks/second_node.py --training    # loss and gradient, 50 steps
     PYTHONPATH=tests python benchmarks/second_node.py --one-host    # two ranks that share a memory
-    PYTHONPATH=tests python benchmarks/second_node.py --tune        # what `tune --hosts` finds
 
 Two hosts of one CPU each (network namespaces; ``tests/nodes/install.py`` says what is needed, and
 that it needs root) train a BERT of 4 layers, 11 million parameters, by DistributedDataParallel. The
@@ -22,10 +21,8 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,8 +49,6 @@ LEVERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 ALONE = "one node"
 STEPS = 3
-TUNE = ("--budget", "6", "--knobs", "nodes,gradients,gradient_precision", "--share-machine")
-TUNE += ("--fix", "precision=fp32")
 
 
 class Trainee:
@@ -211,32 +206,6 @@ def training(options: argparse.Namespace) -> None:
         print(f"{lever}: loss off by {loss:.1e} at most, gradient by {norm:.1e}")
 
 
-def tune(network: str) -> None:
-    """What is found over both hosts, with what the user allows."""
-    from nodes.cluster import two_hosts
-    from nodes.namespaces import Odd
-
-    first, second, *_ = sorted(os.sched_getaffinity(0))
-    with two_hosts(alpha=Odd(cpus=(first,)), beta=Odd(cpus=(second,))) as hosts:
-        for host in () if network == "none" else hosts.names:
-            hosts.shape(host, network)
-        with tempfile.TemporaryDirectory() as folder:
-            where = ("--hosts", ",".join(hosts.names), "--ssh", shlex.join(hosts.ssh))
-            words = ("tune", "--no-history", *where, *TUNE, "--allow-bf16-gradients")
-            subprocess.run(
-                [sys.executable, "-m", "cputune", *words],
-                cwd=folder,
-                env={**os.environ, "HF_HUB_OFFLINE": "1"},
-                check=True,
-            )
-            result = json.loads(Path(folder, "cputune.json").read_text())
-    plan, gain = result["best"]["plan"], result["speedup"]
-    said = result["not_compared"]
-    if gain:
-        said = f"{gain['ratio']:.2f} times today's one ({gain['low']:.2f}-{gain['high']:.2f})"
-    print(f"{network:>10}  best: {plan['nodes']} nodes, {plan['settings']}, {said}", flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """A table for each network."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -247,7 +216,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--training", action="store_true", help="loss and gradient over 50 steps")
     parser.add_argument("--one-host", action="store_true", help="two ranks of one host")
-    parser.add_argument("--tune", action="store_true", help="what tune --hosts finds")
     parser.add_argument("--rank-cpu", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.rank_cpu is not None:
@@ -256,10 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         training(options)
     else:
         for network in ("none",) if options.one_host else options.networks:
-            if options.tune:
-                tune(network)
-            else:
-                table(options, network)
+            table(options, network)
 
 
 if __name__ == "__main__":
