@@ -1,0 +1,104 @@
+"""``cputune prove``: what it prints of a command, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from in_process import Run
+from launch_lines import MODEL
+
+from cputune.equivalence import Deviation, Licence
+from cputune.host import locks
+from cputune.tuner.proof import Proof, Proven
+
+ASKED = Deviation(question="ranks", point="at the first step", loss=(0.6923, 0.6923), apart=4.7e-8)
+UNASKED = Deviation(
+    question="padding", point="at the first step", loss=(), apart=None, why="nothing to ask"
+)
+LEVERS = (
+    Proven(lever="threads=1", verdict="the same", deviation=9.4e-9, why="same samples (1e-8)"),
+    Proven(lever="ranks=2", verdict="not the same", deviation=0.4, why="step 1 takes others"),
+    Proven(lever="workers", verdict="as typed", deviation=None, why="its samples are a stream"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
+    Path("train.py").write_text("import torch\n")
+
+
+def proven(monkeypatch: pytest.MonkeyPatch, *, unlike: str = "") -> None:
+    """Stand in for the engine: the levers of a command, without a training."""
+    licence = Licence(answers=(ASKED, UNASKED), unlike=unlike)
+    found = Proof(typed=None, licence=licence, levers=LEVERS)
+    monkeypatch.setattr("cputune.tuner.proof.prove", lambda *given, **more: found)
+
+
+def test_it_says_what_the_model_answers_and_what_each_lever_trains(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven(monkeypatch)
+    ended = cputune("prove", "--", "python", "train.py")
+    assert ended.code == 0
+    rows = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "ranks at the first step 0.6923 0.6923 4.7e-08" in rows
+    assert "padding at the first step – – nothing to ask" in rows
+    assert "threads=1 the same 9.4e-09 same samples (1e-8)" in rows
+    assert "ranks=2 not the same 4.0e-01 step 1 takes others" in rows
+    assert "workers as typed – its samples are a stream" in rows
+    assert max(map(len, ended.out.splitlines())) <= 100
+
+
+def test_a_command_that_does_not_repeat_itself_ends_with_1_and_the_two_figures(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven(monkeypatch, unlike="the loss of step 1 is 0.7, and 0.8 when it is started again")
+    ended = cputune("prove", "--", "python", "train.py")
+    assert ended.code == 1
+    assert ended.out.startswith(
+        "warning: the command does not repeat itself: the loss of step 1 is 0.7, and 0.8"
+    )
+
+
+def test_its_document_has_every_answer(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven(monkeypatch)
+    document = json.loads(cputune("prove", "--json", "--", "python", "train.py").out)
+    assert document["schema"] == "cputune.proof/1"
+    assert [lever["verdict"] for lever in document["levers"]] == [
+        "the same",
+        "not the same",
+        "as typed",
+    ]
+
+
+def test_a_recipe_and_a_script_are_one_too_many(cputune: Run) -> None:
+    ended = cputune("prove", "--recipe", "bert-mini", "--", "python", "train.py")
+    assert ended.code == 2
+    assert "give a recipe or a script, not both" in ended.err
+
+
+FORTY_FOUR = f"""{MODEL}
+args = transformers.TrainingArguments("out", num_train_epochs=300, per_device_train_batch_size=8,
+    use_cpu=True, report_to="none", remove_unused_columns=False, save_strategy="no")
+transformers.Trainer(
+    model=model, args=args, train_dataset=rows[:44], data_collator=collate
+).train()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.matrix
+def test_two_ranks_fill_up_the_last_batch_and_it_is_said(cputune: Run) -> None:
+    Path("train.py").write_text(FORTY_FOUR)
+    ended = cputune("prove", "--json", "--", "python", "train.py")
+    assert ended.code == 0, ended.err
+    levers = {lever["lever"]: lever for lever in json.loads(ended.out)["levers"]}
+    assert levers["threads=1"]["verdict"] == "the same"
+    two = levers["ranks=2"]
+    assert two["verdict"] == "the same but for"
+    assert "the last batch of each epoch has 8 samples instead of 4" in two["why"]
