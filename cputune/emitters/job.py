@@ -75,10 +75,7 @@ def _job(
     known: Mapping[str, str] = {} if facts is None else versions_of(facts)
     if result is not None:
         host, known = result.host, result.versions
-    if mpi is not None and mpi not in MPI_DIALECTS:
-        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
-    if nodes is not None and nodes < 1:
-        raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
+    _refuse_unknown(mpi, nodes)
     if result is not None and not hosts and (nodes or found.nodes) <= len(result.hosts):
         hosts = tuple(Node(name=HostName(name)) for name in result.hosts)
         nodes = nodes or found.nodes
@@ -128,6 +125,14 @@ def _job(
         patch=asked.patch,
         rank_bytes=None if result is None else rank_bytes(result, found),
     )
+
+
+def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
+    """Raise UsageError for an MPI that has no dialect here, and for less than one node."""
+    if mpi is not None and mpi not in MPI_DIALECTS:
+        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
 
 
 def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:

@@ -51,6 +51,10 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         path: code for path, code in noted.refused["read_text"].items() if code != errno.ENOENT
     }
     seen = told["processes"][None]
+    processes = None
+    if seen is not None:
+        of_note = (one for one in seen if one.pid in busy)
+        processes = [{**asdict(one), "name": scrub.value(one.name)} for one in of_note]
     disks = told["disk_bytes"]
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
@@ -62,13 +66,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
             for package in host.distributions()
         ],
         "launchers": _launchers(noted, scrub),
-        "processes": None
-        if seen is None
-        else [
-            {**asdict(process), "name": scrub.value(process.name)}
-            for process in seen
-            if process.pid in busy
-        ],
+        "processes": processes,
         "disk_bytes": {path: size for path, (size, _) in disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
         "surroundings": scrub.document(json.loads(json.dumps(asdict(told["surroundings"][None])))),

@@ -537,7 +537,6 @@ def observe(
         supervisor = Supervisor(os.environ, (), work)
         post = Post(work.path, host=host)
         started = time.monotonic()
-        deadline = started + timeout_seconds
         job = Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=GRACE_SECONDS)
         try:
             told = {
@@ -550,16 +549,7 @@ def observe(
                 # slurmd starts the ranks of a batch script, not whoever has submitted it.
                 mark=(SOCKET_VARIABLE, post.address),
             )
-            whole: list[Step] = []
-            enough = False
-            while not (job.is_over or enough or time.monotonic() >= deadline):
-                whole += job.hear(deadline - time.monotonic())
-                made = sum(len(rank.steps) >= steps for rank in job.ranks.values())
-                enough = made >= ranks
-                if made:  # ranks that train together are at most a step behind
-                    deadline = min(deadline, time.monotonic() + LATE_SECONDS)
-                if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            whole, enough = _listened(job, ranks, steps, deadline=started + timeout_seconds)
             over = job.is_over
             if over:
                 whole += job.hear_out(0.0)
@@ -581,6 +571,21 @@ def observe(
             seconds=seconds,
             output="\n".join(filter(str.strip, dict.fromkeys(tails))),
         )
+
+
+def _listened(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[list[Step], bool]:
+    """The steps that are heard until every rank has made its own, and whether they have."""
+    whole: list[Step] = []
+    enough = False
+    while not (job.is_over or enough or time.monotonic() >= deadline):
+        whole += job.hear(deadline - time.monotonic())
+        made = sum(len(rank.steps) >= steps for rank in job.ranks.values())
+        enough = made >= ranks
+        if made:  # ranks that train together are at most a step behind
+            deadline = min(deadline, time.monotonic() + LATE_SECONDS)
+        if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    return whole, enough
 
 
 def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:

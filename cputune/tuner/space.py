@@ -87,12 +87,7 @@ def search_space(
     if unlike:
         keep = "numbers"
     own = owned(job, today)
-    for name in own:
-        if fixed.get(name, own[name]) != own[name]:
-            raise UsageError(
-                f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
-                hint=f"{OWNED[name]}; leave out --fix {name}",
-            )
+    _refuse_what_is_owned(job, own, fixed)
     ask = Ask(
         workload=job,
         fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **own},
@@ -120,6 +115,18 @@ def search_space(
         values=values,
         suggestions=_suggestions(facts, values, ask.fixed),
     )
+
+
+def _refuse_what_is_owned(
+    job: Workload, own: Mapping[str, KnobValue], fixed: Mapping[str, KnobValue]
+) -> None:
+    """Raise UsageError where a knob is held at another value than the script's own."""
+    for name in own:
+        if fixed.get(name, own[name]) != own[name]:
+            raise UsageError(
+                f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
+                hint=f"{OWNED[name]}; leave out --fix {name}",
+            )
 
 
 def space_of(
