@@ -187,8 +187,12 @@ class Licence:
     unlike: str = ""
 
     def refuses(self, question: str) -> str | None:
-        """Why a lever does not train the same, at the first point that shows it; None: it may."""
-        for name in ("repeats", question):
+        """Why a lever does not train the same, at the first point that shows it; None: it may.
+
+        A batch that is accumulated is one in parts, too.
+        """
+        parts = ("ranks",) if question == "accumulation" else ()
+        for name in ("repeats", *parts, question):
             for one in self.answers:
                 why = self._refused(one) if one.question == name else None
                 if why:

@@ -93,6 +93,7 @@ class Planted:
         parts: whether the loss of a batch is that of its parts, so that ranks may be offered.
         padding: whether its padding may be cut; None where nothing is to be cut.
         repeats: whether two starts of it train the same.
+        accumulates: whether its batch may be taken in parts, one by one; None: as ``parts``.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Planted:
     parts: bool
     padding: bool | None = None
     repeats: bool = True
+    accumulates: bool | None = None
 
 
 def _loss(body: str, before: str = "") -> str:
@@ -405,7 +407,8 @@ CORPUS: tuple[Planted, ...] = (
             "self.seen = getattr(self, 'seen', 0) + 1\n"
             "return model(**inputs).loss * (1 + 0.1 * self.seen)"
         ),
-        parts=False,
+        parts=True,
+        accumulates=False,
     ),
     Planted(
         name="accumulated in two batches",

@@ -62,6 +62,9 @@ def main() -> int:
                 rows.append(
                     ("padding", planted.padding, "" if padding == "may be cut" else padding)
                 )
+            if planted.accumulates is not None:
+                why = licence.refuses("accumulation") or ""
+                rows.append(("accumulation", planted.accumulates, why))
             for lever, true, why in rows:
                 may = true and planted.repeats
                 harmless += may

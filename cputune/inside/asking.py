@@ -32,6 +32,16 @@ AFTER = 3
 MOVED = 0.02
 """By how much each weight is moved before that: an initialisation has the same deviation."""
 
+ROUNDING = 1e-7
+"""Of fp32, relatively: a process that computes the same twice has the same to the bit."""
+
+STATE = (
+    "what a batch leaves in the model or its loss (a queue, a running mean) changes the next loss,"
+    " and each rank would leave it of its own samples alone"
+)
+
+CALLS = "each batch changes what the next one gives, so their number in a step counts"
+
 MOST_SECONDS = 60.0
 """That the questions take together; those that are left then are not asked."""
 
@@ -63,6 +73,8 @@ class Asker:
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
         self._asked: tuple[object, ...] = ()
+        self._following: Any = None
+        self._noise = ROUNDING
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
@@ -102,8 +114,7 @@ class Asker:
                     break
                 self._tell(question, point, why="it failed while it was asked")
                 if question == "repeats":
-                    whole = yield from self._of([batch], count)
-                    again = yield from self._of([batch], count)
+                    whole, again = yield from self._repeated(batch, count)
                     if items and whole is not None:
                         twice = yield from self._of([batch], count, factor=2.0)
                         weighs_items = twice is not None and _differ(whole[0], twice[0]) > 0.1
@@ -114,6 +125,28 @@ class Asker:
         self._left -= time.perf_counter() - since
         if self._point == 2:
             self._say({"event": "answer", "question": "", "point": point})
+
+    def _repeated(self, batch: Any, count: int) -> Any:
+        """The batch twice; where its first turn leaves a state that counts, each from the start.
+
+        What it gives after itself is kept then, and how far two turns from one state are apart.
+        """
+        with as_before(*self._asked):
+            whole = yield from self._once(batch, count)
+            following = yield from self._once(batch, count)
+        self._following = None
+        if whole is None or following is None or _distance(whole, following) <= ROUNDING:
+            return whole, following
+        again = yield from self._of([batch], count)
+        self._following = following
+        self._noise = ROUNDING if again is None else ROUNDING + 10 * _distance(whole, again)
+        return whole, again
+
+    def _after(self, first: Any, samples: int, batch: Any, count: int) -> Any:
+        """The batch with the state that another one, of so many samples, has left."""
+        with as_before(*self._asked):
+            yield from self._once(first, samples)
+            return (yield from self._once(batch, count))
 
     def _ask_ranks(
         self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
@@ -131,6 +164,12 @@ class Asker:
             return
         if not has_tail(batch):  # a rank pads its own samples alone
             cuttings = [cut(part) for part in cuttings]
+        if self._following is not None:
+            self._tell("accumulation", point, why=CALLS)
+            left = yield from self._after(cuttings[0], each, batch, count)
+            if left is None or _distance(left, self._following) > self._noise:
+                self._tell("ranks", point, why=STATE)
+                return
         share = 1.0 if weighs_items else 1 / parts
         together = yield from self._of(cuttings, each, share=share)
         self._compare("ranks", point, whole, together)
@@ -171,18 +210,26 @@ class Asker:
         """Loss and gradient of batches together; None where one of them was not trained on."""
         loss, gradient, largest = 0.0, None, 0.0
         for part in batches:
-            self._seen.clear()
-            for parameter in self._parameters:
-                parameter.grad = None
-            with as_before(*self._asked), self.draws.alike(samples):
-                yield part, factor
-            if not self._seen:
+            with as_before(*self._asked):
+                found = yield from self._once(part, samples, factor=factor)
+            if found is None:
                 return None
-            loss += share * sum(one for one, _ in self._seen)
-            found = [one for _, gradients in self._seen for one in gradients]
-            largest = max(largest, norm(found))
-            gradient = _plus(gradient, found, share)
+            loss += share * found[0]
+            largest = max(largest, found[2])
+            gradient = _plus(gradient, found[1], share)
         return loss, gradient, share * largest * len(batches)
+
+    def _once(self, batch: Any, samples: int, *, factor: float = 1.0) -> Any:
+        """Loss, gradient and its norm of one turn; None where the batch was not trained on."""
+        self._seen.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+        with self.draws.alike(samples):
+            yield batch, factor
+        if not self._seen:
+            return None
+        gradient = [one for _, gradients in self._seen for one in gradients]
+        return sum(one for one, _ in self._seen), gradient, norm(gradient)
 
     def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
         """Tell loss and gradient of both, and by how much the gradients are apart, relatively."""
@@ -192,8 +239,6 @@ class Asker:
         if len(whole[1]) != len(other[1]):
             self._tell(question, point, why="it goes backward another number of times")
             return
-        scale = max(norm(whole[1]), other[2])
-        apart = norm(_plus(list(whole[1]), other[1], -1.0))
         self._say(
             {
                 "event": "answer",
@@ -201,7 +246,7 @@ class Asker:
                 "point": point,
                 "loss": [whole[0], other[0]],
                 "gradient": [norm(whole[1]), norm(other[1])],
-                "apart": apart / scale if scale else 0.0,
+                "apart": _gradients_apart(whole, other),
             }
         )
 
@@ -299,6 +344,19 @@ def _plus(one: list[Any] | None, other: Sequence[Any], share: float) -> list[Any
 
 def _sum(own: Any, value: Any, share: float) -> Any:
     return own if value is None else own + value * share
+
+
+def _gradients_apart(own: Any, other: Any) -> float:
+    """The norm of the difference of two gradients, relatively."""
+    scale = max(norm(own[1]), other[2])
+    return norm(_plus(list(own[1]), other[1], -1.0)) / scale if scale else 0.0
+
+
+def _distance(own: Any, other: Any) -> float:
+    """How far two turns are apart, relatively: in loss, or in gradient where that is more."""
+    if len(own[1]) != len(other[1]):
+        return math.inf
+    return max(_differ(own[0], other[0]), _gradients_apart(own, other))
 
 
 def _differ(own: float, other: float) -> float:

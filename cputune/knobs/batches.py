@@ -56,9 +56,11 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     elif workload is not None and workload.batch_per_rank is not None:
         why = "--batch-per-rank says what a rank takes at once"
     elif (
-        workload is not None and workload.licence is not None and workload.licence.refuses("ranks")
+        workload is not None
+        and workload.licence is not None
+        and workload.licence.refuses("accumulation")
     ):
-        why = workload.licence.refuses("ranks")
+        why = workload.licence.refuses("accumulation")
     elif wanted is None:
         own = _own_batches(workload)
         if own is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,9 @@ def _torch() -> None:
 Loss = Callable[[Any, Any], Any]
 
 
-def asked(loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch) -> Licence:
+def asked(
+    loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch, *, beside: object = None
+) -> Licence:
     """What a model answers of a batch of eight, at both points."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
     told: list[ModelAnswer] = []
@@ -35,7 +38,7 @@ def asked(loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch) -> Licence
     batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
     for steps in (0, 3):
         assert asker.due(steps)
-        for part, _ in asker.batches(batch, [model]):
+        for part, _ in asker.batches(batch, [model], beside=beside):
             loss = loss_of(model, part)
             loss.backward()
             asker.trained(loss.detach())
@@ -87,6 +90,42 @@ def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
 
     licence = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
     assert "the same batch gives another loss the second time" in str(licence.refuses("padding"))
+
+
+class Stateful:
+    """A loss that keeps something of each batch; ``kind`` says what, and whether it counts."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.kept, self.count = kind, torch.ones(3) / 2, 1
+
+    def __call__(self, model: Any, x: Any) -> Any:
+        found = model(x)
+        loss = ((found - self.kept) ** 2).mean()
+        if self.kind == "mean":
+            self.kept = 0.999 * self.kept + 0.001 * found.detach().mean(0)
+        elif self.kind == "shown":
+            self.shown = found.detach().mean(0)
+        elif self.kind == "steps":
+            self.count, loss = self.count + 1, loss * self.count
+        else:
+            self.count, loss = self.count + len(x), loss * self.count
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "may"), [("mean", False), ("samples", False), ("steps", True), ("shown", True)]
+)
+def test_what_a_batch_leaves_for_the_next_one_is_asked_for(
+    kind: str, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(sys.modules["__main__"]), "loss_under_test", loss := Stateful(kind))
+    licence = asked(loss, torch.nn.Linear(6, 3), monkeypatch, beside=loss)
+    assert licence.refuses("repeats") is None
+    why = licence.refuses("ranks")
+    assert (why is None) == may, why
+    assert may or "changes the next loss" in str(why)
+    assert (licence.refuses("accumulation") is None) == (kind == "shown")
+    assert (loss.count, loss.kept.tolist()) == (1, [0.5, 0.5, 0.5]), "as before"
 
 
 def test_a_gate_at_zero_hides_nothing_after_the_weights_were_moved(
