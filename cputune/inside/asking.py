@@ -1,9 +1,9 @@
 """Asks a model what a plan would make of its own batches, in a process that nobody measures.
 
 At some points of the launch as typed (its first step; after some updates, with all weights moved a
-little, so that a gate at zero hides nothing) the batch in hand is trained on again: as it is, in
-parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is the
-same for each sample (``draws``). Losses and gradients are told; ``cputune.equivalence`` judges
+little, so that a gate at zero hides nothing; later on) the batch in hand is trained on again: as it
+is, in parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is
+the same for each sample (``draws``). Losses and gradients are told; ``cputune.equivalence`` judges
 them. Nothing is updated meanwhile: gradients, and all state of model and loss, are put back.
 """
 
@@ -26,8 +26,14 @@ from cputune.inside.messages import ModelAnswer
 if TYPE_CHECKING:
     from torch import Tensor
 
-AFTER = 3
-"""Updates after which it is asked again."""
+POINTS = (0, 3, 24)
+"""Updates before each point: the first step, early, and late."""
+
+LATE_SECONDS = 2.0
+"""Of training after which the late point has come, however few updates that were."""
+
+LONG_SECONDS = 10.0
+"""Where the questions of a point took longer, a late one would cost more than a trial."""
 
 MOVED = 0.02
 """By how much each weight is moved before that: an initialisation has the same deviation."""
@@ -68,7 +74,8 @@ class Asker:
         self.draws = Draws()
         self._say = say
         self._optimizers: list[Any] = []
-        self._point = 0
+        self._point = self._updates = 0
+        self._since = 0.0
         self._left = MOST_SECONDS
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
@@ -83,7 +90,11 @@ class Asker:
 
     def due(self, steps: int) -> bool:
         """Whether the training has come to a point, after so many steps."""
-        return bool(self.asks) and not self.asking and steps >= (0, AFTER, math.inf)[self._point]
+        if not self.asks or self.asking or self._point == len(POINTS):
+            return False
+        self._updates = steps
+        is_late = self._point == 2 and time.perf_counter() - self._since > LATE_SECONDS
+        return is_late or steps >= POINTS[self._point]
 
     def trained(self, loss: Any) -> None:
         """Note that a batch of a question went forward and backward."""
@@ -98,7 +109,7 @@ class Asker:
         The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
         after each. ``items``: whether the framework tells a loss the items of the whole step.
         """
-        point = ("at the first step", f"after {AFTER} updates")[self._point]
+        point = f"after {self._updates} updates" if self._point else "at the first step"
         self._point += 1
         since = time.perf_counter()
         self._parameters = self._trained_parameters(models)
@@ -122,8 +133,12 @@ class Asker:
                 elif whole is not None:
                     asked = getattr(self, f"_ask_{question}")
                     yield from asked(point, batch, count, whole, weighs_items)
-        self._left -= time.perf_counter() - since
-        if self._point == 2:
+        self._since = time.perf_counter()
+        took = self._since - since
+        self._left -= took
+        if self._point == 2 and took > LONG_SECONDS:
+            self._point = len(POINTS)
+        if self._point == len(POINTS):
             self._say({"event": "answer", "question": "", "point": point})
 
     def _repeated(self, batch: Any, count: int) -> Any:

@@ -169,7 +169,7 @@ def _why_full(facts: HostFacts, ask: Ask) -> str | None:
     """Why padding stays as it is: it is cut where today's launch was seen to train the same so."""
     padding = None if ask.workload is None else ask.workload.padding
     if "padding" in ask.fixed:
-        return None
+        return None if ask.workload is None else ask.workload.refuses("padding")
     if padding is None:
         return _NOT_RUN
     if padding.kept is not None and not padding.share:

@@ -23,7 +23,7 @@ from cputune.carrier.command import Carried, carried, trial_command
 from cputune.equivalence import Licence, Training, equivalent, licence_of, unlike
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside.asking import AFTER
+from cputune.inside.asking import POINTS
 from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
@@ -136,7 +136,7 @@ class ProcessRunner:
         self._end_what_runs()
         asking = LivingPlan(self, self.today_as_typed, asks=questions)
         try:
-            for _ in zip(range(AFTER + 3), asking.steps(), strict=False):
+            for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
                 if asking.has_answered:
                     break
         except TrialError as error:

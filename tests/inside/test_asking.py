@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from cputune.equivalence import Licence, licence_of
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.asking import Asker, UncutError, part_of
+from cputune.inside.asking import POINTS, Asker, UncutError, part_of
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.draws import Draws
 from cputune.inside.messages import ModelAnswer
@@ -31,12 +31,12 @@ Loss = Callable[[Any, Any], Any]
 def asked(
     loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch, *, beside: object = None
 ) -> Licence:
-    """What a model answers of a batch of eight, at both points."""
+    """What a model answers of a batch of eight, at each point."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
     batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
-    for steps in (0, 3):
+    for steps in POINTS:
         assert asker.due(steps)
         for part, _ in asker.batches(batch, [model], beside=beside):
             loss = loss_of(model, part)
@@ -92,6 +92,19 @@ def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
     assert "the same batch gives another loss the second time" in str(licence.refuses("padding"))
 
 
+class Curriculum:
+    """A penalty on the batch's own deviation, from a step on."""
+
+    def __init__(self, steps: Iterator[int], late: int) -> None:
+        self.steps, self.late, self.step, self.turns = steps, late, 0, 0
+
+    def __call__(self, model: Any, x: Any) -> Any:
+        if len(x) == 8 and self.turns % 2 == 0:  # the first turn of a point
+            self.step = next(self.steps)
+        self.turns += len(x) == 8
+        return mean(model, x) + (self.step >= self.late) * model(x).std(0).mean()
+
+
 class Stateful:
     """A loss that keeps something of each batch; ``kind`` says what, and whether it counts."""
 
@@ -142,6 +155,33 @@ def test_a_gate_at_zero_hides_nothing_after_the_weights_were_moved(
 
     why = asked(mean, Gated(), monkeypatch).refuses("ranks")
     assert str(why).endswith("seen after 3 updates")
+
+
+def test_what_begins_late_is_asked_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    for late, seen in ((10, "seen after 24 updates"), (30, "None")):
+        steps = iter((0, 3, 24))
+        licence = asked(Curriculum(steps, late), torch.nn.Linear(6, 3), monkeypatch)
+        assert str(licence.refuses("ranks")).endswith(seen)
+
+
+def test_a_late_point_comes_after_some_seconds_and_not_where_questions_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: clock[0])
+    monkeypatch.setenv(ASK_VARIABLE, "repeats")
+    for seconds, late in ((1.0, True), (11.0, False)):
+        asker = Asker(lambda _: None)
+        model = torch.nn.Linear(6, 3)
+        for steps in (0, 3):
+            assert asker.due(steps)
+            for part, _ in asker.batches(torch.ones(8, 6), [model]):
+                clock[0] += seconds / 2
+                mean(model, part).backward()
+                asker.trained(mean(model, part).detach())
+        assert not asker.due(4)
+        clock[0] += 2.1
+        assert asker.due(4) == late
 
 
 def test_questions_leave_weights_gradients_buffers_and_draws_as_they_were(

@@ -14,6 +14,8 @@ from machines import machine
 import cputune
 from cputune.carrier.command import carried, launch_command
 from cputune.emitters.command import companions, training_command
+from cputune.equivalence import Deviation, Licence
+from cputune.errors import UsageError
 from cputune.knobs import kept_between
 from cputune.plan import Plan
 from cputune.ranks.compare import differences, padding_of, samples_to_end
@@ -40,6 +42,23 @@ def test_is_left_out_with_the_reason(padding: Padding | None, why: str) -> None:
     space = cputune.search_space(machine(), replace(JOB, padding=padding))
     assert {plan.setting("padding") for plan in space.plans()} == {"full"}
     assert why in next(out.why for out in space.left_out if out.what == "padding=cut")
+
+
+def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with() -> None:
+    point = "after 24 updates"
+    for apart in (0.43, 1e-8):
+        answer = Deviation(
+            question="padding", point=point, loss=(1, 1), gradient=(1, 1), apart=apart
+        )
+        job = replace(JOB, padding=SEEN, licence=Licence(answers=(answer,), dtype="float32"))
+        if apart > 0.1:
+            with pytest.raises(
+                UsageError, match="no plan of this machine has padding=cut"
+            ) as error:
+                cputune.search_space(machine(), job, fix={"padding": "cut"})
+            assert point in str(error.value.hint)
+        else:
+            assert tuple(cputune.search_space(machine(), job, fix={"padding": "cut"}).plans())
 
 
 def test_is_varied_where_the_ranks_have_seen_it_and_tried_first() -> None:
