@@ -19,16 +19,14 @@ from cputune.options import keywords_of
 from cputune.plan import Plan
 from cputune.result import ConfirmRun, Result, Speedup, Throughput, host_fingerprint
 from cputune.result import pairs_of as enough_pairs
-from cputune.steps import LivingRunner, Runner
+from cputune.steps import Runner
 from cputune.tuner.alone import measuring_alone, open_runner
-from cputune.tuner.confirmation import Confirmation
+from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of
-from cputune.tuner.events import ConfirmStarted, OnEvent, logged
-from cputune.tuner.finalists import LEAST_ALIVE
+from cputune.tuner.events import OnEvent, logged
 from cputune.tuner.gains import throughput_of
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
-from cputune.tuner.turns import TooShort
 from cputune.words import host_difference
 from cputune.workload import Workload
 
@@ -177,18 +175,8 @@ def side_by_side(
     ``alive`` is how many plans memory holds: where that is one, or a script ends too soon to take
     turns, they run one after the other.
     """
-    measuring.on_event(ConfirmStarted(plans=(before, after)))
     with open_fresh() as runner, closing(measuring.living):
-        compared = Confirmation(measuring, before, [after])
-        together = alive >= LEAST_ALIVE and isinstance(runner, LivingRunner)
-        try:
-            if together and isinstance(runner, LivingRunner):
-                compared.side_by_side(runner)
-        except TooShort:
-            together, compared = False, Confirmation(measuring, before, [after])
-        if not together:
-            compared.one_after_another(runner)
-    measuring.findings.baseline, measuring.findings.rivals = compared.baseline, compared.rivals
+        compare_rivals(measuring, before, [after], runner, runner, alive)
 
 
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:

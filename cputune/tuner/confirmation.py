@@ -47,12 +47,12 @@ from cputune.tuner.contenders import (
     gain_of,
     level_rounds,
 )
-from cputune.tuner.events import ComparisonSoFar, Said
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
 from cputune.tuner.gains import PROCESS, Gain, throughput_of
-from cputune.tuner.measuring import Measuring
+from cputune.tuner.measuring import BLOCK_STEPS, Measuring
 from cputune.tuner.profile import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Verdict
-from cputune.tuner.turns import Started, seconds_of
+from cputune.tuner.turns import Started, TooShort, seconds_of
 
 MOST_ROUNDS, GIVEN_UP = 50, 12
 """The most rounds of a block; and after how many it ends if others delayed nearly all of them."""
@@ -64,9 +64,6 @@ new processes tell more than further rounds."""
 
 MOST_BLOCKS, MOST_ALONE = 24, 5
 """The most blocks; and the most where processes run one after the other, all anew in each."""
-
-MOST_STEPS_ALONE = 12
-"""The most steps of one run in such a block, warm-up included."""
 
 MOST_SECONDS = 100.0
 """The most seconds of the confirmation where the user gave no time. ``LEAST_BLOCKS`` are run in
@@ -90,6 +87,38 @@ further turns."""
 
 Way = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
+
+
+def compare_rivals(
+    measuring: Measuring,
+    baseline: Plan,
+    rivals: Sequence[Plan],
+    runner: Runner,
+    fresh: Runner,
+    alive: int,
+    *,
+    alone: Sequence[Plan] = (),
+    way: Way = lambda plan: (),
+) -> None:
+    """Measure plans side by side; the findings hold the rounds.
+
+    ``alive`` is how many plans memory holds. Where that is one, where a runner keeps none alive, or
+    where a script ends too soon to take turns, plans run one after the other: ``alone``, or all.
+    """
+    measuring.on_event(ConfirmStarted(plans=(baseline, *rivals)))
+    compared = Confirmation(measuring, baseline, rivals)
+    try:
+        if alive > 1 and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
+            measuring.living.only((baseline, *rivals))
+            compared.side_by_side(runner, way, fresh)
+        else:
+            measuring.living.close()
+            compared.one_after_another(fresh)
+    except TooShort:  # to warm up and take turns, but its runs can be measured whole
+        measuring.living.close()
+        compared = Confirmation(measuring, baseline, alone or rivals)
+        compared.one_after_another(fresh)
+    measuring.findings.baseline, measuring.findings.rivals = compared.baseline, compared.rivals
 
 
 class Confirmation:
@@ -199,7 +228,7 @@ class Confirmation:
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
-        return "enough" if done or len(logs) >= MOST_STEPS_ALONE else "more"
+        return "enough" if done or len(logs) >= BLOCK_STEPS else "more"
 
     def _is_answered(self, leader: Contender) -> bool:
         """Whether measuring can end: the answer is there, cannot be had, or takes too long."""

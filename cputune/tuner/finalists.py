@@ -10,23 +10,14 @@ from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, Trial
 from cputune.steps import Contended, HostLost, LivingRunner, Runner
 from cputune.tuner.changes import Change, changes
-from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.events import ConfirmStarted
-from cputune.tuner.measuring import Findings, Measuring, first_line, most_living
-from cputune.tuner.race import LEAST_KEPT
+from cputune.tuner.confirmation import compare_rivals
+from cputune.tuner.measuring import MOST_RIVALS, Findings, Measuring, first_line, most_living
+from cputune.tuner.race import LEAST_KEPT, WANDER
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.turns import TooShort
 
-LEAST_ALIVE = 2
-MOST_RIVALS = 4
-"""How many rivals the first block compares. With three, the worst twentieth of the choices reached
-0.90 of the optimum on a machine that wanders by 10 %; now they reach 0.95."""
 DEAR_START_SECONDS = 30.0
 """Where a start takes longer than this, no plan is started to learn what each change is worth: that
 would cost more than all turns of a block."""
-NEAR = 0.1
-"""How far (log) a plan may lie behind the best trial and still be the fastest: the machine may have
-wandered by as much between their trials."""
 
 Belief = Mapping[Plan, tuple[float, float]]
 """For each plan, mean and standard deviation of the log of its time per sample."""
@@ -74,21 +65,10 @@ def confirm_best(
     alive = most_living(measuring.facts, known)
     in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
     with fresh_runner() as fresh:
-        together = alive >= LEAST_ALIVE and isinstance(fresh, LivingRunner)
+        together = alive > 1 and isinstance(fresh, LivingRunner)
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
-        measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
-        measuring.living.only((base, *chosen) if together else ())
-        compared = Confirmation(measuring, base, chosen)
-        try:
-            if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
-                way = partial(on_the_way, space, base, 0 if dear else alive)
-                compared.side_by_side(runner, way, fresh)
-        except TooShort:  # to warm up and take turns, but its runs can be measured whole
-            together, compared = False, Confirmation(measuring, base, in_rounds)
-        if not together:
-            measuring.living.close()
-            compared.one_after_another(fresh)
-    findings.baseline, findings.rivals = compared.baseline, compared.rivals
+        way = partial(on_the_way, space, base, 0 if dear else alive)
+        compare_rivals(measuring, base, chosen, runner, fresh, alive, alone=in_rounds, way=way)
 
 
 def may_be_the_best(trial: Trial) -> bool:
@@ -107,12 +87,15 @@ def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
-    """The plans that may be the fastest, of those that ran; the best first."""
+    """The plans that may be the fastest, of those that ran; the best first.
+
+    The machine may have wandered between their trials and that of the best.
+    """
     best, _ = belief[ranked[0]]
     return [
         plan
         for plan in ranked[:MOST_RIVALS]
-        if belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
+        if belief[plan][0] - best < max(WANDER, 2 * belief[plan][1])
     ]
 
 

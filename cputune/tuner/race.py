@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 from typing import Literal
 
+from cputune.tuner.gains import PROCESS
+
 USUAL_NOISE = 0.05
 """Standard deviation of the log of a step time where nothing is known yet."""
 
@@ -136,9 +138,6 @@ LEAST_KEPT = 3
 FIRST_KEPT = 4
 """The fewest steps of the first trial of a study, from which the warm-up is learnt."""
 
-TARGET_ERROR = 0.03
-"""Standard error of a trial's centre (log, so about 3 %) at which the trial has enough steps."""
-
 MOST_KEPT = 8
 MOST_STEPS = 24
 
@@ -186,7 +185,7 @@ class Race:
         if self.fastest is None:
             return "enough"
         behind = now.center - SURE * now.error > self.fastest.center
-        return "enough" if behind or now.error <= TARGET_ERROR else "more"
+        return "enough" if behind or now.error <= PROCESS else "more"
 
     def estimate(self, logs: Sequence[float]) -> Estimate:
         """The centre of a run, without its own warm-up or the one that earlier runs had."""

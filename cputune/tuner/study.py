@@ -68,7 +68,7 @@ from cputune.tuner.measuring import (
     trial_of,
     was_disturbed,
 )
-from cputune.tuner.race import Race
+from cputune.tuner.race import WANDER, Race
 from cputune.tuner.reading import Run
 from cputune.tuner.refusals import refusals
 from cputune.tuner.sampler import History, PlanSampler
@@ -103,10 +103,6 @@ def _equal_to_today(count: int) -> str:
     if count == 1:
         return "One candidate equals your current launch, so it was not measured twice."
     return f"{count} candidates equal your current launch, so they were not measured twice."
-
-
-BUSY_ERROR = 0.1
-"""The least standard error (log) of a trial on a machine that is never quiet."""
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -317,7 +313,7 @@ class TuningStudy:
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
-        past.errors.append(max(guess.error, BUSY_ERROR if was_disturbed(trial) else 0.0))
+        past.errors.append(max(guess.error, WANDER if was_disturbed(trial) else 0.0))
 
     def _learn_refusals(self) -> None:
         """Learn what does not work here, and name each value once."""

@@ -17,7 +17,7 @@ from cputune.steps import Contended, Crashed, Step
 from cputune.tuner.contenders import Contender
 from cputune.tuner.events import Said
 from cputune.tuner.measuring import (
-    MOST_KEPT_ALIVE,
+    MOST_RIVALS,
     Findings,
     LivingTrials,
     Measuring,
@@ -372,7 +372,7 @@ def test_the_slowest_ends_where_too_many_are_alive_but_never_todays_launch() -> 
     centers = {TODAY: 9.0} | dict(zip(PLANS, (0.0, 0.5, 0.2, 0.3, 0.1), strict=False))
     alive, ended = alive_with(centers)
     assert ended == [PLANS[1]]
-    assert len(alive) == MOST_KEPT_ALIVE
+    assert len(alive) == 1 + MOST_RIVALS
 
 
 @pytest.mark.parametrize(
