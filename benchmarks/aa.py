@@ -34,16 +34,16 @@ from typing import Any
 from machines import SimulatedRunner, machine
 
 import cputune
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.result import LEAST_BLOCKS
-from cputune.steps import Living, LivingRunner, Step
+from cputune.records.result import LEAST_BLOCKS
+from cputune.records.steps import Living, LivingRunner, Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.contenders import blocks_of, fastest_of
 from cputune.tuner.measuring import Findings, LivingTrial, LivingTrials, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
-from cputune.workload import DEFAULT_RECIPE, Workload
 
 STEP_SECONDS = 0.5
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cputune.knobs.libraries import JEMALLOC_SETTINGS
+from cputune.plans.knobs.libraries import JEMALLOC_SETTINGS
 
 INTEL = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 KEPT = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--libraries", type=Path, default=None)
     arguments = parser.parse_args()
-    from cputune.workload import load_recipe
+    from cputune.plans.workload import load_recipe
 
     recipe = json.dumps(load_recipe(arguments.recipe).to_json())
     found: dict[str, dict[str, float]] = {}

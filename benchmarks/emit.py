@@ -26,7 +26,7 @@ from pathlib import Path
 import cputune
 from cputune.host import LiveHost
 from cputune.ranks.runner import ProcessRunner
-from cputune.result import Result, Throughput
+from cputune.records.result import Result, Throughput
 from cputune.tuner.gains import gain_side_by_side
 from cputune.tuner.race import USUAL_NOISE
 from cputune.verifier import verify

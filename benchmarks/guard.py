@@ -17,12 +17,12 @@ from dataclasses import replace
 from aa import FACTS, PLAN, STEP_SECONDS, Planted
 from machines import SimulatedRunner
 
-from cputune.result import Speedup
+from cputune.plans.workload import DEFAULT_RECIPE, Workload
+from cputune.records.result import Speedup
+from cputune.records.words import slower_by, surely_slower
 from cputune.tuner.comparing import concluded, side_by_side
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
-from cputune.words import slower_by, surely_slower
-from cputune.workload import DEFAULT_RECIPE, Workload
 
 LIMIT = "5%"
 RATIOS = (1.0, 0.97, 0.95, 0.9, 0.8)

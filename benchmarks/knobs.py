@@ -30,17 +30,17 @@ from pathlib import Path
 from turns import Contender, ratio, side_by_side, table
 
 import cputune
-from cputune.cores import usable_cores
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.inside import recipe_script
-from cputune.knobs import knob_named
-from cputune.knobs.libraries import preloads
-from cputune.knobs.precision import advised_precision, native_precisions
-from cputune.knobs.record import Ask, KnobValue
-from cputune.layout import baseline_plan, make_plan
-from cputune.plan import Plan
+from cputune.plans.cores import usable_cores
+from cputune.plans.knobs import knob_named
+from cputune.plans.knobs.libraries import preloads
+from cputune.plans.knobs.precision import advised_precision, native_precisions
+from cputune.plans.knobs.record import Ask, KnobValue
+from cputune.plans.layout import baseline_plan, make_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import DEFAULT_RECIPE, Workload
 
 ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("dropout", "bytes"),

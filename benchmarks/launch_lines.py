@@ -24,12 +24,12 @@ from cputune.doctor.edit import unified
 from cputune.emitters import FORMATS, PRINTED_FORMATS, Emission, EmittedFile, render
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CputuneError
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.verifier import verify
-from cputune.workload import Workload
 
 MODEL = """
 import torch, transformers

@@ -32,12 +32,12 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial
 
 import cputune
-from cputune import cpulist
-from cputune.facts import Launcher
-from cputune.options import TuneOptions
-from cputune.plan import Plan
+from cputune.host.facts import Launcher
+from cputune.plans.plan import Plan
+from cputune.records.options import TuneOptions
+from cputune.records.steps import Step
 from cputune.report.show import show
-from cputune.steps import Step
+from cputune.text import cpulist
 from cputune.tuner.databases import STUDY_NAME
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
 from cputune.tuner.measuring import trial_of

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
-from cputune.cores import nodes_spanned
-from cputune.facts import (
+from cputune.host.facts import (
     Core,
     Cpu,
     HostFacts,
@@ -30,9 +29,10 @@ from cputune.facts import (
     Settings,
     Topology,
 )
-from cputune.plan import Plan
-from cputune.steps import Step
-from cputune.workload import Workload
+from cputune.plans.cores import nodes_spanned
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.steps import Step
 
 GIB = 1 << 30
 AMX = ("amx_bf16", "amx_int8", "amx_tile", "avx2", "avx512_bf16", "avx512_vnni", "avx512f")

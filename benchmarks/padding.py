@@ -24,7 +24,7 @@ from transformers import default_data_collator
 from cputune.inside.carry import batches as columns
 from cputune.inside.carry.order import OfLikeLength, token_lengths
 from cputune.inside.train_recipe import SyntheticSamples, build_model
-from cputune.workload import load_recipe
+from cputune.plans.workload import load_recipe
 
 WAYS = ("padded", "1", "8", "16", "32", "64", "8, of like length")
 

@@ -29,14 +29,14 @@ from pathlib import Path
 from turns import Contender, ratio, side_by_side, table
 
 import cputune
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.inside import recipe_script
-from cputune.knobs.precision import native_precisions
-from cputune.layout import baseline_plan
+from cputune.plans.knobs.precision import native_precisions
+from cputune.plans.layout import baseline_plan
+from cputune.plans.workload import Recipe, Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.result import Result
+from cputune.records.result import Result
 from cputune.stack import ipex_use, versions_of
-from cputune.workload import Recipe, Workload
 
 TUNED = "cputune's torchrun.sh"
 BY_HAND = "longest.json"

@@ -47,11 +47,11 @@ from pathlib import Path
 
 import cputune
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.failure import last_words
 from cputune.ranks.runner import ProcessRunner
-from cputune.result import Measured, Result
-from cputune.steps import Step, TimeUp, TrialError
+from cputune.records.result import Measured, Result
+from cputune.records.steps import Step, TimeUp, TrialError
 
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE / "docs" / "scripts.md"

@@ -18,11 +18,11 @@ from typing import Any
 
 from machines import Machine, SimulatedPlan, machine
 
-from cputune.documents import record_of
-from cputune.facts import Library, Package
-from cputune.plan import Plan
-from cputune.steps import Step
-from cputune.workload import Workload
+from cputune.host.facts import Library, Package
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.steps import Step
+from cputune.text.documents import record_of
 
 WARMUP_RECORDED = 5
 _KEPT_PACKAGES = ("torch", "transformers", "accelerate")

@@ -24,10 +24,10 @@ from pathlib import Path
 from launch_lines import MODEL
 
 import cputune
-from cputune.history import history_folder
-from cputune.layout import baseline_plan, mild_plan
-from cputune.result import Measured, Result, Throughput, host_fingerprint
-from cputune.workload import Workload
+from cputune.plans.layout import baseline_plan, mild_plan
+from cputune.plans.workload import Workload
+from cputune.records.history import history_folder
+from cputune.records.result import Measured, Result, Throughput, host_fingerprint
 
 UNKNOWN = "no plan is known"
 EMPTY = "print('started', flush=True)\n"

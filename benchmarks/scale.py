@@ -34,11 +34,11 @@ from machines import EVERY_LIBRARY, TODAY, Model, SimulatedRunner, simulated
 
 import cputune
 from cputune.doctor.hosts import look_at_hosts
-from cputune.facts import HostFacts, Library
-from cputune.layout import guide_plan
-from cputune.plan import Plan
-from cputune.remote.named import Node
-from cputune.remote.probed import READ
+from cputune.host.facts import HostFacts, Library
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import READ
+from cputune.plans.layout import guide_plan
+from cputune.plans.plan import Plan
 from cputune.report.diagnosis import document
 from cputune.tuner.sampler import History, PlanSampler
 

@@ -46,8 +46,8 @@ from replayed import measured_machine, write_table
 from starting import StartingRunner, tuned
 
 import cputune
-from cputune.plan import Plan
-from cputune.steps import Crashed, OutOfMemory
+from cputune.plans.plan import Plan
+from cputune.records.steps import Crashed, OutOfMemory
 from cputune.tuner import study as study_module
 from cputune.tuner.sampler import PlanSampler
 from cputune.tuner.space import SearchSpace

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from machines import SimulatedPlan, StepSource
 
-from cputune.facts import HostFacts
-from cputune.options import TuneOptions
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Step
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import TuneOptions
+from cputune.records.result import Result
+from cputune.records.steps import Step
 from cputune.tuner.study import TuningStudy
-from cputune.workload import Workload
 
 NEW_SECONDS, FORKED_SECONDS = 7.5, 0.8
 

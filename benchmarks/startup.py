@@ -17,12 +17,12 @@ from contextlib import closing
 from itertools import islice
 
 import cputune
-from cputune.cores import usable_cores
-from cputune.knobs.precision import native_precisions
-from cputune.layout import make_plan
-from cputune.plan import Plan
+from cputune.plans.cores import usable_cores
+from cputune.plans.knobs.precision import native_precisions
+from cputune.plans.layout import make_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import DEFAULT_RECIPE, Workload
 
 QUIET = 0.1
 """Steps of which others took more than this share are left out."""

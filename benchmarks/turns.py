@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import TrialError
+from cputune.records.steps import TrialError
 from cputune.tuner.gains import gain_side_by_side
 from cputune.tuner.race import USUAL_NOISE
 

@@ -16,10 +16,10 @@ from contextlib import closing
 from itertools import cycle, islice
 
 import cputune
+from cputune.plans.workload import DEFAULT_RECIPE
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import TrialError
-from cputune.words import verdict_of
-from cputune.workload import DEFAULT_RECIPE
+from cputune.records.steps import TrialError
+from cputune.records.words import verdict_of
 
 WARMUP, STEPS = 3, 10
 

@@ -37,15 +37,15 @@ if TYPE_CHECKING:  # isort: off
         Unreachable,
         UsageError,
     )
-    from cputune.facts import HostFacts
-    from cputune.history import Kept, kept_results
+    from cputune.host.facts import HostFacts
+    from cputune.records.history import Kept, kept_results
     from cputune.host import RecordedHost
-    from cputune.options import Cluster, EmitOptions, SecretKey, TuneOptions
-    from cputune.plan import Plan
-    from cputune.probing import probe
+    from cputune.records.options import Cluster, EmitOptions, SecretKey, TuneOptions
+    from cputune.plans.plan import Plan
+    from cputune.host.probing import probe
     from cputune.report.show import show
-    from cputune.result import ConfirmRun, Result, Trial
-    from cputune.steps import Runner, Step, TrialError
+    from cputune.records.result import ConfirmRun, Result, Trial
+    from cputune.records.steps import Runner, Step, TrialError
     from cputune.tuner import SearchSpace, search_space, tune
     from cputune.tuner.comparing import Comparison, compare
     from cputune.tuner.events import (
@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # isort: off
         TrialStarted,
     )
     from cputune.verifier import Verification, verify
-    from cputune.workload import Workload
+    from cputune.plans.workload import Workload
 
 __all__ = [
     "CannotError",
@@ -140,16 +140,16 @@ _PUBLIC = {
         "Unreachable",
         "UsageError",
     ),
-    "cputune.facts": ("HostFacts",),
-    "cputune.history": ("Kept", "kept_results"),
+    "cputune.host.facts": ("HostFacts",),
+    "cputune.records.history": ("Kept", "kept_results"),
     "cputune.host": ("RecordedHost",),
-    "cputune.options": ("Cluster", "EmitOptions", "SecretKey", "TuneOptions"),
-    "cputune.plan": ("Plan",),
-    "cputune.probing": ("probe",),
+    "cputune.records.options": ("Cluster", "EmitOptions", "SecretKey", "TuneOptions"),
+    "cputune.plans.plan": ("Plan",),
+    "cputune.host.probing": ("probe",),
     "cputune.tuner.comparing": ("Comparison", "compare"),
     "cputune.report.show": ("show",),
-    "cputune.result": ("ConfirmRun", "Result", "Trial"),
-    "cputune.steps": ("Runner", "Step", "TrialError"),
+    "cputune.records.result": ("ConfirmRun", "Result", "Trial"),
+    "cputune.records.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
         "ComparisonSoFar",
@@ -164,7 +164,7 @@ _PUBLIC = {
         "TrialStarted",
     ),
     "cputune.verifier": ("Verification", "verify"),
-    "cputune.workload": ("Workload",),
+    "cputune.plans.workload": ("Workload",),
 }
 _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 

@@ -1,7 +1,7 @@
 """The drawings of docs/: machines that were probed, with the ranks where cputune lays them out.
 
 ``make doc`` writes them. A machine is a recording of tests/hosts/ or one that its builder makes,
-and who runs where is what `cputune.layout` says, so that a drawing cannot differ from what is
+and who runs where is what `cputune.plans.layout` says, so that a drawing cannot differ from what is
 launched.
 """
 
@@ -17,10 +17,10 @@ from hosts.builder import machine
 from hosts.recordings import open_recording
 
 import cputune
-from cputune.cores import usable_cores
-from cputune.facts import Core, HostFacts
-from cputune.layout import make_plan
-from cputune.plan import Plan
+from cputune.host.facts import Core, HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan
+from cputune.plans.plan import Plan
 
 INK, PAPER, LINE, SOCKET, NODE, IDLE = "#1b1f24", "#ffffff", "#8c959f", "#eaeef2", "#fff", "#d0d7de"
 RANKS = ("#0a5c91", "#a03c00", "#00664a", "#8a2f67")

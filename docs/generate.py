@@ -18,7 +18,7 @@ from run import RUN
 from terminal import PICTURES
 
 from cputune.cli import cli
-from cputune.workload import Recipe
+from cputune.plans.workload import Recipe
 
 
 def cli_page() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cputune.knobs import KNOBS
-from cputune.knobs.record import KEPT, Knob, KnobValue
+from cputune.plans.knobs import KNOBS
+from cputune.plans.knobs.record import KEPT, Knob, KnobValue
 
 _HEAD = """# Every knob of the tuner
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cputune.figures import Figures
-from cputune.figures.canvas import alone, svg
+from cputune.records.result import Result
+from cputune.report.figures import Figures
+from cputune.report.figures.canvas import alone, svg
 from cputune.report.show import ResultToShow, end_blocks
 from cputune.report.writing import print_blocks
-from cputune.result import Result
 
 RESULT = Path(__file__).parent / "run" / "cputune.json"
 COLUMNS = 80

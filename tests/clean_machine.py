@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cputune.doctor.finding import Check, Finding
-from cputune.facts import (
+from cputune.host.facts import (
     Core,
     Cpu,
     HostFacts,

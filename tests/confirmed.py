@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.plan import Plan
-from cputune.result import ConfirmRun, Throughput
+from cputune.plans.plan import Plan
+from cputune.records.result import ConfirmRun, Throughput
 
 UNCOMPARED: dict[str, Any] = {"speedup": None, "not_compared": "the time given was up"}
 """Fields of a result in which nothing was compared."""

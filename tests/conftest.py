@@ -12,7 +12,7 @@ import pytest
 from in_process import Ended, Run
 
 if TYPE_CHECKING:
-    from cputune.result import Result
+    from cputune.records.result import Result
 
 _INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 

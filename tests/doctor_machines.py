@@ -7,7 +7,7 @@ from typing import Any
 from clean_machine import TCMALLOC, topology
 from hosts.builder import Cgroup
 
-from cputune.facts import Launcher
+from cputune.host.facts import Launcher
 
 INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", version="2021.18")
 OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi5", version="5.0.8")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from clean_machine import CASCADE_LAKE_ISA, IPEX_ERA, changed, topology
 
 from cputune.doctor import diagnose
-from cputune.facts import Package
+from cputune.host.facts import Package
 from cputune.ranks.failure import failure
 
 sys.path.append(str(Path(__file__).parent / "doctor"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune import cpulist
+from cputune.text import cpulist
 
 cpu_sets = st.frozensets(st.integers(0, 600), max_size=200)
 

@@ -24,13 +24,13 @@ import pytest
 from hosts.recordings import open_recording
 from in_process import ran
 
-import cputune.probing.load
+import cputune.host.probing.load
 import cputune.ranks.runner
 from cputune.cli import main
 from cputune.host import locks
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Step
+from cputune.plans.plan import Plan
+from cputune.records.result import Result
+from cputune.records.steps import Step
 
 HERE = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -169,7 +169,7 @@ def _nothing_is_measured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
         patch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-        patch.setattr(cputune.probing.load, "look_around", lambda host: ())
+        patch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
         yield
 
 

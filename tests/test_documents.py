@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from cputune.documents import Amount, Count, for_people, parse, plain, record_of
-from cputune.equivalence import Training
+from cputune.plans.equivalence import Training
+from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

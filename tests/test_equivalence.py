@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cputune.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
 from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
+from cputune.plans.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
 
 TYPED = Training(
     dtype="float32",

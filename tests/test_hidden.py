@@ -13,15 +13,15 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune.emitters import FORMATS
 from cputune.errors import UsageError
-from cputune.hidden import (
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.steps import Crashed, Step
+from cputune.text.hidden import (
     hide_arguments,
     looks_random,
     looks_secret,
     without_secrets,
 )
-from cputune.plan import Plan
-from cputune.steps import Crashed, Step
-from cputune.workload import Workload
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 HEX = "0123456789abcdef0123456789abcdef01234567"

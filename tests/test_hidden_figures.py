@@ -13,11 +13,11 @@ from test_hidden import BODY, RUN
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.hidden import hide_arguments, without_secrets
-from cputune.plan import Plan
-from cputune.probing.scrub import read_environment
-from cputune.steps import Crashed, Step
-from cputune.workload import Workload
+from cputune.host.probing.scrub import read_environment
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.steps import Crashed, Step
+from cputune.text.hidden import hide_arguments, without_secrets
 
 _LINES = """
 train.py --model roberta --scheduler cosine --optimizer adamw

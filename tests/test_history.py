@@ -11,11 +11,11 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune import history
 from cputune.errors import UsageError
-from cputune.history import Kept, held_before, keep, kept_results, result_path
+from cputune.records import history
+from cputune.records.history import Kept, held_before, keep, kept_results, result_path
+from cputune.records.result import Result, Speedup
 from cputune.report.show import history_rows
-from cputune.result import Result, Speedup
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from cputune.host import (
     write_tree,
 )
 from cputune.host.children import end, in_session
-from cputune.probing import probe
-from cputune.probing.recording import record
-from cputune.probing.scrub import HOST_NAME
+from cputune.host.probing import probe
+from cputune.host.probing.recording import record
+from cputune.host.probing.scrub import HOST_NAME
 from cputune.report.machine import precision_units
 
 

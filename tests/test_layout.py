@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import IPEX_ERA, machine
 
-from cputune.cores import nodes_spanned, usable_cores
-from cputune.facts import Core, HostFacts, Launcher
-from cputune.layout import (
+from cputune.host.facts import Core, HostFacts, Launcher
+from cputune.plans.cores import nodes_spanned, usable_cores
+from cputune.plans.layout import (
     advise,
     baseline_plan,
     default_threads,
@@ -24,7 +24,7 @@ from cputune.layout import (
     thread_counts,
     why_not_ranks,
 )
-from cputune.placing import rank_slices
+from cputune.plans.placing import rank_slices
 
 TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
 TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}

@@ -8,10 +8,10 @@ import pytest
 from machines import machine
 
 import cputune
-from cputune.knobs import knob_named
-from cputune.knobs.record import LeftOut
-from cputune.levers import untried
-from cputune.workload import Padding, Workload
+from cputune.plans.knobs import knob_named
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.levers import untried
+from cputune.plans.workload import Padding, Workload
 
 CURE = "apt-get install libtcmalloc-minimal4"
 SEEN = Padding(share=0.59, left=0.5, kept="the loss counts it: 3.1, and 2.9 without")

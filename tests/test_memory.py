@@ -14,9 +14,9 @@ from in_process import ran
 
 import cputune
 from cputune.doctor import diagnose
-from cputune.facts import HostFacts
-from cputune.memory import PROCESS_BYTES, SPARE, needed_bytes, room_bytes, spare_bytes
-from cputune.workload import Recipe, Workload, load_recipe, recipe_names
+from cputune.host.facts import HostFacts
+from cputune.plans.memory import PROCESS_BYTES, SPARE, needed_bytes, room_bytes, spare_bytes
+from cputune.plans.workload import Recipe, Workload, load_recipe, recipe_names
 
 GIB = 1 << 30
 LARGE = Workload.from_recipe("bert-large-squad")

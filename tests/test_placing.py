@@ -10,10 +10,11 @@ import pytest
 from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
 
-from cputune.cores import usable_cores
-from cputune.facts import Core, HostFacts
-from cputune.layout import make_plan, rank_counts
-from cputune.placing import (
+from cputune.host.facts import Core, HostFacts
+from cputune.host.probing import probe
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan, rank_counts
+from cputune.plans.placing import (
     SeenCore,
     by_caches,
     evenly,
@@ -23,7 +24,6 @@ from cputune.placing import (
     seen_cores,
     team,
 )
-from cputune.probing import probe
 
 SHAPES: dict[str, dict[str, Any]] = {
     "one socket": {"cores": 8},

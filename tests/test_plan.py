@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.documents import record_of
-from cputune.knobs.backend import BACKENDS
-from cputune.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
-from cputune.knobs.precision import PRECISIONS
-from cputune.plan import Plan
+from cputune.plans.knobs.backend import BACKENDS
+from cputune.plans.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
+from cputune.plans.knobs.precision import PRECISIONS
+from cputune.plans.plan import Plan
+from cputune.text.documents import record_of
 
 
 def plan(**changes: Any) -> Plan:

@@ -14,7 +14,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import ResultError, UsageError
-from cputune.result import Result, Speedup, host_fingerprint, pairs_of
+from cputune.records.result import Result, Speedup, host_fingerprint, pairs_of
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tuner.fakes import SMALL
 
 from cputune.cli import main
-from cputune.layout import guide_plan
+from cputune.plans.layout import guide_plan
+from cputune.records.result import Trial
 from cputune.report.tuning import line_of
-from cputune.result import Trial
-from cputune.text import figure, spelled, visible
+from cputune.text.plain import figure, spelled, visible
 from cputune.tuner.events import TrialEnded, outcome
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cputune.documents import record_of
 from cputune.errors import RecipeError, UsageError
-from cputune.workload import Workload, load_recipe, recipe_names
+from cputune.plans.workload import Workload, load_recipe, recipe_names
+from cputune.text.documents import record_of
 
 SOUND = """
 description = "tiny"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cputune.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
+from cputune.host.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
 
 UNKNOWN = HostFacts(
     cpu=Cpu(

@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from corpus import CORPUS, Planted, source
 
-from cputune.equivalence import Licence
-from cputune.probing import probe
+from cputune.host.probing import probe
+from cputune.plans.equivalence import Licence
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import TrialError
-from cputune.workload import Workload
+from cputune.records.steps import TrialError
 
 
 def asked(planted: Planted, folder: Path) -> tuple[Licence, str | None]:

@@ -20,13 +20,13 @@ from cputune.doctor.configured import configured_findings
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
-    from cputune.facts import HostFacts
     from cputune.host import Host
-    from cputune.training_command import TrainingCommand
+    from cputune.host.facts import HostFacts
+    from cputune.plans.training_command import TrainingCommand
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -160,7 +160,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
                 choose_python(typed_launch.python_of(launch, LiveHost()))
             host = LiveHost()  # the chosen Python decides which packages it shows
         if asked["record"] is not None:
-            from cputune.probing.recording import record
+            from cputune.host.probing.recording import record
 
             record(host, asked["record"])
             tell(f"recorded this machine in {asked['record']}; look at it before you share it")
@@ -180,8 +180,8 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
 
 def _picture(host: Host) -> str:
     """The machine as SVG. Raises UsageError where it would be printed on a terminal."""
-    from cputune.figures import machine
-    from cputune.figures.canvas import alone, svg
+    from cputune.report.figures import machine
+    from cputune.report.figures.canvas import alone, svg
 
     if sys.stdout.isatty():
         hint = "cputune doctor --picture > machine.svg"
@@ -209,7 +209,7 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         return _look_at_words(facts, host, asked)
     if launch is not None:
         from cputune.doctor import typed_launch
-        from cputune.history import held_before
+        from cputune.records.history import held_before
 
         facts = typed_launch.facts_of(launch, facts, host)
         held = held_before(launch.argv, launch.ranks or 1)
@@ -225,7 +225,7 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
     needs = ""
     if asked["recipe"] is not None:
         from cputune.doctor.files.needs import judge_recipe
-        from cputune.workload import Workload
+        from cputune.plans.workload import Workload
 
         needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
         found += short
@@ -287,7 +287,7 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
     JSON may be shared, so it names neither the machine nor its users; remedies stay complete, since
     they are run. What was seen of several hosts names the hosts: that is what it is for.
     """
-    from cputune.probing.scrub import Scrubber
+    from cputune.host.probing.scrub import Scrubber
     from cputune.report.diagnosis import blocks, document
     from cputune.report.writing import print_blocks
 

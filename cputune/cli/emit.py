@@ -32,8 +32,8 @@ from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
-from cputune.options import Cluster, EmitOptions
-from cputune.result import Result
+from cputune.records.options import Cluster, EmitOptions
+from cputune.records.result import Result
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")

@@ -17,8 +17,8 @@ import click
 from cputune.cli.output import tell
 from cputune.cli.settings import all_of
 from cputune.errors import CputuneError, ResultError, UsageError
-from cputune.facts import HostFacts
 from cputune.host import LiveHost, read_document
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import (
     has_module,
     shebang,
@@ -26,13 +26,13 @@ from cputune.host.interpreter import (
     training_interpreter,
     training_python,
 )
-from cputune.probing.installed import MPI_PROGRAMS
-from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
-from cputune.remote.reach import Manner, Reach, find_reach
+from cputune.host.probing.installed import MPI_PROGRAMS
+from cputune.host.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
+from cputune.host.remote.reach import Manner, Reach, find_reach
 
 if TYPE_CHECKING:
-    from cputune.result import Result
-    from cputune.workload import Workload
+    from cputune.plans.workload import Workload
+    from cputune.records.result import Result
 
 DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
@@ -103,7 +103,7 @@ def say(text: str) -> None:
 def facts_of(root: str | None = None, *, watched: bool = True) -> HostFacts:
     """The facts of this machine, or of a recorded one; see ``probe``."""
     from cputune.host import RecordedHost
-    from cputune.probing import probe
+    from cputune.host.probing import probe
 
     return probe(None if root is None else RecordedHost(root), watched=watched)
 
@@ -232,8 +232,8 @@ def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str 
 
 def opened(word: str | None) -> tuple[Result, str]:
     """A result, and the word by which commands refer to it. Raises CputuneError."""
-    from cputune.history import result_path
-    from cputune.result import Result
+    from cputune.records.history import result_path
+    from cputune.records.result import Result
 
     if word is None and not DEFAULT_RESULT.exists():
         raise ResultError(
@@ -255,7 +255,7 @@ def facts_or_none() -> HostFacts | None:
 
 def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
     """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
-    from cputune.words import changed_since, machine_difference, missing_cpus
+    from cputune.records.words import changed_since, machine_difference, missing_cpus
 
     # cputune.json of this folder was measured here, not on the recorded machine.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
@@ -277,7 +277,7 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
     if difference:
         say(f"the plan was measured on another machine: {difference}")
     elif changes := changed_since(result, facts):
-        from cputune.words import TUNE_AGAIN
+        from cputune.records.words import TUNE_AGAIN
 
         say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
     return result
@@ -300,8 +300,8 @@ def launched(
     is there. ``secret`` are arguments whose values are left out; those of what was tuned are, too.
     Raises UsageError.
     """
-    from cputune.training_command import read_typed, require_trainable
-    from cputune.workload import DEFAULT_RECIPE, Workload
+    from cputune.plans.training_command import read_typed, require_trainable
+    from cputune.plans.workload import DEFAULT_RECIPE, Workload
 
     asked = batch_per_rank is not None or global_batch_size is not None
     if batch_per_rank is not None and global_batch_size is not None:

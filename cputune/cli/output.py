@@ -14,7 +14,7 @@ import sys
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from cputune.errors import CputuneError
-from cputune.text import spelled, visible
+from cputune.text.plain import spelled, visible
 
 if TYPE_CHECKING:
     import logging
@@ -40,7 +40,7 @@ def set_verbosity(level: int) -> None:
         return
     import logging  # imported here, because it takes a while
 
-    from cputune.log import log
+    from cputune.text.log import log
 
     while _heard:
         log.removeHandler(_heard.pop())

@@ -14,7 +14,7 @@ from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
 from cputune.report.live import Standing, live_lines
 from cputune.report.tuning import is_kept, line_of, style_of
-from cputune.text import visible
+from cputune.text.plain import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded, TrialEnded
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from cputune.cli.given import choose_python, facts_of, launched, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, json_option, script_of
 from cputune.errors import CannotError, UsageError
-from cputune.training_command import require_trainable
+from cputune.plans.training_command import require_trainable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +39,10 @@ def command(ctx: click.Context, recipe: str | None, python: str | None, json: bo
     cputune prove -- python train.py --epochs 3
     cputune prove --recipe bert-mini --json
     """
-    from cputune.documents import plain
     from cputune.host.locks import measuring_lock
+    from cputune.records.steps import TrialError
     from cputune.report.writing import print_blocks
-    from cputune.steps import TrialError
+    from cputune.text.documents import plain
     from cputune.tuner.events import waiting_for
     from cputune.tuner.proof import prove
 
@@ -73,7 +73,7 @@ def command(ctx: click.Context, recipe: str | None, python: str | None, json: bo
 def blocks(proof: Proof) -> Iterator[Block]:
     """The answers of the model, and a row for each lever."""
     from cputune.report.writing import Heading, Lines, Rows
-    from cputune.text import figure
+    from cputune.text.plain import figure
 
     if proof.licence.unlike:
         why = f"the command does not repeat itself: {proof.licence.unlike}"

@@ -9,8 +9,8 @@ import click
 from cputune.cli.output import console
 from cputune.cli.settings import ConfiguredCommand
 from cputune.host import read_document
-from cputune.memory import needed_bytes
-from cputune.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
+from cputune.plans.memory import needed_bytes
+from cputune.plans.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
 
 
 @click.command(name="recipes", cls=ConfiguredCommand)

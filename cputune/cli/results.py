@@ -23,8 +23,8 @@ from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
 from cputune.errors import CannotError, UsageError
 from cputune.host import write_atomically
-from cputune.options import seconds_of
-from cputune.words import slower_by
+from cputune.records.options import seconds_of
+from cputune.records.words import slower_by
 
 if TYPE_CHECKING:
     from cputune.report.writing import Block
@@ -143,7 +143,7 @@ def history(json: bool) -> None:
     cputune history
     cputune show last
     """
-    from cputune.history import MOST_KEPT, history_folder, kept_results
+    from cputune.records.history import MOST_KEPT, history_folder, kept_results
     from cputune.report.show import history_document, history_rows
     from cputune.report.writing import Lines
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cputune import cpulist
 from cputune.cli.given import (
     DEFAULT_RESULT,
     choose_python,
@@ -23,16 +22,17 @@ from cputune.cli.given import (
 )
 from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
-from cputune.layout import baseline_plan, guide_plan, mild_plan
-from cputune.steps import Infeasible
-from cputune.training_command import require_trainable
-from cputune.workload import Workload
+from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
+from cputune.plans.training_command import require_trainable
+from cputune.plans.workload import Workload
+from cputune.records.steps import Infeasible
+from cputune.text import cpulist
 
 if TYPE_CHECKING:
-    from cputune.plan import Plan
-    from cputune.result import Result
+    from cputune.plans.plan import Plan
+    from cputune.records.result import Result
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
@@ -115,8 +115,8 @@ def _take_secrets(workload: Workload) -> None:
 
 def _known(workload: Workload, facts: HostFacts) -> str | None:
     """The word for the newest result of this machine and command: the file here, else an id."""
-    from cputune.history import kept_ids, result_path
     from cputune.host import read_document
+    from cputune.records.history import kept_ids, result_path
 
     here = [str(DEFAULT_RESULT)] if DEFAULT_RESULT.exists() else []
     for word in (*here, *kept_ids()):
@@ -133,8 +133,8 @@ def _known(workload: Workload, facts: HostFacts) -> str | None:
 
 def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
     """Whether a result is of this command and this machine, and of a quiet one."""
-    from cputune.result import Result
-    from cputune.words import machine_difference, missing_cpus
+    from cputune.records.result import Result
+    from cputune.records.words import machine_difference, missing_cpus
 
     result = Result.load(path)
     if result.workload.program != workload.program or result.disturbed:
@@ -166,7 +166,7 @@ def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Worklo
 
 def _how(found: Result | None, plan: Plan) -> str:
     """Whether the plan was measured."""
-    from cputune.words import times_as_fast
+    from cputune.records.words import times_as_fast
 
     if found is None or plan.as_found:
         return "not measured" if found is None else "today's launch"

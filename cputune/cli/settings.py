@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from cputune.cli.output import console, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
-from cputune.options import options_in
+from cputune.records.options import options_in
 
 _SCRIPT = "cputune.script"
 NO_FILE = "none"
@@ -201,8 +201,8 @@ def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | 
     absent = path is None or config == NO_FILE or not (config or os.path.lexists(path))
     if path is None or absent or ctx.resilient_parsing:  # completion
         return
-    from cputune.documents import toml  # imported here: `cputune --help` needs neither
     from cputune.host import read_document
+    from cputune.text.documents import toml  # imported here: `cputune --help` needs neither
 
     hint = f"mend it; --config {NO_FILE} does without"
     try:
@@ -243,7 +243,7 @@ def config(ctx: click.Context) -> None:
 
 def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
     """The options of a command as click would fill them in, and who says so. Raises as click."""
-    from cputune.hidden import without_secrets  # an address of --study may hold a password
+    from cputune.text.hidden import without_secrets  # an address of --study may hold a password
 
     take_defaults(ctx)
     for key, one in options_of(ctx.command).items():

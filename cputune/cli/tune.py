@@ -24,7 +24,6 @@ from cputune.cli.given import (
 )
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, given, json_option, options_from, output_option
-from cputune.documents import plain
 from cputune.errors import (
     CannotError,
     Interrupted,
@@ -34,14 +33,15 @@ from cputune.errors import (
     UsageError,
 )
 from cputune.host.interpreter import has_module, install_tuning, training_python
-from cputune.options import TuneOptions, keywords
-from cputune.training_command import require_trainable
-from cputune.workload import DEFAULT_RECIPE, Workload, left_out
+from cputune.plans.training_command import require_trainable
+from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
+from cputune.records.options import TuneOptions, keywords
+from cputune.text.documents import plain
 
 if TYPE_CHECKING:
-    from cputune.facts import HostFacts
-    from cputune.history import Saved
-    from cputune.result import Result
+    from cputune.host.facts import HostFacts
+    from cputune.records.history import Saved
+    from cputune.records.result import Result
     from cputune.tuner.databases import StudyDatabase
     from cputune.tuner.space import SearchSpace
 
@@ -154,7 +154,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
 
 
 def _saved(result: Result, destination: Path | None, *, history: bool) -> Saved:
-    from cputune.history import save
+    from cputune.records.history import save
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return save(result, destination, history=history, now=now)

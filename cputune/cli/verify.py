@@ -14,8 +14,8 @@ from cputune.cli.given import choose_python, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
 from cputune.host.interpreter import training_python
+from cputune.records.words import TUNE_AGAIN, slower_by, surely_slower
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
-from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
 if TYPE_CHECKING:
     from cputune.verifier import Outcome, Verification

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from cputune.doctor.finding import Check, Diagnosis, Finding, Severity, by_severity
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 
 __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose"]
 

@@ -19,9 +19,9 @@ from cputune.doctor.files.places import Places
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import Host
-from cputune.training_command import TrainingCommand
+from cputune.host.facts import HostFacts
+from cputune.plans.training_command import TrainingCommand
 
 FILE_CHECKS: tuple[Check, ...] = (
     *judge.CHECKS,

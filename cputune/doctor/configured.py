@@ -9,8 +9,8 @@ import shlex
 
 from cputune.doctor.finding import Finding
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import Host
+from cputune.host.facts import HostFacts
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:

@@ -16,15 +16,15 @@ from functools import partial
 from importlib import resources
 from typing import Any
 
-from cputune import cpulist
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.variables import value
-from cputune.facts import HostFacts
-from cputune.hidden import without_secrets
 from cputune.host import Command, Completed, Host
-from cputune.knobs.precision import native_precisions
+from cputune.host.facts import HostFacts
+from cputune.plans.knobs.precision import native_precisions
 from cputune.stack import Versions, oneccl_module, versions_of
 from cputune.stack.ways import both_ways
+from cputune.text import cpulist
+from cputune.text.hidden import without_secrets
 
 LOOK_SECONDS = 120.0
 

@@ -37,8 +37,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cputune.doctor.edit import Edit
-from cputune.facts import HostFacts
-from cputune.levers import GAINS, Takes, in_words
+from cputune.host.facts import HostFacts
+from cputune.plans.levers import GAINS, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)

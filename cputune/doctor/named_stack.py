@@ -15,7 +15,7 @@ from packaging.version import Version
 from cputune.doctor.checks import versions
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Package
+from cputune.host.facts import HostFacts, Package
 from cputune.stack.fit import misfits, pythons
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary

@@ -12,9 +12,9 @@ from functools import cache
 
 from cputune.doctor import diagnose
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.documents import packaged_toml, record_of
 from cputune.errors import CannotError
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
+from cputune.text.documents import packaged_toml, record_of
 
 LONGEST_LINE = 300
 MOST_CHARACTERS = 1 << 20

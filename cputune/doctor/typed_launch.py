@@ -15,7 +15,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cputune.cores import usable_cores
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended, run_look, told_by
 from cputune.doctor.files.context import Context
@@ -23,17 +22,18 @@ from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
-from cputune.hidden import without_secrets
 from cputune.host import Around, Host
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import shebang
-from cputune.placing import groups
-from cputune.training_command import (
+from cputune.plans.cores import usable_cores
+from cputune.plans.placing import groups
+from cputune.plans.training_command import (
     TrainingCommand,
     number_of,
     require_trainable,
     script_text,
 )
+from cputune.text.hidden import without_secrets
 
 NAME = "what was typed"
 _STACK = ("torch", "transformers", "accelerate")

@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from cputune import cpulist
 from cputune.doctor.finding import Check, Finding
-from cputune.documents import packaged_toml
-from cputune.facts import HostFacts, Launcher
-from cputune.layout import Advice, advise
+from cputune.host.facts import HostFacts, Launcher
+from cputune.plans.layout import Advice, advise
+from cputune.text import cpulist
+from cputune.text.documents import packaged_toml
 
 INTEL_OPENMP = r"libiomp5|libomp\.so"
 TRUE = ("1", "true", "yes", "y", "on", "t", "enable")

@@ -26,11 +26,11 @@ from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
 from cputune.emitters.tuning import SLURM_TUNE, TUNEJOB
 from cputune.errors import UsageError
-from cputune.options import Cluster, SecretKey, keywords_of
-from cputune.plan import Plan
-from cputune.remote.named import Node, parse_hostfile, parse_hosts
-from cputune.result import Result
-from cputune.workload import Workload
+from cputune.host.remote.named import Node, parse_hostfile, parse_hosts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import Cluster, SecretKey, keywords_of
+from cputune.records.result import Result
 
 __all__ = [
     "FORMATS",

@@ -7,7 +7,6 @@ part of the artefact. Keys per version: accelerate/commands/config/config_args.p
 
 from __future__ import annotations
 
-from cputune.carrier.interface import launcher_variables
 from cputune.emitters import shell, words
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
@@ -22,6 +21,7 @@ from cputune.emitters.mpirun import (
 )
 from cputune.emitters.words import Manifest, VariableName
 from cputune.errors import UsageError
+from cputune.plans.carrier.interface import launcher_variables
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cputune import cpulist
 from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob
 from cputune.emitters.hand import words
+from cputune.text import cpulist
 
 _HERE = 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")\n'
 

@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from cputune.carrier.command import Carried
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.judge import one_process
 from cputune.doctor.finding import Severity
@@ -18,9 +17,10 @@ from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.inside import recipe_script
-from cputune.plan import Plan
+from cputune.plans.carrier.command import Carried
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
-from cputune.workload import Workload, left_out
 
 RANK_SCRIPT = "rank.py"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"

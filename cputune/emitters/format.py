@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from cputune.documents import plain
 from cputune.emitters.promise import Promise
 from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import Host
+from cputune.host.facts import HostFacts
+from cputune.host.remote.named import Node
 from cputune.inside.carry.force import Force
-from cputune.options import Cluster, EmitOptions
-from cputune.plan import Plan
-from cputune.remote.named import Node
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import Cluster, EmitOptions
+from cputune.text.documents import plain
 
 MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
 """Ways that an ``mpirun`` wants to be spoken to; see docs/clusters.md for the differences."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from cputune import cpulist
-from cputune.carrier.environment import is_cleared
 from cputune.emitters.command import typed_batch
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.shell import packed, quote, variables
 from cputune.emitters.words import ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.plans.carrier.environment import is_cleared
+from cputune.text import cpulist
 
 BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
 """Arguments that ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION say."""

@@ -9,11 +9,11 @@ from importlib import metadata
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.promise import global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
-from cputune.plan import Plan
-from cputune.result import Result, Throughput
-from cputune.text import count, figure
-from cputune.words import section, verdict_of
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result, Throughput
+from cputune.records.words import section, verdict_of
+from cputune.text.plain import count, figure
 
 TRAINING_PACKAGES = (
     "torch",

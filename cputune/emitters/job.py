@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cputune.carrier.command import Carried, carried
-from cputune.carrier.interface import checked
 from cputune.emitters import header
 from cputune.emitters.command import (
     companions,
@@ -26,17 +24,19 @@ from cputune.emitters.promise import Promise, global_batch, is_extrapolated
 from cputune.emitters.trained import trained
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Package
 from cputune.host import Host
-from cputune.layout import guide_plan, mild_plan
-from cputune.options import Cluster
-from cputune.plan import Plan
-from cputune.probing import probe
-from cputune.remote.named import Node, choose
-from cputune.result import Result, host_fingerprint
+from cputune.host.facts import HostFacts, Package
+from cputune.host.probing import probe
+from cputune.host.remote.named import Node, choose
+from cputune.plans.carrier.command import Carried, carried
+from cputune.plans.carrier.interface import checked
+from cputune.plans.layout import guide_plan, mild_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import DEFAULT_RECIPE, Workload
+from cputune.records.options import Cluster
+from cputune.records.result import Result, host_fingerprint
+from cputune.records.words import section
 from cputune.stack import Versions
-from cputune.words import section
-from cputune.workload import DEFAULT_RECIPE, Workload
 
 
 def make_job(result: Result | None, asked: Emission) -> LaunchJob:

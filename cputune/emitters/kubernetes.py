@@ -19,7 +19,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
-from cputune import placing
 from cputune.emitters import header, shell, words
 from cputune.emitters.command import READ
 from cputune.emitters.container import (
@@ -38,9 +37,10 @@ from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
 from cputune.emitters.promise import Promise
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
-from cputune.options import SecretKey
+from cputune.plans import placing
+from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
-from cputune.text import count
+from cputune.text.plain import count
 
 TTL_SECONDS = 7 * 24 * 3600
 """After how long a PyTorchJob that is done is deleted."""

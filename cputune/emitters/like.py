@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cputune import cpulist
-from cputune.carrier.environment import is_cleared
 from cputune.doctor.checkfile import is_yaml, mended
 from cputune.doctor.edit import Edit, apply
 from cputune.doctor.files.context import Context
@@ -32,10 +30,12 @@ from cputune.emitters.shell import variables
 from cputune.emitters.words import Argument, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.result import Result
-from cputune.text import count
-from cputune.training_command import CONFINERS, TrainingCommand
-from cputune.workload import Workload
+from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.training_command import CONFINERS, TrainingCommand
+from cputune.plans.workload import Workload
+from cputune.records.result import Result
+from cputune.text import cpulist
+from cputune.text.plain import count
 
 _BY_VARIABLE = {"LD_PRELOAD": ("allocator", "openmp"), "OMP_NUM_THREADS": ("layout",)}
 _LAYOUT = "layout"

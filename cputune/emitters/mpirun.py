@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cputune.carrier.interface import interface_arguments
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
 from cputune.emitters.words import comment
 from cputune.errors import UsageError
+from cputune.plans.carrier.interface import interface_arguments
 
 NAMES = {
     "intelmpi": "Intel MPI",

@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from cputune.documents import parse, plain, record_of
 from cputune.emitters.manifest import PLAN, at
-from cputune.equivalence import Training
-from cputune.plan import Plan
-from cputune.result import Result, Throughput
-from cputune.text import count
-from cputune.workload import Workload
+from cputune.plans.equivalence import Training
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result, Throughput
+from cputune.text.documents import parse, plain, record_of
+from cputune.text.plain import count
 
 _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 

@@ -8,14 +8,14 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cputune import cpulist
-from cputune.carrier.environment import CLEARED
-from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import WIDTH, Argument, ShellWord, Variables, typed
 from cputune.errors import UsageError
+from cputune.plans.carrier.environment import CLEARED
+from cputune.plans.carrier.interface import interface_variables
 from cputune.stack import Versions, oneccl_module
+from cputune.text import cpulist
 
 TEXTS = Path(__file__).with_name("texts")
 

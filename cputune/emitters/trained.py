@@ -16,7 +16,7 @@ from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
 from cputune.emitters.imported import imported, module_files, text_of
 from cputune.emitters.promise import PromisedTraining
 from cputune.host import Host
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 BESIDE = "$here/"
 """How the name of a file begins that lies beside the launch."""

@@ -13,7 +13,7 @@ from cputune.emitters.format import EmittedFile, Format, LaunchJob, Output, Secr
 from cputune.emitters.job import job_name
 from cputune.emitters.words import Argument, Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.errors import UsageError
-from cputune.workload import recipe_names
+from cputune.plans.workload import recipe_names
 
 RESULT = f"{kubernetes.DATA}/cputune.json"
 

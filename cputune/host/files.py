@@ -109,7 +109,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             os.fsync(file.fileno())
         os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
-        from cputune.log import log  # logging takes a while to import
+        from cputune.text.log import log  # logging takes a while to import
 
         log.getChild("host").info("wrote %s", path)
     except OSError as error:

@@ -88,7 +88,7 @@ class LiveHost(Host):
             except BaseException:
                 end(lambda: in_session(child.pid))
                 raise
-        from cputune.log import log  # imported here: logging takes a while
+        from cputune.text.log import log  # imported here: logging takes a while
 
         seconds = time.monotonic() - started
         log.getChild("host").debug("asked %s: %s after %.3g s", command.argv, code, seconds)

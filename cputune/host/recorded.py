@@ -11,8 +11,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from cputune import cpulist
-from cputune.documents import parse, record_of
 from cputune.errors import HostError
 from cputune.host.base import (
     Command,
@@ -24,6 +22,8 @@ from cputune.host.base import (
 from cputune.host.files import read_file
 from cputune.host.metadata import normal_name
 from cputune.host.surroundings import Around, Surroundings
+from cputune.text import cpulist
+from cputune.text.documents import parse, record_of
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA: Literal["cputune.record/1"] = "cputune.record/1"

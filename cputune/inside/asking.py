@@ -3,8 +3,9 @@
 At some points of the launch as typed (its first step; after some updates, with all weights moved a
 little, so that a gate at zero hides nothing; later on) the batch in hand is trained on again: as it
 is, in parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is
-the same for each sample (``draws``). Losses and gradients are told; ``cputune.equivalence`` judges
-them. Nothing is updated meanwhile: gradients, and all state of model and loss, are put back.
+the same for each sample (``draws``). Losses and gradients are told, and judged by
+``cputune.plans.equivalence``. Nothing is updated meanwhile: gradients, and all state of model and
+loss, are put back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from cputune.inside.messages import ModelAnswer
 if TYPE_CHECKING:
     from torch import Tensor
 
-POINTS = (0, 3, 24)
+EARLY, LATE = 3, 24
+POINTS = (0, EARLY, LATE)
 """Updates before each point: the first step, early, and late."""
 
 LATE_SECONDS = 2.0

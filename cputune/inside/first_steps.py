@@ -2,7 +2,7 @@
 
 Of each step: the learning rates with which the optimizer steps, the samples that it takes and what
 they hold. Of the first step also the gradient before it is clipped, with dropout off and what else
-is drawn alike for each sample. ``cputune.equivalence`` compares what two launches report.
+is drawn alike for each sample. ``cputune.plans.equivalence`` compares what two launches report.
 """
 
 from __future__ import annotations

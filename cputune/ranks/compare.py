@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
 
-from cputune import cpulist
-from cputune.equivalence import Licence, Training
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS
-from cputune.knobs.kernels import optimizer_of
-from cputune.plan import Plan
-from cputune.steps import Infeasible
-from cputune.workload import Padding, Recipe, Workload
+from cputune.plans.equivalence import Licence, Training
+from cputune.plans.knobs import KNOBS
+from cputune.plans.knobs.kernels import optimizer_of
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Padding, Recipe, Workload
+from cputune.records.steps import Infeasible
+from cputune.text import cpulist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,10 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cputune.carrier.environment import rank_numbers
 from cputune.errors import CputuneError, UsageError
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
+from cputune.host.remote.ask import ask_each, far_command, script_text, sent_lines
+from cputune.host.remote.named import Node
+from cputune.host.remote.reach import Mpirun, Reach, Srun, Ssh
 from cputune.inside import (
     ASK_VARIABLE,
     FORCE_VARIABLE,
@@ -47,16 +49,14 @@ from cputune.inside import (
     site_directory,
 )
 from cputune.inside.carry.force import Force
-from cputune.options import Cluster
-from cputune.plan import Plan
+from cputune.plans.carrier.environment import rank_numbers
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.failure import signal_name
 from cputune.ranks.supervisor import bootstrap
 from cputune.ranks.supervisor_main import Exit, RankCommand
-from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
-from cputune.remote.named import Node
-from cputune.remote.reach import Mpirun, Reach, Srun, Ssh
-from cputune.steps import HostLost, Infeasible, TrialError
-from cputune.workload import Workload
+from cputune.records.options import Cluster
+from cputune.records.steps import HostLost, Infeasible, TrialError
 
 if TYPE_CHECKING:
     from cputune.emitters import EmittedFile

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
-from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
+from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
 
 _AT_ONCE = " before its first step"
 _NO_MEMORY = re.compile(

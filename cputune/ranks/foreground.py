@@ -14,14 +14,14 @@ import subprocess
 from collections.abc import Sequence
 from functools import partial
 
-from cputune.facts import HostFacts
 from cputune.host.children import below, end
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks import engines
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
 from cputune.ranks.typed import alone, bind, line_of
-from cputune.workload import Workload
 
 GRACE_SECONDS = 10.0
 """After one rank has failed, the others have this time to end after SIGINT, and again after

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cputune.carrier.interface import choose_interface, is_usable, plain_address
 from cputune.doctor.hosts.differences import (
     SeenHost,
     architecture,
@@ -22,15 +21,16 @@ from cputune.doctor.hosts.differences import (
 )
 from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, Unreachable, UsageError
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.plan import Plan
-from cputune.remote.named import Node, parse_distinct_hosts
-from cputune.remote.probed import Probed, probe_each
-from cputune.remote.reach import Reach, Ssh, find_reach
-from cputune.steps import Infeasible
-from cputune.training_command import script_file
-from cputune.workload import Workload
+from cputune.host.remote.named import Node, parse_distinct_hosts
+from cputune.host.remote.probed import Probed, probe_each
+from cputune.host.remote.reach import Reach, Ssh, find_reach
+from cputune.plans.carrier.interface import choose_interface, is_usable, plain_address
+from cputune.plans.plan import Plan
+from cputune.plans.training_command import script_file
+from cputune.plans.workload import Workload
+from cputune.records.steps import Infeasible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

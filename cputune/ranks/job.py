@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from cputune.equivalence import Training, training_of
-from cputune.hidden import without_secrets
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import (
@@ -29,13 +27,14 @@ from cputune.inside.messages import (
     StepMessage,
     TrainedStep,
 )
+from cputune.plans.equivalence import Training, training_of
 from cputune.ranks.compare import global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
-from cputune.steps import (
+from cputune.records.steps import (
     BEFORE_ITS_FIRST_STEP,
     Crashed,
     HostLost,
@@ -45,6 +44,7 @@ from cputune.steps import (
     TimeUp,
     TrialError,
 )
+from cputune.text.hidden import without_secrets
 
 LAST_WORDS_SECONDS = 1.0
 """When one rank has failed, the others soon fail too, because it is gone. The job is listened to

@@ -18,18 +18,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cputune.carrier import environment
-from cputune.carrier.command import Carried, carried, trial_command
-from cputune.equivalence import Licence, Training, equivalent, licence_of, unlike
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
 from cputune.inside.asking import POINTS
 from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
-from cputune.knobs import as_seen, keeps_mathematics
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
+from cputune.plans.carrier import environment
+from cputune.plans.carrier.command import Carried, carried, trial_command
+from cputune.plans.equivalence import Licence, Training, equivalent, licence_of, unlike
+from cputune.plans.knobs import as_seen, keeps_mathematics
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.training_command import require_trainable, script_text
+from cputune.plans.workload import Workload
 from cputune.ranks import compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.engines import Engine, Launch
@@ -39,9 +41,7 @@ from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
-from cputune.steps import Infeasible, Step, TimeUp, TrialError
-from cputune.training_command import require_trainable, script_text
-from cputune.workload import Workload
+from cputune.records.steps import Infeasible, Step, TimeUp, TrialError
 
 PROFILED_STEPS = 4
 

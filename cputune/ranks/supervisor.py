@@ -26,17 +26,17 @@ from typing import Any
 import psutil
 
 from cputune.errors import CannotError
-from cputune.hidden import without_secrets
 from cputune.host.children import below, end, tell
 from cputune.host.files import FOR_NOW
 from cputune.host.interpreter import training_python
 from cputune.inside import root_directory
-from cputune.log import log
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.listen import Line
 from cputune.ranks.supervisor_main import RankCommand, Request
-from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
-from cputune.workload import Workload
+from cputune.records.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
+from cputune.text.hidden import without_secrets
+from cputune.text.log import log
 
 READY_SECONDS = 600.0
 """How long an import may take: a cold one of torch and transformers from a network disk takes

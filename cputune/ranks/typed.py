@@ -12,16 +12,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from cputune import cpulist
-from cputune.carrier.command import carried, launch_command
-from cputune.carrier.environment import base_environment
 from cputune.host.interpreter import training_interpreter, training_python
+from cputune.plans.carrier.command import carried, launch_command
+from cputune.plans.carrier.environment import base_environment
+from cputune.text import cpulist
 
 if TYPE_CHECKING:
-    from cputune.facts import HostFacts
-    from cputune.plan import Plan
+    from cputune.host.facts import HostFacts
+    from cputune.plans.plan import Plan
+    from cputune.plans.workload import Workload
     from cputune.ranks.supervisor_main import RankCommand
-    from cputune.workload import Workload
 
 MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
 """Variables that change none of the numbers of a training."""

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cputune.documents import plain
-from cputune.report.show import basis
-from cputune.report.tuning import speed
-from cputune.report.writing import Block, Lines, Rows
-from cputune.result import Measured, Result, Speedup
-from cputune.tuner.comparing import Comparison
-from cputune.words import (
+from cputune.records.result import Measured, Result, Speedup
+from cputune.records.words import (
     NOTHING_TO_DO,
     Verdict,
     between,
@@ -21,6 +16,11 @@ from cputune.words import (
     training_time,
     untold,
 )
+from cputune.report.show import basis
+from cputune.report.tuning import speed
+from cputune.report.writing import Block, Lines, Rows
+from cputune.text.documents import plain
+from cputune.tuner.comparing import Comparison
 
 NO_DIFFERENCE = "no difference can be told"
 TODAY = "today's launch"

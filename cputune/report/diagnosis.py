@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cputune import cpulist
-from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
+from cputune.plans.carrier.interface import Chosen, choose_interface
+from cputune.records.words import Verdict
 from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
-from cputune.text import visible
-from cputune.words import Verdict
+from cputune.text import cpulist
+from cputune.text.plain import visible
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis, SeenHost

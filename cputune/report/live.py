@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cputune.plan import Plan
-from cputune.result import COMPLETED, Throughput, Trial
-from cputune.text import figure, visible
+from cputune.plans.plan import Plan
+from cputune.records.result import COMPLETED, Throughput, Trial
+from cputune.records.words import duration
+from cputune.text.plain import figure, visible
 from cputune.tuner.events import (
     ComparisonSoFar,
     ConfirmStarted,
@@ -25,7 +26,6 @@ from cputune.tuner.events import (
     in_words,
     most_trials,
 )
-from cputune.words import duration
 
 if TYPE_CHECKING:
     from rich.text import Text

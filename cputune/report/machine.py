@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
-from cputune import cpulist
-from cputune.facts import HostFacts, Launcher, Topology
-from cputune.probing.installed import MPI_PROGRAMS
-from cputune.text import count
+from cputune.host.facts import HostFacts, Launcher, Topology
+from cputune.host.probing.installed import MPI_PROGRAMS
+from cputune.text import cpulist
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
-    from cputune.documents import JSON
+    from cputune.text.documents import JSON
 
 _PACKAGES = (
     "torch",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune.plan import Plan
-from cputune.result import Measured, Result
-from cputune.text import figure
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Measured, Result
+from cputune.text.plain import figure
 
 
 def network_lines(result: Result) -> Iterator[str]:

@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cputune.errors import MissingPackageError
-from cputune.figures import Figures
-from cputune.figures.canvas import svg
+from cputune.records.result import Result
+from cputune.report.figures import Figures
+from cputune.report.figures.canvas import svg
 from cputune.report.live import Standing, live_lines
 from cputune.report.show import ResultToShow
-from cputune.result import Result
-from cputune.text import visible
+from cputune.text.plain import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 The verdict and what to type come first; then what each change brings, where the time of a step
 goes, how the plans were compared, the machine, what would pay and was not tried, the trials, and
-how it was measured. The pictures are those of ``cputune.figures``, each drawn twice: for a desk and
-for a telephone.
+how it was measured. The pictures are those of ``cputune.report.figures``, each drawn twice: for a
+desk and for a telephone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cputune import __version__
-from cputune.documents import for_people
 from cputune.errors import MissingPackageError
-from cputune.figures import Figures
-from cputune.figures.canvas import svg
 from cputune.host.interpreter import install_tuning
+from cputune.records.result import Result
+from cputune.report.figures import Figures
+from cputune.report.figures.canvas import svg
 from cputune.report.show import (
     ResultToShow,
     basis,
@@ -31,13 +31,13 @@ from cputune.report.show import (
 )
 from cputune.report.tuning import TrialRow, trial_rows
 from cputune.report.writing import Rows
-from cputune.result import Result
-from cputune.text import visible
+from cputune.text.documents import for_people
+from cputune.text.plain import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cputune.words import Verdict
+    from cputune.records.words import Verdict
 
 MOST_ROWS = 30
 

@@ -8,30 +8,22 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
-from cputune import cpulist
-from cputune.carrier.command import carried
-from cputune.documents import plain
 from cputune.emitters import Emission
 from cputune.emitters.hand import typed_lines
 from cputune.emitters.header import machine
 from cputune.emitters.job import make_job
 from cputune.errors import UsageError
-from cputune.history import Kept
 from cputune.host import LiveHost
 from cputune.host.interpreter import training_python
-from cputune.knobs import knob_named, least_kept
-from cputune.knobs.record import KEPT, Keeps
-from cputune.knobs.record import in_words as knob_words
-from cputune.levers import Lever
-from cputune.plan import Plan
-from cputune.report.machine import gib
-from cputune.report.network import network_lines
-from cputune.report.tuning import plans, said_speed
-from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
-from cputune.result import Result, Speedup
-from cputune.text import count, figure
-from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
-from cputune.words import (
+from cputune.plans.carrier.command import carried
+from cputune.plans.knobs import knob_named, least_kept
+from cputune.plans.knobs.record import KEPT, Keeps
+from cputune.plans.knobs.record import in_words as knob_words
+from cputune.plans.levers import Lever
+from cputune.plans.plan import Plan
+from cputune.records.history import Kept
+from cputune.records.result import Result, Speedup
+from cputune.records.words import (
     TUNE_AGAIN,
     Verdict,
     changed_since,
@@ -41,9 +33,17 @@ from cputune.words import (
     section,
     verdict_of,
 )
+from cputune.report.machine import gib
+from cputune.report.network import network_lines
+from cputune.report.tuning import plans, said_speed
+from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
+from cputune.text import cpulist
+from cputune.text.documents import plain
+from cputune.text.plain import count, figure
+from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 
 if TYPE_CHECKING:
-    from cputune.facts import HostFacts
+    from cputune.host.facts import HostFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

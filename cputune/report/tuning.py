@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cputune.knobs import TODAY
-from cputune.knobs.record import in_words as knob_words
-from cputune.plan import Plan
+from cputune.plans.knobs import TODAY
+from cputune.plans.knobs.record import in_words as knob_words
+from cputune.plans.plan import Plan
+from cputune.records.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
-from cputune.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
-from cputune.text import figure
+from cputune.text.plain import figure
 from cputune.tuner.events import (
     Event,
     Said,

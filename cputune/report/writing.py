@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cputune.text import visible
-from cputune.words import Verdict
+from cputune.records.words import Verdict
+from cputune.text.plain import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

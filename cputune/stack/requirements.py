@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from cputune.facts import HostFacts, Package
+from cputune.host.facts import HostFacts, Package
 from cputune.stack.tables import parse
 
 _REQUIRERS = (

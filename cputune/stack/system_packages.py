@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cputune.facts import LinuxDistribution
+from cputune.host.facts import LinuxDistribution
 
 DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
 """Package names of Debian and Ubuntu (https://packages.debian.org/bookworm/NAME).

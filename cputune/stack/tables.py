@@ -18,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from cputune.documents import packaged_toml, record_of
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
+from cputune.text.documents import packaged_toml, record_of
 
 REMEMBERED = 4096
 """Answers about versions: a search for a way out asks some thousand times."""

@@ -15,16 +15,16 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from cputune.errors import MissingPackageError, UsageError
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import has_module, install_tuning
-from cputune.options import TuneOptions, keywords_of
+from cputune.plans.workload import Workload
 from cputune.ranks.hosts import RankHosts
-from cputune.result import Result
-from cputune.steps import Runner
+from cputune.records.options import TuneOptions, keywords_of
+from cputune.records.result import Result
+from cputune.records.steps import Runner
 from cputune.tuner.events import OnEvent
 from cputune.tuner.space import SearchSpace, search_space, space_of
-from cputune.workload import Workload
 
 __all__ = ["SearchSpace", "search_space", "tune"]
 
@@ -80,12 +80,12 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     if hosts is not None:
         facts = hosts.facts[0][1]
     elif facts is None:
-        from cputune.probing import probe
+        from cputune.host.probing import probe
 
         facts = probe()
     space_of(asked, facts, job, hosts)
 
-    from cputune.probing.limits import watch_cpus
+    from cputune.host.probing.limits import watch_cpus
     from cputune.tuner.alone import measuring_alone, open_runner
     from cputune.tuner.databases import database_of
     from cputune.tuner.events import logged

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
+from cputune.host.facts import HostFacts
 from cputune.host.locks import measuring_lock
+from cputune.plans.workload import Workload
 from cputune.ranks.hosts import RankHosts
-from cputune.steps import Runner
-from cputune.text import visible
+from cputune.records.steps import Runner
+from cputune.text.plain import visible
 from cputune.tuner.events import OnEvent, Said, waiting_for
-from cputune.workload import Workload
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def measuring_alone(
 
 
 def _who_computes_here() -> Callable[[], tuple[str, ...]]:
-    from cputune.probing.load import look_around
+    from cputune.host.probing.load import look_around
 
     host = LiveHost()
     return lambda: look_around(host)

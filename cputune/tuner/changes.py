@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cputune.knobs import KNOBS, kept_between
-from cputune.plan import Plan
-from cputune.result import Worth
+from cputune.plans.knobs import KNOBS, kept_between
+from cputune.plans.plan import Plan
+from cputune.records.result import Worth
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace

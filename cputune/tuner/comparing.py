@@ -13,13 +13,15 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
-from cputune.options import keywords_of
-from cputune.plan import Plan
-from cputune.result import ConfirmRun, Result, Speedup, Throughput, host_fingerprint
-from cputune.result import pairs_of as enough_pairs
-from cputune.steps import Runner
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import keywords_of
+from cputune.records.result import ConfirmRun, Result, Speedup, Throughput, host_fingerprint
+from cputune.records.result import pairs_of as enough_pairs
+from cputune.records.steps import Runner
+from cputune.records.words import host_difference
 from cputune.tuner.alone import measuring_alone, open_runner
 from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of
@@ -27,8 +29,6 @@ from cputune.tuner.events import OnEvent, logged
 from cputune.tuner.gains import throughput_of
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
-from cputune.words import host_difference
-from cputune.workload import Workload
 
 SAME_PLAN = "it is one and the same plan"
 
@@ -94,7 +94,7 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
     first, second = plans or (before.baseline.plan, before.best.plan)
     facts = asked.facts
     if facts is None:
-        from cputune.probing import probe
+        from cputune.host.probing import probe
 
         facts = probe()
     why = why_not_here(before, after, facts, real=asked.runner is None)

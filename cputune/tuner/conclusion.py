@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from cputune import __version__
 from cputune.doctor import diagnose
 from cputune.errors import NoValidTrialError
-from cputune.facts import HostFacts
-from cputune.knobs.record import LeftOut
-from cputune.levers import untried
-from cputune.options import TuneOptions
-from cputune.result import (
+from cputune.host.facts import HostFacts
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.levers import untried
+from cputune.plans.workload import Workload
+from cputune.records.options import TuneOptions
+from cputune.records.result import (
     COMPLETED,
     FAILED,
     TIME_UP,
@@ -25,11 +26,10 @@ from cputune.result import (
     host_fingerprint,
     pairs_of,
 )
-from cputune.steps import Contended
+from cputune.records.steps import Contended
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of
 from cputune.tuner.gains import Gain, throughput_of
 from cputune.tuner.measuring import Findings, first_line
-from cputune.workload import Workload
 
 SAMPLER = "gaussian-process"
 
@@ -115,7 +115,7 @@ def recommend(findings: Findings, noise: float) -> Recommendation:
     """The plan to use, and what it gains. Raises NoValidTrialError where no trial has a number.
 
     Another plan than today's launch is recommended, and a ratio is said, only where both were
-    measured in pairs (``cputune.result.pairs_of``).
+    measured in pairs (``cputune.records.result.pairs_of``).
     """
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
     if not valid:

@@ -29,9 +29,9 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import count
 
-from cputune.plan import Plan
-from cputune.result import LEAST_BLOCKS, ConfirmRun
-from cputune.steps import (
+from cputune.plans.plan import Plan
+from cputune.records.result import LEAST_BLOCKS, ConfirmRun
+from cputune.records.steps import (
     LivingRunner,
     ProfilingLiving,
     Runner,

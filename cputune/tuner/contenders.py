@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from cputune.plan import Plan
-from cputune.result import Role
+from cputune.plans.plan import Plan
+from cputune.records.result import Role
 from cputune.tuner.gains import DOUBT, NOTHING_SEEN, Gain, Scattered, gain_side_by_side
 from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
-from cputune.hidden import without_secrets
 from cputune.host.interpreter import install_beside
 from cputune.host.locks import study_lock
-from cputune.text import visible
+from cputune.text.hidden import without_secrets
+from cputune.text.plain import visible
 
 if TYPE_CHECKING:
     import optuna

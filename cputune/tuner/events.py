@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cputune.log import log
-from cputune.plan import Plan
-from cputune.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
-from cputune.text import figure, visible
+from cputune.plans.plan import Plan
+from cputune.records.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
+from cputune.records.words import duration
+from cputune.text.log import log
+from cputune.text.plain import figure, visible
 from cputune.tuner.reading import count_of_steps
 from cputune.tuner.space import SearchSpace
-from cputune.words import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

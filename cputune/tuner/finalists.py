@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, Trial
-from cputune.steps import Contended, HostLost, LivingRunner, Runner
+from cputune.plans.plan import Plan
+from cputune.records.result import COMPLETED, FAILED, Trial
+from cputune.records.steps import Contended, HostLost, LivingRunner, Runner
 from cputune.tuner.changes import Change, changes
 from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.measuring import MOST_RIVALS, Findings, Measuring, first_line, most_living

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from cputune.result import Speedup, Throughput
+from cputune.records.result import Speedup, Throughput
 
 PROCESS, FREEDOM = 0.03, 1.0
 """What two processes of a plan differ by (log), and how many readings that is worth. Read by

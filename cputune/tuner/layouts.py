@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from cputune import cpulist
-from cputune.cores import paid_cores, usable_cores
-from cputune.facts import Core, HostFacts
-from cputune.knobs.affinity import ALL, node_counts
-from cputune.knobs.backend import Backend
-from cputune.knobs.record import Ask, KnobValue, LeftOut
-from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
-from cputune.memory import needed_bytes, room_bytes
-from cputune.placing import groups, rank_slices
-from cputune.plan import Plan
+from cputune.host.facts import Core, HostFacts
+from cputune.plans.cores import paid_cores, usable_cores
+from cputune.plans.knobs.affinity import ALL, node_counts
+from cputune.plans.knobs.backend import Backend
+from cputune.plans.knobs.record import Ask, KnobValue, LeftOut
+from cputune.plans.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
+from cputune.plans.memory import needed_bytes, room_bytes
+from cputune.plans.placing import groups, rank_slices
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
-from cputune.workload import Workload
+from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
 

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cputune.facts import HostFacts
-from cputune.memory import spare_bytes
-from cputune.plan import Plan
-from cputune.result import (
+from cputune.host.facts import HostFacts
+from cputune.plans.memory import spare_bytes
+from cputune.plans.plan import Plan
+from cputune.records.result import (
     COMPLETED,
     FAILED,
     PRUNED,
@@ -32,7 +32,7 @@ from cputune.result import (
     Trial,
     Worth,
 )
-from cputune.steps import (
+from cputune.records.steps import (
     Contended,
     Living,
     NoMeasurement,
@@ -43,7 +43,7 @@ from cputune.steps import (
     Step,
     TimedOut,
 )
-from cputune.text import figure
+from cputune.text.plain import figure
 from cputune.tuner.contenders import Contender
 from cputune.tuner.events import OnEvent, Said, StepTaken
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cputune.plan import Plan
-from cputune.result import Profile
-from cputune.steps import Living, ProfilingLiving, TimeUp, TrialError
+from cputune.plans.plan import Plan
+from cputune.records.result import Profile
+from cputune.records.steps import Living, ProfilingLiving, TimeUp, TrialError
 
 
 def profile_of_living(living: Living, plan: Plan) -> Profile | None:

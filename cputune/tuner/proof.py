@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from cputune.equivalence import Licence, Training, equivalent
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.inside.asking import QUESTIONS
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.knobs import KNOBS, kept_between
-from cputune.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, in_words
-from cputune.plan import Plan
+from cputune.plans.equivalence import Licence, Training, equivalent
+from cputune.plans.knobs import KNOBS, kept_between
+from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, in_words
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import TrialError
+from cputune.records.steps import TrialError
 from cputune.tuner.space import SearchSpace, search_space
-from cputune.workload import Workload
 
 SAME, SAID, OTHER, LEFT = "the same", "the same but for", "not the same", "as typed"
 """How a lever comes out; ``LEFT``: it is not in the space, for the reason."""

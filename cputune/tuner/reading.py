@@ -21,9 +21,9 @@ from statistics import fmean, variance
 
 from cputune.errors import CputuneError
 from cputune.inside.carry.order import AT_ONCE
-from cputune.plan import Plan
-from cputune.result import Turn
-from cputune.steps import (
+from cputune.plans.plan import Plan
+from cputune.records.result import Turn
+from cputune.records.steps import (
     Contended,
     Crashed,
     Diverged,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cputune.knobs import NAMES, knob_named
-from cputune.knobs.record import KnobValue, LeftOut, in_words
-from cputune.plan import Plan
+from cputune.plans.knobs import NAMES, knob_named
+from cputune.plans.knobs.record import KnobValue, LeftOut, in_words
+from cputune.plans.plan import Plan
 from cputune.ranks.compare import Compared, refused_properties, shows_otherwise
-from cputune.result import FAILED, Trial
-from cputune.steps import Crashed, Diverged, Infeasible, TimedOut
+from cputune.records.result import FAILED, Trial
+from cputune.records.steps import Crashed, Diverged, Infeasible, TimedOut
 from cputune.tuner.space import TOGETHER, SearchSpace
 
 _PLANS_FAULT = (Infeasible.kind, Crashed.kind, Diverged.kind, TimedOut.kind)

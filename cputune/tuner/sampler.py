@@ -28,13 +28,13 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from cputune.cores import nodes_spanned, usable_cores
-from cputune.facts import HostFacts
-from cputune.knobs import KNOBS
-from cputune.knobs.batches import accumulation_of
-from cputune.knobs.record import Effect, Footprint, KnobValue
-from cputune.layout import lie_astride
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import nodes_spanned, usable_cores
+from cputune.plans.knobs import KNOBS
+from cputune.plans.knobs.batches import accumulation_of
+from cputune.plans.knobs.record import Effect, Footprint, KnobValue
+from cputune.plans.layout import lie_astride
+from cputune.plans.plan import Plan
 from cputune.tuner.refusals import Refusal
 from cputune.tuner.space import SearchSpace
 

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cputune.cores import usable_cores
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
-from cputune.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
-from cputune.knobs.libraries import DEFAULT
-from cputune.knobs.precision import advised_precision
-from cputune.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
-from cputune.layout import baseline_plan, guide_plan
-from cputune.options import TuneOptions
-from cputune.placing import by_caches, groups
-from cputune.plan import Plan
-from cputune.result import Origin
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.plans.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
+from cputune.plans.knobs.libraries import DEFAULT
+from cputune.plans.knobs.precision import advised_precision
+from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
+from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.placing import by_caches, groups
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import TuneOptions
+from cputune.records.result import Origin
 from cputune.tuner.layouts import Layouts
-from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts

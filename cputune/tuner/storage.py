@@ -20,17 +20,17 @@ from msgspec import Meta
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState
 
-from cputune.documents import plain, record_of
 from cputune.errors import CannotError, CputuneError
-from cputune.facts import HostFacts
-from cputune.options import MAY_CHANGE, TuneOptions
-from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.options import MAY_CHANGE, TuneOptions
+from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
+from cputune.text.documents import plain, record_of
 from cputune.tuner.databases import IDENTITY, database_of, no_study
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
-from cputune.workload import Workload
 
 _WORKLOAD = "cputune.workload"
 STUDY_SCHEMA = 1

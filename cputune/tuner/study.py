@@ -23,14 +23,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
-from cputune.facts import HostFacts
-from cputune.knobs import as_seen
-from cputune.knobs.record import LeftOut
-from cputune.layout import baseline_plan
-from cputune.options import TuneOptions
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.knobs import as_seen
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.compare import runs_alike
-from cputune.result import (
+from cputune.records.options import TuneOptions
+from cputune.records.result import (
     COMPLETED,
     FAILED,
     PRUNED,
@@ -38,7 +39,7 @@ from cputune.result import (
     Result,
     Trial,
 )
-from cputune.steps import (
+from cputune.records.steps import (
     AskingRunner,
     Contended,
     HostLost,
@@ -77,7 +78,6 @@ from cputune.tuner.storage import (
     StudyStorage,
     identity_of,
 )
-from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from cputune.errors import CputuneError
-from cputune.result import Turn
-from cputune.steps import Crashed, Living, NoMeasurement, Step, TimeUp, TrialError
+from cputune.records.result import Turn
+from cputune.records.steps import Crashed, Living, NoMeasurement, Step, TimeUp, TrialError
 from cputune.tuner.contenders import Contender
 from cputune.tuner.measuring import LivingTrial
 from cputune.tuner.race import Race

@@ -23,8 +23,8 @@ from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.host import Host, LiveHost, read_document
 from cputune.host.locks import measuring_lock
-from cputune.options import keywords
-from cputune.result import Result
+from cputune.records.options import keywords
+from cputune.records.result import Result
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import (
     FAILED,

@@ -10,20 +10,20 @@ import statistics
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from cputune import cpulist
-from cputune.carrier.environment import is_cleared
 from cputune.emitters.promise import PromisedTraining
 from cputune.emitters.trained import BESIDE
-from cputune.equivalence import equivalent
-from cputune.hidden import hide_arguments
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS
-from cputune.plan import Plan
+from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.equivalence import equivalent
+from cputune.plans.knobs import KNOBS
+from cputune.plans.plan import Plan
 from cputune.ranks.compare import Compared, compare
 from cputune.ranks.job import Launched, Rank
-from cputune.result import Throughput
-from cputune.steps import Step
-from cputune.text import count, figure
+from cputune.records.result import Throughput
+from cputune.records.steps import Step
+from cputune.text import cpulist
+from cputune.text.hidden import hide_arguments
+from cputune.text.plain import count, figure
 from cputune.verifier.records import (
     FAILED,
     Evidence,

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from cputune.carrier.environment import is_cleared
 from cputune.doctor.files.documents import Document, job_faults
 from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
 from cputune.emitters.promise import promise_of
 from cputune.host import Host
+from cputune.plans.carrier.environment import is_cleared
 from cputune.verifier.records import (
     FAILED,
     Answer,

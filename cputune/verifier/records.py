@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from cputune.emitters.promise import Promise
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 
 State = Literal["passed", "failed", "not checked"]
 PASSED: Final = "passed"

@@ -20,15 +20,15 @@ from cputune.emitters.imported import text_of
 from cputune.emitters.trained import BESIDE, digest
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
+from cputune.host.remote.ask import ask_each
+from cputune.host.remote.named import Node
+from cputune.host.remote.reach import Ssh
 from cputune.inside import SCRATCH_VARIABLE
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
-from cputune.remote.ask import ask_each
-from cputune.remote.named import Node
-from cputune.remote.reach import Ssh
-from cputune.steps import TrialError
+from cputune.records.steps import TrialError
 from cputune.verifier.checks import SLOWEST_RATIO, outcomes, throughput, throughput_check
 from cputune.verifier.records import (
     FAILED,

@@ -13,12 +13,12 @@ import pytest
 from in_process import ran
 
 import cputune
-from cputune.carrier.command import carried, launch_command, trial_command
 from cputune.inside import carry_script
-from cputune.knobs import plan_arguments
-from cputune.plan import Plan
+from cputune.plans.carrier.command import carried, launch_command, trial_command
+from cputune.plans.knobs import plan_arguments
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
 
 RATE = 7e-4
 RECIPE = f"""

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from cputune.carrier.environment import hub_reachable, plan_variables
-from cputune.plan import Plan
+from cputune.plans.carrier.environment import hub_reachable, plan_variables
+from cputune.plans.plan import Plan
 
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 IPEX_ERA = {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cputune.carrier.interface import (
+from cputune.emitters import MPI_DIALECTS
+from cputune.errors import UsageError
+from cputune.host.facts import Link, Network
+from cputune.plans.carrier.interface import (
     OF_LAUNCHERS,
     checked,
     choose_interface,
@@ -13,9 +16,6 @@ from cputune.carrier.interface import (
     launcher_variables,
     loopback_name,
 )
-from cputune.emitters import MPI_DIALECTS
-from cputune.errors import UsageError
-from cputune.facts import Link, Network
 
 LO = Link(name="lo", up=True, addresses=("127.0.0.1/8",))
 DOCKER = Link(name="docker0", up=True, addresses=("172.17.0.1/16",), mbits_per_second=100000)

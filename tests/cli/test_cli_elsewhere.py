@@ -13,7 +13,7 @@ import pytest
 from hosts.builder import machine
 from in_process import Ended, ran
 
-from cputune.result import Result
+from cputune.records.result import Result
 
 RESULT = Path(__file__).parents[2] / "docs" / "terminal" / "result.json"
 IMITATED = """
@@ -41,7 +41,7 @@ for name in [*(n for n in dir(os) if n.startswith("sched_")), *CALLS[system]]:
 for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP") if system == "win32" else ():
     delattr(signal, name)
 sys.platform = system
-from cputune.start import main
+from cputune.__main__ import main
 
 for words in json.loads(sys.argv.pop(1)):
     sys.argv[1:] = words

@@ -10,10 +10,10 @@ from in_process import Run
 from report.result_cases import tuned
 
 import cputune as library
-from cputune.facts import Package
-from cputune.result import Result, host_fingerprint
+from cputune.host.facts import Package
+from cputune.records.result import Result, host_fingerprint
+from cputune.records.words import changed_since, slower_by
 from cputune.verifier.records import Outcome, Ratio, Verification
-from cputune.words import changed_since, slower_by
 
 
 @pytest.fixture

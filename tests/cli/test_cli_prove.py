@@ -10,8 +10,8 @@ import pytest
 from in_process import Run
 from launch_lines import MODEL
 
-from cputune.equivalence import Deviation, Licence
 from cputune.host import locks
+from cputune.plans.equivalence import Deviation, Licence
 from cputune.tuner.proof import Proof, Proven
 
 ASKED = Deviation(question="ranks", point="at the first step", loss=(0.6923, 0.6923), apart=4.7e-8)

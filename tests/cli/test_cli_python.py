@@ -17,7 +17,7 @@ from cputune.cli.given import choose_python
 from cputune.errors import UsageError
 from cputune.host import LiveHost
 from cputune.host.interpreter import has_module, install_tuning, train_with, training_python
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 SCRIPT = "import sys, torch; print(sys.prefix, torch.WHO)"
 

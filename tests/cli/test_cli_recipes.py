@@ -6,7 +6,7 @@ from pathlib import Path
 
 from in_process import Run
 
-from cputune.workload import load_recipe, recipe_names
+from cputune.plans.workload import load_recipe, recipe_names
 
 
 def test_the_list_names_every_recipe(cputune: Run) -> None:

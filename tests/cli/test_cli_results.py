@@ -15,12 +15,12 @@ from in_process import Run
 from tuner.fakes import SMALL
 
 import cputune as library
-from cputune.documents import plain
-from cputune.history import keep
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Step
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.history import keep
+from cputune.records.result import Result
+from cputune.records.steps import Step
+from cputune.text.documents import plain
 
 
 class FakeProcessRunner:
@@ -51,8 +51,8 @@ def cputune(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("cputune.probing.probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr("cputune.probing.load.look_around", lambda host: ())
+    monkeypatch.setattr("cputune.host.probing.probe", lambda host=None, watched=True: SMALL.facts)
+    monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: ())
     monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
     result.save("cputune.json")
@@ -208,7 +208,7 @@ def test_a_machine_that_cannot_be_read_hides_no_result(
     def broken(host: object = None, *, watched: bool = True) -> None:
         raise library.CputuneError("no /proc")
 
-    monkeypatch.setattr("cputune.probing.probe", broken)
+    monkeypatch.setattr("cputune.host.probing.probe", broken)
     ended = cputune("show")
     assert ended.code == 0
     assert "times as fast" in ended.out

@@ -22,12 +22,12 @@ from machines import TODAY, Model, machine, simulated
 from tuner.fakes import PLANS
 
 from cputune.cli import main
-from cputune.history import kept_results, result_path
 from cputune.host import locks
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Crashed, Step
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.history import kept_results, result_path
+from cputune.records.result import Result
+from cputune.records.steps import Crashed, Step
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
 
@@ -59,7 +59,7 @@ def true_steps(plan: Plan) -> Iterator[Step]:
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.probing.load
+    import cputune.host.probing.load
     import cputune.ranks.runner
 
     class Runner(FakeProcessRunner):
@@ -68,8 +68,8 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
 
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.probing, "probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr(cputune.probing.load, "look_around", lambda host: ())
+    monkeypatch.setattr(cputune.host.probing, "probe", lambda host=None, watched=True: SMALL.facts)
+    monkeypatch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
     return Runner
 
 
@@ -137,7 +137,7 @@ def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
 
 def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     who = "make (process 4711) 98 % of a CPU"
-    monkeypatch.setattr("cputune.probing.load.look_around", lambda host: (who,))
+    monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: (who,))
     told = cputune("tune", "--budget", "2")
     assert "warning: the machine is not quiet" in told.err
     assert who in told.err
@@ -166,7 +166,7 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     cputune: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = replace(SMALL.facts, packages=TODAY)
-    monkeypatch.setattr("cputune.probing.probe", lambda host=None, watched=True: facts)
+    monkeypatch.setattr("cputune.host.probing.probe", lambda host=None, watched=True: facts)
     before = cputune("tune", "--budget", "1").err.partition("trial 0:")[0]
     assert "note: tcmalloc is not installed" in before
     assert "  cputune doctor --explain allocator-missing\n" in before
@@ -324,7 +324,7 @@ def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
     assert len(Result.load(Path("cputune.json")).trials) == 7
 
 
-@pytest.mark.parametrize("moment", ["cputune.result.Result.save", "cputune.cli.tune._show"])
+@pytest.mark.parametrize("moment", ["cputune.records.result.Result.save", "cputune.cli.tune._show"])
 def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_too(
     cputune: Run, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

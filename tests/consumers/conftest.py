@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cputune.emitters import emit
-from cputune.plan import Plan
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -8,9 +8,9 @@ from importlib import metadata
 import pytest
 from confirmed import confirmed
 
-from cputune.plan import Plan
-from cputune.result import Measured, Result, Speedup, Throughput
-from cputune.workload import Workload
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Measured, Result, Speedup, Throughput
 
 HOSTILE = (
     "a b",

@@ -16,8 +16,8 @@ import pytest
 from in_process import ran
 from report.result_cases import CASES, hostile, profiled, tuned
 
+from cputune.records.result import Result
 from cputune.report.page import page
-from cputune.result import Result
 
 pytestmark = [pytest.mark.consumer, pytest.mark.slow]
 pytest.importorskip("jinja2", reason="the extra `report` is not installed")

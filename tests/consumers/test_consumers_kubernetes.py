@@ -5,7 +5,7 @@ import yaml
 from launches import two_ranks
 
 from cputune.emitters import Cluster, SecretKey
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.verifier import verify
 
 pytest.importorskip("kubeflow.training")

@@ -13,7 +13,7 @@ from launches import THOROUGH
 
 from cputune.doctor.checkfile import mended
 from cputune.host import LiveHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.verifier.kubernetes import OPERATORS, round_trip
 
 GUIDES = Path(__file__).parent.parent / "doctor" / "guides"

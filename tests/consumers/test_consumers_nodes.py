@@ -13,7 +13,7 @@ from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.emitters import parse_hosts
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

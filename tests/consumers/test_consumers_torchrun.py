@@ -9,7 +9,7 @@ from launches import THOROUGH, two_ranks
 from local_pods import pods_of
 
 from cputune.host import Command
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.job import observe
 from cputune.verifier import expectation, find, verify
 from cputune.verifier.checks import outcomes

@@ -15,11 +15,11 @@ from launches import THOROUGH, result_of
 from cputune.emitters import Emission
 from cputune.emitters.job import make_job
 from cputune.host import LiveHost, locks
-from cputune.plan import Plan
-from cputune.probing import probe
-from cputune.result import Result, host_fingerprint
+from cputune.host.probing import probe
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result, host_fingerprint
 from cputune.verifier import verify
-from cputune.workload import Workload
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

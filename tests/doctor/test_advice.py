@@ -17,10 +17,10 @@ from stacks import TODAY
 from cputune.doctor import diagnose
 from cputune.doctor.variables import advised, advised_launch
 from cputune.emitters import emit, parse_hosts
-from cputune.facts import HostFacts, Launcher, Package
-from cputune.layout import advise, guide_plan
-from cputune.probing import probe
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts, Launcher, Package
+from cputune.host.probing import probe
+from cputune.plans.layout import advise, guide_plan
+from cputune.plans.workload import Workload
 
 TORCHRUN = Launcher(name="torchrun", path="/venv/bin/torchrun")
 LAUNCHERS: dict[str, tuple[Launcher, ...]] = {

@@ -12,7 +12,7 @@ from hosts.builder import machine
 import cputune
 from cputune.doctor import Finding, diagnose
 from cputune.doctor.checks.libraries import allocator_default
-from cputune.facts import LinuxDistribution
+from cputune.host.facts import LinuxDistribution
 
 UBUNTU_24 = LinuxDistribution(id="ubuntu", like=("debian",), version="24.04")
 DEBIAN_13 = LinuxDistribution(id="debian", version="13")
@@ -94,7 +94,7 @@ def test_a_recorded_machine_tells_its_distribution(
 
 
 def test_a_recording_keeps_of_it_what_is_read(tmp_path: Path) -> None:
-    from cputune.probing.recording import record
+    from cputune.host.probing.recording import record
 
     text = 'PRETTY_NAME="Image of Eva"\nID=debian\nVERSION_ID="13"\nBUG_REPORT_URL="x"\n'
     replay = record(machine(None, files={"etc/os-release": text}), tmp_path / "m")

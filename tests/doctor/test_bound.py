@@ -23,7 +23,7 @@ from cputune.doctor.variables import (
     value,
     without_gpu,
 )
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 
 
 def env(**variables: str) -> HostFacts:

@@ -7,8 +7,8 @@ from clean_machine import IPEX_ERA, changed, topology
 
 from cputune.doctor.checkfile import check_file
 from cputune.emitters import emit, parse_hosts
-from cputune.facts import Launcher
-from cputune.workload import Workload
+from cputune.host.facts import Launcher
+from cputune.plans.workload import Workload
 
 LAUNCHED = ("mpirun", "accelerate", "torchrun", "pytorchjob", "trainjob", "slurm")
 JUDGED = (".sh", "accelerate.yaml", "job.yaml")

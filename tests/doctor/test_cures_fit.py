@@ -18,8 +18,8 @@ from stacks import TODAY
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.variables import advised
-from cputune.facts import HostFacts
-from cputune.probing import probe
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
 
 STACKS: dict[str, dict[str, Any]] = {
     "today": {},

@@ -13,7 +13,7 @@ from stacks import IPEX_ERA, TODAY, machine
 from cputune.doctor.deep import deep_findings
 from cputune.doctor.finding import Severity
 from cputune.host import Command, Completed, Host, LiveHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 VERBOSE = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)

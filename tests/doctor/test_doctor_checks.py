@@ -27,7 +27,8 @@ from scripts import shellcheck
 from cputune.doctor import diagnose
 from cputune.doctor.checks import versions
 from cputune.doctor.registry import CHECKS
-from cputune.facts import (
+from cputune.host import Place, Stray, Surroundings
+from cputune.host.facts import (
     BusyProcess,
     Core,
     Frequency,
@@ -38,7 +39,6 @@ from cputune.facts import (
     Package,
     Unknown,
 )
-from cputune.host import Place, Stray, Surroundings
 
 BY_CODE = {check.code: check for check in CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "findings"

@@ -11,7 +11,7 @@ from nodes.fakes import FakeReach
 
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts import CHECKS, SeenHost, look_at_hosts, own_findings
-from cputune.remote.named import Node
+from cputune.host.remote.named import Node
 
 BY_CODE = {check.code: check for check in CHECKS}
 PLAIN: dict[str, Any] = {"facts": CLEAN, "python": "/venv/bin/python"}

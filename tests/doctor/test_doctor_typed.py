@@ -13,8 +13,8 @@ from machines import machine
 from cputune.doctor.finding import Finding
 from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
+from cputune.host.facts import HostFacts
 
 Judge = Callable[..., dict[str, Finding]]
 ARGUMENTS = """

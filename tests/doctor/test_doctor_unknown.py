@@ -15,7 +15,7 @@ from unknown_machine import UNKNOWN
 
 from cputune.doctor import Severity, diagnose
 from cputune.doctor.registry import CHECKS
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 NOTHING = replace(UNKNOWN, recorded=True)
 

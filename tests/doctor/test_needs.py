@@ -11,9 +11,9 @@ from clean_machine import CLEAN, GIB, changed
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.needs import judge_recipe
 from cputune.doctor.finding import Finding
-from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host, Surroundings
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts
+from cputune.plans.workload import Workload
 
 TORCHRUN = "torchrun --nproc_per_node 2 train.py --use_cpu --output_dir out"
 PYTHON = "python train.py --use_cpu --output_dir out"

@@ -12,7 +12,7 @@ from stacks import TODAY, machine
 from cputune.doctor import Severity
 from cputune.doctor.checkfile import check_file, mended
 from cputune.doctor.edit import Edit, apply, unified
-from cputune.facts import Launcher
+from cputune.host.facts import Launcher
 
 GUIDES = sorted((Path(__file__).parent / "guides").iterdir())
 FACTS = machine(TODAY, cores=16)

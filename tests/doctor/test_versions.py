@@ -12,7 +12,7 @@ from cputune.doctor.checks import versions
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
-from cputune.facts import Library
+from cputune.host.facts import Library
 
 BY_CODE = {check.code: check for check in versions.CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "stacks.txt"

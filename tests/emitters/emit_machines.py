@@ -9,13 +9,13 @@ from clean_machine import topology
 from confirmed import confirmed
 from unknown_machine import UNKNOWN
 
-from cputune.cores import usable_cores
 from cputune.emitters import Cluster, parse_hosts
-from cputune.facts import HostFacts, Launcher
-from cputune.layout import baseline_plan, make_plan
-from cputune.plan import Plan
-from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts, Launcher
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import baseline_plan, make_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Measured, Result, Speedup, Throughput, host_fingerprint
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 IPEX_ERA = {

@@ -13,10 +13,10 @@ from in_process import ran
 
 from cputune.emitters import FORMATS, PRINTED_FORMATS, emit
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
-from cputune.result import Result
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts
+from cputune.plans.workload import Workload
+from cputune.records.result import Result
 
 TELL = """
 import json, os, sys

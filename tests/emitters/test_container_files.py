@@ -12,7 +12,7 @@ from in_process import ran
 
 from cputune.emitters import Cluster, EmittedFile, emit
 from cputune.errors import UsageError
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 FAKE = """#!/bin/sh
 for word; do printf '%s ' "$word" >> "$CALLS"; done

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 from cputune.emitters import PRINTED_FORMATS, emit
 from cputune.errors import CputuneError, ResultError
-from cputune.result import Result
-from cputune.words import machine_difference, missing_cpus
+from cputune.records.result import Result
+from cputune.records.words import machine_difference, missing_cpus
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])
 

@@ -9,8 +9,8 @@ from emit_machines import one_socket
 from in_process import ran
 from test_emit_contract import SHELL_FORMATS, Launch, files_for
 
-from cputune.carrier.environment import CLEARED, base_environment
 from cputune.emitters import shell
+from cputune.plans.carrier.environment import CLEARED, base_environment
 
 LISTED = [name.replace("*", "NAME") for group in CLEARED for name in group.names]
 KEPT = {

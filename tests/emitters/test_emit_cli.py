@@ -17,8 +17,8 @@ from in_process import Run
 
 import cputune
 from cputune.emitters import FORMATS
-from cputune.layout import baseline_plan, guide_plan
-from cputune.workload import Workload
+from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.workload import Workload
 
 
 @pytest.fixture

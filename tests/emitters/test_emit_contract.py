@@ -27,13 +27,13 @@ from emit_machines import (
 from in_process import ran
 from scripts import shellcheck
 
-from cputune.cores import usable_cores
 from cputune.emitters import FORMATS, Cluster, Emission, EmittedFile, emit
 from cputune.emitters.job import make_job
 from cputune.errors import CputuneError, UsageError
 from cputune.inside.carry.force import Force
-from cputune.layout import make_plan
-from cputune.workload import Workload
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan
+from cputune.plans.workload import Workload
 
 HOSTILE = (
     "two words",

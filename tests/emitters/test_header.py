@@ -8,7 +8,7 @@ from confirmed import BUSY
 from emit_machines import MACHINES
 
 import cputune
-from cputune.result import Result, Speedup
+from cputune.records.result import Result, Speedup
 
 
 def script(result: Result) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cputune.emitters import Node, emit, parse_hostfile, parse_hosts
 from cputune.errors import CputuneError, UsageError
-from cputune.remote.named import choose
+from cputune.host.remote.named import choose
 
 
 def test_every_dialect_is_read() -> None:

@@ -17,9 +17,9 @@ from cputune.emitters.like import Rewritten, launch_in, like
 from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.result import Result, Speedup, Worth
-from cputune.training_command import TrainingCommand
-from cputune.workload import Workload
+from cputune.plans.training_command import TrainingCommand
+from cputune.plans.workload import Workload
+from cputune.records.result import Result, Speedup, Worth
 
 CHANGED_AT_MOST = 5
 """Lines of a usual launch that a plan changes; CONTRIBUTING's goal for public ones."""

@@ -15,7 +15,7 @@ from cputune.emitters import Cluster, Emission, SecretKey, emit
 from cputune.emitters.job import make_job
 from cputune.emitters.kubernetes import memory, notes
 from cputune.errors import UsageError
-from cputune.result import Trial
+from cputune.records.result import Trial
 
 GIVEN = Cluster(
     pull_secrets=("regcred",),

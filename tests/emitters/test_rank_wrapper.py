@@ -15,7 +15,7 @@ import pytest
 from in_process import ran
 
 import cputune.emitters
-from cputune import placing
+from cputune.plans import placing
 
 RANK = Path(cputune.emitters.__file__).with_name("texts") / "rank.py"
 PLACE = Path(placing.__file__)

@@ -11,13 +11,13 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 
-from cputune.cores import usable_cores
 from cputune.emitters import FORMATS, MPI_DIALECTS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
-from cputune.layout import make_plan
-from cputune.result import Result
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result
 
 ETH0 = Cluster(interface="eth0")
 HOSTS = parse_hosts("node1,node2")

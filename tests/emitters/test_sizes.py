@@ -11,8 +11,8 @@ from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 
 from cputune.emitters import FORMATS, MPI_DIALECTS, EmittedFile, emit
 from cputune.emitters.command import rank_script
+from cputune.host.probing import probe
 from cputune.inside import carry
-from cputune.probing import probe
 
 OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 250
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))

@@ -14,7 +14,7 @@ from machines import TODAY, machine
 
 from cputune.emitters import FORMATS, Cluster, emit
 from cputune.errors import UsageError
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 FACTS = machine(cores_per_socket=8, threads_per_core=2, packages=TODAY)
 WORDS = ["run_qa.py", "--do_train", "--output_dir", "my out", "--note", "it's $HOME"]

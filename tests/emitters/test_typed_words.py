@@ -10,7 +10,7 @@ from emit_machines import one_socket
 
 from cputune.emitters import emit, words
 from cputune.errors import UsageError
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 
 def test_a_bare_text_gets_into_no_document() -> None:

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from report.result_cases import CASES, profiled, ten_thousand, tuned
 
 import cputune
-from cputune import figures
 from cputune.cli import cli
-from cputune.cores import usable_cores
 from cputune.errors import UsageError
-from cputune.figures.canvas import BEST, LOST, RANKS, WORK, ink_on, svg
-from cputune.layout import make_plan
-from cputune.result import ConfirmRun, Result, Speedup, Turn, Worth
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan
+from cputune.records.result import ConfirmRun, Result, Speedup, Turn, Worth
+from cputune.report import figures
+from cputune.report.figures.canvas import BEST, LOST, RANKS, WORK, ink_on, svg
 
 
 def words(figure: Figure | None) -> list[str]:

@@ -34,11 +34,11 @@ from cputune.emitters.promise import promise_in
 from cputune.errors import CputuneError
 from cputune.host import RecordedHost
 from cputune.host.files import read_document
-from cputune.probing import probe
+from cputune.host.probing import probe
+from cputune.plans.workload import Workload, recipes_dir
+from cputune.records.result import Result
 from cputune.report.diagnosis import blocks, document
-from cputune.result import Result
 from cputune.verifier import read
-from cputune.workload import Workload, recipes_dir
 
 refused = contextlib.suppress(CputuneError)
 """An error of ours, with its sentence and its hint, is a right answer to wrong input."""

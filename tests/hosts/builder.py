@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cputune import cpulist
 from cputune.host import Host, RecordedHost
+from cputune.text import cpulist
 
 _AVX2 = "fpu sse sse2 sse4_2 lm avx f16c fma avx2"
 _AVX512 = f"{_AVX2} avx512f avx512dq avx512cd avx512bw avx512vl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune import cpulist
+from cputune.text import cpulist
 
 COMMAND = "lscpu --parse=CPU,CORE,SOCKET,NODE"
 

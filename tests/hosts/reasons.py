@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune.host import Host
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.report.machine import host_document
 
 

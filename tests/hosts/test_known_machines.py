@@ -17,7 +17,7 @@ from rich.console import Console
 from cputune.doctor import diagnose
 from cputune.doctor.variables import advised
 from cputune.host import Package
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.report.diagnosis import blocks
 from cputune.report.writing import print_blocks
 

@@ -13,7 +13,7 @@ from hosts.reasons import without_reason
 
 from cputune.doctor import diagnose
 from cputune.host import RecordedHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.report.machine import host_document
 
 pytestmark = pytest.mark.parametrize("name", recordings.NAMES)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cputune.equivalence import Licence, licence_of
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.asking import POINTS, Asker, UncutError, part_of
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.draws import Draws
 from cputune.inside.messages import ModelAnswer
+from cputune.plans.equivalence import Licence, licence_of
 
 torch: Any = None
 pytestmark = pytest.mark.torch

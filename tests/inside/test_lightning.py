@@ -16,7 +16,7 @@ import cputune
 from cputune.inside.lightning import Fitting, _without_metrics
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 
 SCRIPT = """

@@ -12,7 +12,7 @@ import pytest
 from in_process import ran
 
 from cputune.inside import recipe_script
-from cputune.workload import Task, load_recipe, recipe_names
+from cputune.plans.workload import Task, load_recipe, recipe_names
 
 SMALL = {
     **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 32),

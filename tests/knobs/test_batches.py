@@ -12,12 +12,12 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.carrier.command import batch_flags, carried, training_flags
 from cputune.errors import UsageError
-from cputune.knobs import knob_named
-from cputune.plan import Plan
+from cputune.plans.carrier.command import batch_flags, carried, training_flags
+from cputune.plans.knobs import knob_named
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)
 SCRIPT = Workload.script(["t.py"])

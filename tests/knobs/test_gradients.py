@@ -13,11 +13,11 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.carrier.command import carried
-from cputune.knobs import kept_between
-from cputune.plan import Plan
+from cputune.plans.carrier.command import carried
+from cputune.plans.knobs import kept_between
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.compare import differences
-from cputune.workload import Workload
 
 JOB = Workload.from_recipe("bert-mini")
 SPARSE = replace(JOB, gradient_bytes=44_000_000, touched_bytes=16_000_000)

@@ -12,16 +12,16 @@ import pytest
 from machines import machine
 
 import cputune.inside
-import cputune.knobs
-from cputune.carrier.environment import is_cleared
-from cputune.documents import record_of
+import cputune.plans.knobs
 from cputune.errors import UsageError
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
-from cputune.knobs.record import KEPT, Ask, Knob
-from cputune.layout import guide_plan
-from cputune.plan import Plan
+from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
+from cputune.plans.knobs.record import KEPT, Ask, Knob
+from cputune.plans.layout import guide_plan
+from cputune.plans.plan import Plan
 from cputune.stack import Versions, takes
+from cputune.text.documents import record_of
 
 PLAN = guide_plan(machine(sockets=2, cores_per_socket=4))
 FACTS = machine(libraries=("tcmalloc", "jemalloc", "libiomp5"))
@@ -128,7 +128,10 @@ def test_a_knob_that_no_plan_is_put_is_laid_out() -> None:
 
 
 def test_every_knob_has_its_row() -> None:
-    files = (one.name for one in pkgutil.iter_modules(cputune.knobs.__path__, "cputune.knobs."))
+    files = (
+        one.name
+        for one in pkgutil.iter_modules(cputune.plans.knobs.__path__, "cputune.plans.knobs.")
+    )
     modules = (importlib.import_module(name) for name in files)
     defined = {v.name for m in modules for v in vars(m).values() if isinstance(v, Knob)}
     assert defined == set(NAMES)

@@ -12,18 +12,18 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.carrier.command import carried, launch_command
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
-from cputune.equivalence import Training
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.inside import carry_script
-from cputune.knobs import KNOBS, varied
-from cputune.plan import Plan
-from cputune.result import Measured, Result, Throughput, host_fingerprint
-from cputune.workload import Workload
+from cputune.plans.carrier.command import carried, launch_command
+from cputune.plans.equivalence import Training
+from cputune.plans.knobs import KNOBS, varied
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Measured, Result, Throughput, host_fingerprint
 
 JOB = Workload.from_recipe("bert-mini")
 SCRIPT = Workload.script(["train.py"])

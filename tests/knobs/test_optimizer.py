@@ -12,14 +12,14 @@ import pytest
 from machines import machine
 
 import cputune
-from cputune.carrier.command import training_flags
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Package
-from cputune.knobs import knob_named
-from cputune.knobs.kernels import optimizer_of
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts, Package
+from cputune.plans.carrier.command import training_flags
+from cputune.plans.knobs import knob_named
+from cputune.plans.knobs.kernels import optimizer_of
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
 
 JOB = Workload.from_recipe("bert-mini")
 KNOB = knob_named("optimizer")

@@ -12,14 +12,14 @@ from in_process import ran
 from machines import machine
 
 import cputune
-from cputune.carrier.command import carried, launch_command
 from cputune.emitters.command import companions, training_command
-from cputune.equivalence import Deviation, Licence
 from cputune.errors import UsageError
-from cputune.knobs import kept_between
-from cputune.plan import Plan
+from cputune.plans.carrier.command import carried, launch_command
+from cputune.plans.equivalence import Deviation, Licence
+from cputune.plans.knobs import kept_between
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Padding, Workload
 from cputune.ranks.compare import differences, padding_of, samples_to_end
-from cputune.workload import Padding, Workload
 
 JOB = Workload.script(["train.py"])
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.remote.named import Node
-from cputune.remote.reach import Reach
+from cputune.host.remote.named import Node
+from cputune.host.remote.reach import Reach
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from consumers.launches import HOSTILE, TINY, result_of, two_ranks
 
 import cputune
 from cputune.emitters import parse_hosts
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 WITNESS = Path(__file__).parents[1] / "consumers" / "witness.py"
 

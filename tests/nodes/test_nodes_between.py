@@ -11,9 +11,9 @@ from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune.host.remote.named import parse_hosts
+from cputune.host.remote.reach import find_reach
 from cputune.ranks.hosts import open_hosts
-from cputune.remote.named import parse_hosts
-from cputune.remote.reach import find_reach
 
 pytestmark = pytest.mark.nodes
 

@@ -14,7 +14,7 @@ from nodes.cluster import two_hosts
 from nodes.namespaces import Odd, until
 from nodes.slurm_nodes import slurm
 
-from cputune import cpulist
+from cputune.text import cpulist
 
 pytestmark = pytest.mark.nodes
 

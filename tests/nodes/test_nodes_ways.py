@@ -11,8 +11,8 @@ import pytest
 
 from cputune.errors import CannotError, UsageError
 from cputune.host import Host
-from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts
-from cputune.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_reach
+from cputune.host.remote.named import Node, allocated_nodes, parse_distinct_hosts
+from cputune.host.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_reach
 
 NODE = Node(name="n2")
 

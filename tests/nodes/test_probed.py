@@ -13,10 +13,10 @@ from nodes.fakes import FakeReach
 
 import cputune
 from cputune.errors import CannotError
-from cputune.facts import HostFacts
-from cputune.remote.ask import Answer, ask_each, script_text
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed, _Shelf, probe_each
+from cputune.host.facts import HostFacts
+from cputune.host.remote.ask import Answer, ask_each, script_text
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed, _Shelf, probe_each
 
 LASTING = ("cpu", "settings", "python", "packages", "libraries", "launchers", "network")
 """What does not change between two looks."""

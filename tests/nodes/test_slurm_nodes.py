@@ -19,7 +19,7 @@ from nodes.namespaces import until
 from nodes.slurm_nodes import slurm
 
 import cputune
-from cputune import cpulist
+from cputune.text import cpulist
 
 pytestmark = [
     pytest.mark.nodes,

@@ -11,7 +11,7 @@ from hosts.builder import Cgroup, machine
 
 from cputune.errors import HostError
 from cputune.host import RecordedHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.report.machine import host_document
 
 GARBAGE = [

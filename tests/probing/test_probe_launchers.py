@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cputune.facts import HostFacts
 from cputune.host import LiveHost
-from cputune.probing import probe
-from cputune.probing.installed import parse_version
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
+from cputune.host.probing.installed import parse_version
 
 SPOKEN = {
     # what the packages of PyPI and Debian print
@@ -67,7 +67,7 @@ def test_programs_on_path_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_launcher_that_hangs_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cputune.probing.installed.VERSION_TIMEOUT_SECONDS", 1.5)
+    monkeypatch.setattr("cputune.host.probing.installed.VERSION_TIMEOUT_SECONDS", 1.5)
     script = f"#!/bin/sh\ntrap '' INT\nsleep 60 & echo $! > {tmp_path}/child\nwait\nsleep 60\n"
 
     facts = probed_with(monkeypatch, tmp_path, mpirun=script)

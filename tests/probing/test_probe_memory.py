@@ -12,13 +12,13 @@ from hosts.builder import machine
 from hosts.known import KNOWN
 from hosts.reasons import without_reason
 
-from cputune.cores import usable_cores
-from cputune.facts import HostFacts
 from cputune.host import RecordedHost
-from cputune.layout import make_plan, rank_counts
-from cputune.placing import rank_slices
-from cputune.probing import probe
-from cputune.probing.recording import record
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
+from cputune.host.probing.recording import record
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import make_plan, rank_counts
+from cputune.plans.placing import rank_slices
 from cputune.report.machine import host_document, machine_lines
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hosts.builder import machine
 
-from cputune.facts import Network
-from cputune.probing import probe
-from cputune.probing.recording import record
+from cputune.host.facts import Network
+from cputune.host.probing import probe
+from cputune.host.probing.recording import record
 from cputune.report.machine import host_document
 
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"

@@ -9,7 +9,7 @@ from hosts.builder import machine
 
 from cputune.host import Package
 from cputune.host.metadata import read_distributions
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 
 def install(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.host import Host, Process
-from cputune.probing.load import look_around
+from cputune.host.probing.load import look_around
 
 QUIET_PRESSURE = "some avg10=0.40 avg60=0.10 avg300=0.00 total=1"
 

@@ -10,7 +10,7 @@ from hosts.builder import Cgroup, machine
 from hosts.reasons import without_reason
 
 from cputune.host import LiveHost, RecordedHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 
 GIB = 1 << 30
 BUILT: dict[str, dict[str, Any]] = {

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cputune.errors import CannotError
 from cputune.host import Completed, LiveHost, RecordedHost
-from cputune.probing import probe
-from cputune.probing.recording import record
-from cputune.probing.scrub import Scrubber
+from cputune.host.probing import probe
+from cputune.host.probing.recording import record
+from cputune.host.probing.scrub import Scrubber
 from cputune.report.machine import host_document
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7f3a_91c2.slice"

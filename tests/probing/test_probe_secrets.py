@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cputune.cli import main
-from cputune.probing.scrub import Scrubber, read_environment
+from cputune.host.probing.scrub import Scrubber, read_environment
 
 SECRETS = {
     "SLURM_JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJqYW5lIn0.c2lnbmF0dXJl",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hosts.builder import machine
 
-from cputune import cpulist
 from cputune.doctor import diagnose
-from cputune.facts import HostFacts
-from cputune.probing import probe
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
+from cputune.text import cpulist
 
 CPU = "sys/devices/system/cpu"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cputune.inside.messages import RankState
+from cputune.plans.workload import Workload
 from cputune.ranks.compare import refuse_impossible
-from cputune.steps import Infeasible
-from cputune.workload import Workload
+from cputune.records.steps import Infeasible
 
 
 def ranks(framework: str, *, batch: int = 8, number: int = 1) -> list[RankState]:

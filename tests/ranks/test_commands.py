@@ -8,12 +8,17 @@ from contextlib import closing
 
 import pytest
 
-from cputune.carrier.command import carried
-from cputune.carrier.environment import OFFLINE, base_environment, hub_reachable, plan_variables
-from cputune.plan import Plan
+from cputune.plans.carrier.command import carried
+from cputune.plans.carrier.environment import (
+    OFFLINE,
+    base_environment,
+    hub_reachable,
+    plan_variables,
+)
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.engines import held_port, local_ranks
 from cputune.ranks.supervisor_main import RankCommand
-from cputune.workload import Workload
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cputune.inside.messages import RankState
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Padding, Workload, load_recipe
 from cputune.ranks.compare import (
     as_shown,
     compare,
@@ -21,7 +22,6 @@ from cputune.ranks.compare import (
     samples_to_end,
     unseen,
 )
-from cputune.workload import Padding, Workload, load_recipe
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")

@@ -8,7 +8,7 @@ from cputune.inside.messages import Raised
 from cputune.ranks.failure import early_end
 from cputune.ranks.failure import failure as why
 from cputune.ranks.supervisor_main import Exit
-from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
+from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
 
 
 def failure(

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.facts import HostFacts, Package
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts, Package
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks import foreground
 from cputune.ranks.runner import ProcessRunner
 from cputune.ranks.typed import alone
-from cputune.steps import Infeasible
-from cputune.workload import Workload
+from cputune.records.steps import Infeasible
 
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cputune.ranks.job import Gather
-from cputune.steps import Step
+from cputune.records.steps import Step
 
 
 def step(*, seconds: float = 1.0, samples: int = 4, **more: Any) -> Step:

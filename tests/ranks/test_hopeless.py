@@ -12,7 +12,7 @@ from in_process import ran
 
 import cputune
 from cputune.errors import NoValidTrialError
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 
 @pytest.fixture

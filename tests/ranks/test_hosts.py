@@ -23,19 +23,19 @@ from nodes.fakes import FakeReach
 import cputune
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
-from cputune.facts import HostFacts, Link, Network
+from cputune.host.facts import HostFacts, Link, Network
+from cputune.host.remote.ask import script_text, sent_lines
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed, probe_each
+from cputune.host.remote.reach import Mpirun, Reach, Srun
 from cputune.inside import carry_script
-from cputune.options import Cluster
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks import engines, hosts
 from cputune.ranks.hosts import RankHosts, interface_between, open_hosts
 from cputune.ranks.runner import ProcessRunner
-from cputune.remote.ask import script_text, sent_lines
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed, probe_each
-from cputune.remote.reach import Mpirun, Reach, Srun
-from cputune.steps import HostLost, Infeasible, TrialError
-from cputune.workload import Workload
+from cputune.records.options import Cluster
+from cputune.records.steps import HostLost, Infeasible, TrialError
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 CPUS = sorted(os.sched_getaffinity(0))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.knobs import keeps_mathematics
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
+from cputune.plans.knobs import keeps_mathematics
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import Infeasible
-from cputune.workload import Workload
+from cputune.records.steps import Infeasible
 
 SCRIPT = """
 import os, sys

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 import cputune
-from cputune.facts import HostFacts
 from cputune.host.children import below
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import Crashed
-from cputune.workload import Workload
+from cputune.records.steps import Crashed
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 CPUS = sorted(os.sched_getaffinity(0))
@@ -158,9 +158,9 @@ def test_launches_of_one_environment_are_forks_of_one_supervisor(facts: HostFact
 TUNER = """
 import sys, time
 import cputune
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 if __name__ == "__main__":
     cpu = int(sys.argv[2])

@@ -13,9 +13,9 @@ import pytest
 from faults.parents import LIGHT
 
 import cputune
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
 
 pytestmark = pytest.mark.slow
 

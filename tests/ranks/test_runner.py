@@ -16,10 +16,11 @@ import pytest
 
 import cputune
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.steps import (
+from cputune.records.steps import (
     Crashed,
     Infeasible,
     NoMeasurement,
@@ -28,7 +29,6 @@ from cputune.steps import (
     TimedOut,
     TrialError,
 )
-from cputune.workload import Workload
 
 FAULTS = Path(__file__).parent.parent / "faults"
 CPUS = sorted(os.sched_getaffinity(0))
@@ -160,9 +160,9 @@ def test_a_hang_ends_with_everything_it_started(script: Open, tmp_path: Path, fr
 
 TUNER = """
 import cputune
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
-from cputune.workload import Workload
+from cputune.plans.workload import Workload
 
 plan = Plan(processes_per_node=1, threads_per_process=1, cpus=(({cpu},),))
 of = Workload.script({script!r}.split())

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.layout import baseline_plan
+from cputune.plans.layout import baseline_plan
+from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.ranks.typed import as_activated
-from cputune.workload import Workload
 
 FAULTS = Path(__file__).parent.parent / "faults"
 

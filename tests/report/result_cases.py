@@ -14,9 +14,9 @@ from tuner.fakes import BY_NAME, FakeKeepingRunner
 
 import cputune
 from cputune.errors import ResultError
-from cputune.plan import Plan
-from cputune.result import FAILED, Profile, Result, Throughput, Trial
-from cputune.steps import Step
+from cputune.plans.plan import Plan
+from cputune.records.result import FAILED, Profile, Result, Throughput, Trial
+from cputune.records.steps import Step
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
 

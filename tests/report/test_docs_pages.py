@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cputune.doctor.registry import all_checks
-from cputune.workload import load_recipe
+from cputune.plans.workload import load_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from report.result_cases import tuned
 
-from cputune.options import TuneOptions
+from cputune.records.options import TuneOptions
 from cputune.report.show import basis, launch_commands
 
 

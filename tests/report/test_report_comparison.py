@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cputune.plans.workload import Workload
+from cputune.records.result import Result, Speedup, Throughput
 from cputune.report.compare import (
     NO_DIFFERENCE,
     ComparisonToShow,
@@ -20,9 +22,7 @@ from cputune.report.compare import (
     verdict,
 )
 from cputune.report.writing import print_blocks
-from cputune.result import Result, Speedup, Throughput
 from cputune.tuner.comparing import Comparison
-from cputune.workload import Workload
 
 RATE = Throughput(median=10.0, low=9.8, high=10.2)
 

@@ -11,8 +11,8 @@ from hosts.builder import machine
 from rich.console import Console
 
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.facts import HostFacts, Unknown
-from cputune.probing import probe
+from cputune.host.facts import HostFacts, Unknown
+from cputune.host.probing import probe
 from cputune.report.diagnosis import blocks, verdict
 from cputune.report.writing import print_blocks
 

@@ -25,10 +25,10 @@ from report.result_cases import (
 )
 
 from cputune.errors import MissingPackageError
+from cputune.records.result import Result
+from cputune.records.words import verdict_of
 from cputune.report import page as page_module
 from cputune.report.page import page
-from cputune.result import Result
-from cputune.words import verdict_of
 
 
 class Read(HTMLParser):

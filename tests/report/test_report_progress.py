@@ -8,8 +8,9 @@ import pytest
 from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 
 import cputune
+from cputune.records.result import Throughput, Trial
+from cputune.records.words import duration
 from cputune.report.live import MOST_LINES, Standing, live_lines
-from cputune.result import Throughput, Trial
 from cputune.tuner.events import (
     ComparisonSoFar,
     Event,
@@ -18,7 +19,6 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialStarted,
 )
-from cputune.words import duration
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from report.result_cases import CASES, hostile, profiled, tuned
 from rich.console import Console
 from tuner.fakes import SMALL
 
-from cputune.knobs.record import LeftOut
-from cputune.levers import Lever
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.levers import Lever
+from cputune.records.result import Result
 from cputune.report.show import (
     MOST_LINES,
     ResultToShow,
@@ -23,7 +24,6 @@ from cputune.report.show import (
     time_rows,
 )
 from cputune.report.writing import print_blocks
-from cputune.result import Result
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
 

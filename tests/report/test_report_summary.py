@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from confirmed import BUSY, UNCOMPARED
 
+from cputune.records.result import Measured, Result, Speedup, Throughput, Worth
 from cputune.report.show import ResultToShow, basis, changes_of, document
-from cputune.result import Measured, Result, Speedup, Throughput, Worth
 
 RATE = Throughput(median=10.0, low=9.5, high=10.5)
 

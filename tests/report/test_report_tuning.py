@@ -11,11 +11,12 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 import cputune
-from cputune.knobs.record import LeftOut
-from cputune.levers import Lever
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.levers import Lever
+from cputune.records.result import ConfirmRun, Result, Speedup
+from cputune.records.words import saved, verdict_of
 from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
-from cputune.result import ConfirmRun, Result, Speedup
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
@@ -24,7 +25,6 @@ from cputune.tuner.events import (
     TrialStarted,
     outcome,
 )
-from cputune.words import saved, verdict_of
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 PLAN = next(SPACE.plans())

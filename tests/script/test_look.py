@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cputune.errors import UsageError
-from cputune.training_command import require_trainable, script_text
+from cputune.plans.training_command import require_trainable, script_text
 
 
 @pytest.mark.parametrize(

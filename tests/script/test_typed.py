@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cputune.documents import record_of
 from cputune.errors import UsageError
-from cputune.training_command import read_typed
-from cputune.workload import Workload
+from cputune.plans.training_command import read_typed
+from cputune.plans.workload import Workload
+from cputune.text.documents import record_of
 
 
 @pytest.mark.parametrize(

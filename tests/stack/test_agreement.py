@@ -17,14 +17,14 @@ from cputune.doctor.checks.versions import (
     oneccl_torch_mismatch,
     oneccl_unused,
 )
-from cputune.facts import HostFacts, Launcher
-from cputune.knobs.backend import BACKEND
-from cputune.knobs.kernels import IPEX
-from cputune.knobs.record import Ask
+from cputune.host.facts import HostFacts, Launcher
+from cputune.plans.knobs.backend import BACKEND
+from cputune.plans.knobs.kernels import IPEX
+from cputune.plans.knobs.record import Ask
+from cputune.plans.workload import Workload
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS
-from cputune.workload import Workload
 
 STACK = load()
 INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi")

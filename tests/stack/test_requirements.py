@@ -4,7 +4,7 @@ import pytest
 from clean_machine import CLEAN, changed
 
 from cputune.doctor.checks.versions import requirement_unmet
-from cputune.facts import Package
+from cputune.host.facts import Package
 from cputune.stack.requirements import unmet
 
 TRANSFORMERS = (

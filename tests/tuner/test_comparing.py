@@ -12,12 +12,12 @@ from machines import SimulatedRunner
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Crashed, NoMeasurement, Step
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result
+from cputune.records.steps import Crashed, NoMeasurement, Step
+from cputune.records.words import surely_slower
 from cputune.tuner.comparing import Comparison
-from cputune.words import surely_slower
-from cputune.workload import Workload
 
 
 @cache

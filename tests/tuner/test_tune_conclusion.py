@@ -11,11 +11,11 @@ from tuner.fakes import PLANS, SMALL
 
 import cputune
 from cputune.errors import NoValidTrialError
-from cputune.facts import HostFacts, Package
-from cputune.knobs.record import LeftOut
-from cputune.layout import baseline_plan
-from cputune.options import TuneOptions
-from cputune.result import (
+from cputune.host.facts import HostFacts, Package
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.layout import baseline_plan
+from cputune.records.options import TuneOptions
+from cputune.records.result import (
     COMPLETED,
     FAILED,
     ConfirmRun,

@@ -11,11 +11,11 @@ from tuner.fakes import SMALL, FakeKeepingRunner
 
 import cputune
 from cputune.emitters.header import measured
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.records.result import Result
+from cputune.records.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
+from cputune.records.words import verdict_of
 from cputune.report.show import ResultToShow, document
-from cputune.result import Result
-from cputune.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
-from cputune.words import verdict_of
 
 CRASH = Crashed("rank 0 died: exit code 134", details="loading\nbad port 29500\n")
 

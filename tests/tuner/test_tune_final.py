@@ -25,12 +25,10 @@ from tuner.fakes import (
 )
 
 import cputune
-from cputune.knobs.record import LeftOut
-from cputune.layout import baseline_plan, guide_plan
-from cputune.plan import Plan
-from cputune.report.network import second_node_pays_from
-from cputune.report.show import profile_lines
-from cputune.result import (
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.plan import Plan
+from cputune.records.result import (
     COMPLETED,
     FAILED,
     PRUNED,
@@ -41,7 +39,9 @@ from cputune.result import (
     Throughput,
     Trial,
 )
-from cputune.steps import Crashed, NoMeasurement, Step
+from cputune.records.steps import Crashed, NoMeasurement, Step
+from cputune.report.network import second_node_pays_from
+from cputune.report.show import profile_lines
 from cputune.tuner.changes import LAYOUT, changes
 from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
 from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way

@@ -11,10 +11,10 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
-from cputune.options import TuneOptions
-from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, Result
-from cputune.steps import Step, TimedOut, TimeUp
+from cputune.plans.plan import Plan
+from cputune.records.options import TuneOptions
+from cputune.records.result import COMPLETED, FAILED, Result
+from cputune.records.steps import Step, TimedOut, TimeUp
 from cputune.tuner import measuring
 from cputune.tuner.study import TuningStudy
 

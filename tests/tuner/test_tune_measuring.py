@@ -10,10 +10,10 @@ import pytest
 from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
 
 import cputune
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
-from cputune.steps import Contended, Crashed, Step
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.records.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
+from cputune.records.steps import Contended, Crashed, Step
 from cputune.tuner.contenders import Contender
 from cputune.tuner.events import Said
 from cputune.tuner.measuring import (

@@ -12,13 +12,13 @@ from tuner.fakes import SMALL, FakeRunner
 
 import cputune
 from cputune.errors import NoValidTrialError, UsageError
-from cputune.facts import HostFacts
-from cputune.plan import Plan
+from cputune.host.facts import HostFacts
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed
+from cputune.plans.plan import Plan
 from cputune.ranks.hosts import RankHosts
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed
-from cputune.result import COMPLETED, Result
-from cputune.steps import HostLost, Step
+from cputune.records.result import COMPLETED, Result
+from cputune.records.steps import HostLost, Step
 from cputune.tuner.changes import layout_words
 from cputune.tuner.space import SearchSpace, search_space
 

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import stdtrit
 from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
-from cputune.plan import Plan
-from cputune.result import Throughput
-from cputune.steps import Crashed, Step
+from cputune.plans.plan import Plan
+from cputune.records.result import Throughput
+from cputune.records.steps import Crashed, Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import (

@@ -10,8 +10,8 @@ from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
 from cputune.errors import CannotError
-from cputune.plan import Plan
-from cputune.steps import Step, TimedOut, TimeUp
+from cputune.plans.plan import Plan
+from cputune.records.steps import Step, TimedOut, TimeUp
 from cputune.tuner.race import Verdict
 from cputune.tuner.reading import Rules, Run, divergence, read_run
 

@@ -11,14 +11,14 @@ from machines import machine
 from tuner.fakes import FakeRunner, steady
 
 import cputune
-from cputune import cpulist
-from cputune.knobs import NAMES
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
-from cputune.result import FAILED, Result, Trial
-from cputune.steps import Crashed, Infeasible, OutOfMemory, Step
+from cputune.plans.knobs import NAMES
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Padding, Workload
+from cputune.records.result import FAILED, Result, Trial
+from cputune.records.steps import Crashed, Infeasible, OutOfMemory, Step
+from cputune.text import cpulist
 from cputune.tuner.refusals import refusals
-from cputune.workload import Padding, Workload
 
 FACTS = machine(cores_per_socket=4)
 PADDED = Padding(share=0.5, left=0.6)

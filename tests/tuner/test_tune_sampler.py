@@ -13,10 +13,10 @@ import pytest
 from machines import Model, machine, simulated
 
 import cputune
-from cputune.layout import baseline_plan
-from cputune.plan import Plan
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
 from cputune.tuner.sampler import LEAST_TRIALS, Belief, History, PlanSampler, SpeedModel
-from cputune.workload import Workload
 
 SMALL = simulated(
     "small, with tcmalloc",

@@ -19,7 +19,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import CannotError, MissingPackageError, UsageError
-from cputune.result import Result
+from cputune.records.result import Result
 from cputune.tuner.databases import StudyFile, StudyServer, database_of
 from cputune.tuner.events import Said, TrialEnded
 

@@ -11,9 +11,9 @@ import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ratio
 
 import cputune
-from cputune.plan import Plan
-from cputune.result import ConfirmRun
-from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
+from cputune.plans.plan import Plan
+from cputune.records.result import ConfirmRun
+from cputune.records.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.changes import Change
 from cputune.tuner.confirmation import GIVEN_UP, MOST_ROUNDS, Confirmation, Way
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, doubt_each, gain_of

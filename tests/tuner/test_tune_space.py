@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
 
 import cputune
-from cputune import cpulist
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Launcher, Package
-from cputune.knobs import knob_named
-from cputune.layout import baseline_plan, guide_plan
+from cputune.host.facts import HostFacts, Launcher, Package
+from cputune.plans.knobs import knob_named
+from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.workload import Workload
+from cputune.text import cpulist
 from cputune.tuner.space import SearchSpace, search_space
-from cputune.workload import Workload
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")

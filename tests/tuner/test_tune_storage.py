@@ -20,8 +20,8 @@ from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
 
 import cputune
 from cputune.errors import CannotError
-from cputune.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
-from cputune.steps import Crashed
+from cputune.records.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
+from cputune.records.steps import Crashed
 from cputune.tuner import databases
 from cputune.tuner.events import Said, TrialEnded
 from cputune.tuner.reading import Run

@@ -19,10 +19,10 @@ from cputune.errors import (
     UsageError,
 )
 from cputune.inside.messages import RankState
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.compare import for_people
-from cputune.result import COMPLETED, FAILED, Result
-from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
+from cputune.records.result import COMPLETED, FAILED, Result
+from cputune.records.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded
 from cputune.tuner.storage import StudyStorage
 

@@ -10,9 +10,9 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 from cputune.errors import NotMeasurableError
 from cputune.host import LiveHost
-from cputune.options import TuneOptions
-from cputune.probing.limits import watch_cpus
-from cputune.result import Result
+from cputune.host.probing.limits import watch_cpus
+from cputune.records.options import TuneOptions
+from cputune.records.result import Result
 from cputune.tuner.study import TuningStudy
 
 GONE = "CPU 1 was taken away in the middle: 0-1 could be used at first, 0 now"
@@ -100,7 +100,7 @@ def test_what_is_gone_is_told_by_its_numbers(
 def test_a_quota_that_is_lowered_is_told(
     first: float | None, now: float | None, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cputune.probing.limits._own_quota", lambda host: first)
+    monkeypatch.setattr("cputune.host.probing.limits._own_quota", lambda host: first)
     look = watch_cpus(LiveHost())
-    monkeypatch.setattr("cputune.probing.limits._own_quota", lambda host: now)
+    monkeypatch.setattr("cputune.host.probing.limits._own_quota", lambda host: now)
     assert look() == said

@@ -15,11 +15,11 @@ from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
 from cputune.errors import NoValidTrialError
-from cputune.options import TuneOptions
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
+from cputune.records.options import TuneOptions
+from cputune.records.result import COMPLETED, PRUNED, Result
+from cputune.records.steps import Step, TimeUp
 from cputune.report.tuning import line_of
-from cputune.result import COMPLETED, PRUNED, Result
-from cputune.steps import Step, TimeUp
 from cputune.tuner.events import TrialEnded
 from cputune.tuner.study import TuningStudy
 

@@ -10,8 +10,8 @@ from itertools import chain, repeat
 import pytest
 from tuner.fakes import PLANS, FakeLife
 
-from cputune.plan import Plan
-from cputune.steps import Crashed, NoMeasurement, Step
+from cputune.plans.plan import Plan
+from cputune.records.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules

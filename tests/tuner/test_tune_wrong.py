@@ -12,9 +12,9 @@ from machines import Model, machine, simulated
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
 
 import cputune
-from cputune.plan import Plan
-from cputune.result import Result
-from cputune.steps import Crashed, OutOfMemory, Step
+from cputune.plans.plan import Plan
+from cputune.records.result import Result
+from cputune.records.steps import Crashed, OutOfMemory, Step
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 

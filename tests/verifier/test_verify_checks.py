@@ -4,10 +4,10 @@ import statistics
 
 import pytest
 
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.ranks.job import Gather, Launched, Rank
-from cputune.result import Throughput
-from cputune.steps import Step
+from cputune.records.result import Throughput
+from cputune.records.steps import Step
 from cputune.verifier import scripts
 from cputune.verifier.checks import (
     median_interval,

@@ -13,7 +13,7 @@ from cputune.cli import cli
 from cputune.emitters.promise import Promise, promise_in
 from cputune.errors import ResultError, UsageError
 from cputune.host import Host, locks
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.verifier import expectation, find, read, verify
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import Artefact, Expected

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cputune.emitters.promise import PromisedTraining, promise_in
-from cputune.plan import Plan
+from cputune.plans.plan import Plan
 from cputune.verifier.checks import what_is_trained, words_differ
 
 WORDS = ("$here/carry.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")

@@ -16,10 +16,10 @@ from hosts import recordings
 from hosts.lscpu import COMMAND, assert_as_lscpu
 from vm.guest import Guest
 
-from cputune import cpulist
 from cputune.host import RecordedHost
-from cputune.probing import probe
+from cputune.host.probing import probe
 from cputune.report.machine import host_document
+from cputune.text import cpulist
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(3600)]
 

@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune import cpulist
-from cputune.carrier.interface import choose_interface, loopback_name
-from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
+from cputune.plans.carrier.interface import choose_interface, loopback_name
+from cputune.plans.cores import usable_cores
 from cputune.stack import load, versions_of
 from cputune.stack.fit import oneccl_torch
 from cputune.stack.uses import ccl_refusals
+from cputune.text import cpulist
 
 LOOPBACK = ("127.", "::1", "localhost")
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.facts import HostFacts, Library
+from cputune.host.facts import HostFacts, Library
 from cputune.stack.system_packages import install_tcmalloc
 
 _PRELOADS = {

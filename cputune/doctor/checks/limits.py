@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune import cpulist
-from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts
-from cputune.layout import default_threads
-from cputune.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import default_threads
+from cputune.plans.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes
+from cputune.plans.workload import Workload
+from cputune.text import cpulist
 
 MIB, GIB = 1 << 20, 1 << 30
 THROTTLED_SHARE = 0.1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune import cpulist
-from cputune.cores import usable_cores
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.text import cpulist
 
 GIB = 1 << 30
 BUSY_SHARE = 0.25

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts
-from cputune.knobs.precision import native_precisions
+from cputune.host.facts import HostFacts
+from cputune.plans.knobs.precision import native_precisions
 
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 _AMX_KERNEL = (5, 16)

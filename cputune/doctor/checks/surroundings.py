@@ -11,7 +11,7 @@ from dataclasses import replace
 from cputune.doctor import variables as env
 from cputune.doctor.checks.launch import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 
 MIB, GIB = 1 << 20, 1 << 30
 CHECKPOINT = 3

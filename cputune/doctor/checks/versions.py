@@ -12,7 +12,7 @@ from functools import partial
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of, fault
-from cputune.facts import HostFacts
+from cputune.host.facts import HostFacts
 from cputune.stack import fit, uses
 from cputune.stack.requirements import unmet
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of

@@ -14,11 +14,11 @@ from packaging.version import Version
 
 from cputune.doctor.edit import Edit
 from cputune.doctor.files.places import Places
-from cputune.facts import HostFacts
 from cputune.host import Host
+from cputune.host.facts import HostFacts
+from cputune.plans.training_command import TrainingCommand
 from cputune.stack import Versions, versions_of
 from cputune.stack.tables import load
-from cputune.training_command import TrainingCommand
 
 _More = ParamSpec("_More")
 

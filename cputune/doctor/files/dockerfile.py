@@ -21,11 +21,11 @@ from cputune.doctor.files.places import Places, Token
 from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
-from cputune.facts import Package
 from cputune.host import Host
+from cputune.host.facts import Package
+from cputune.plans.training_command import TrainingCommand
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name
-from cputune.training_command import TrainingCommand
 
 _INSTRUCTION = re.compile(r"(?mi)^[ \t]*([A-Z]+)[ \t]+((?:[^\n\\]|\\[^\n]|\\\n)*)")
 _PIP = re.compile(r"(?<![\w.-])pip3?[ \t]+install\b((?:[^\n\\&|;]|\\.|\\\n)*)", re.DOTALL)

@@ -27,10 +27,10 @@ from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_miss
 from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
-from cputune.facts import Core, HostFacts, Network, Topology
 from cputune.host import Host
+from cputune.host.facts import Core, HostFacts, Network, Topology
+from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.stack import load
-from cputune.training_command import TrainingCommand, number_of
 
 VALUES_AT_MOST = 20_000
 

@@ -13,8 +13,8 @@ from cputune.doctor.files import mending
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.places import Places
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.plans.training_command import TrainingCommand
 from cputune.stack.tables import load
-from cputune.training_command import TrainingCommand
 
 _BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
 """What may put a launcher on the PATH before it is called."""

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from cputune import cpulist
-from cputune.cores import usable_cores
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.edit import Edit
@@ -26,11 +24,13 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
-from cputune.probing.installed import dead_preloads
+from cputune.host.probing.installed import dead_preloads
+from cputune.plans.cores import usable_cores
+from cputune.plans.training_command import CONFINERS, TrainingCommand, number_of, value_of
 from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
-from cputune.training_command import CONFINERS, TrainingCommand, number_of, value_of
+from cputune.text import cpulist
 
 
 def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from cputune.doctor.edit import Edit
 from cputune.doctor.files.places import Places, Token
+from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.stack import load
-from cputune.training_command import TrainingCommand, number_of
 
 _SETS = re.compile(r"export((?: [A-Za-z_]\w*=\S+)+)")
 _UNSETS = re.compile(r"unset((?: [A-Za-z_]\w*)+)")

@@ -9,15 +9,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from cputune.cores import usable_cores
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE, advised
-from cputune.facts import HostFacts
 from cputune.host import Command
-from cputune.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
-from cputune.training_command import TrainingCommand, number_of
-from cputune.workload import Workload
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
+from cputune.plans.training_command import TrainingCommand, number_of
+from cputune.plans.workload import Workload
 
 GIB = 1 << 30
 COMPILE_SECONDS = 20.0

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cputune.doctor.edit import Edit
-from cputune.training_command import TrainingCommand
+from cputune.plans.training_command import TrainingCommand
 
 
 class Token(NamedTuple):

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from itertools import dropwhile
 
 from cputune.errors import UsageError
-from cputune.training_command import TrainingCommand, launch_of
+from cputune.plans.training_command import TrainingCommand, launch_of
 
 LETTERS_AT_MOST = 100_000
 """Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""

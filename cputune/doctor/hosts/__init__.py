@@ -10,10 +10,10 @@ from cputune.doctor.configured import configured_findings
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
-from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
-from cputune.remote.named import Node, parse_distinct_hosts
-from cputune.remote.probed import Probed, probe_each
-from cputune.remote.reach import Reach, find_reach
+from cputune.host.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
+from cputune.host.remote.named import Node, parse_distinct_hosts
+from cputune.host.remote.probed import Probed, probe_each
+from cputune.host.remote.reach import Reach, find_reach
 
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 

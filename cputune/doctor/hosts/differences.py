@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cputune import cpulist
 from cputune.doctor.finding import Check, Finding, FoundOn, Severity, check, checks_of, fault
-from cputune.facts import HostFacts
-from cputune.remote.named import Node
+from cputune.host.facts import HostFacts
+from cputune.host.remote.named import Node
+from cputune.text import cpulist
 
 MOST_NAMES = 6
 """The most hosts that a finding names; of more hosts it gives the number of the others."""

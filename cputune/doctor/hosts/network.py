@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from cputune.carrier.interface import Chosen, choose_interface, is_loopback, link_with
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.documents import record_of
-from cputune.remote.ask import ask_each, script_text
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed
-from cputune.remote.reach import Reach
+from cputune.host.remote.ask import ask_each, script_text
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed
+from cputune.host.remote.reach import Reach
+from cputune.plans.carrier.interface import Chosen, choose_interface, is_loopback, link_with
+from cputune.text.documents import record_of
 
 PORTS_SECONDS = 6.0
 START_SECONDS = 10.0

@@ -8,9 +8,9 @@ from unknown_machine import UNKNOWN
 
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts.network import chosen_interface, judge_interface, judge_names
-from cputune.facts import Link, Network
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed
+from cputune.host.facts import Link, Network
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed
 
 LO = Link(name="lo", up=True, addresses=("127.0.0.1/8",))
 

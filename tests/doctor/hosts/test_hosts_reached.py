@@ -12,10 +12,10 @@ from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
 from cputune.doctor.hosts.network import OfPorts, Reached, ask_ports, judge_ports
-from cputune.facts import Network
-from cputune.remote.ask import script_text
-from cputune.remote.named import Node
-from cputune.remote.probed import Probed
+from cputune.host.facts import Network
+from cputune.host.remote.ask import script_text
+from cputune.host.remote.named import Node
+from cputune.host.remote.probed import Probed
 
 REACH = FakeReach()
 

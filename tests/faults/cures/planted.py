@@ -63,7 +63,7 @@ class Environment:
         for entry in SITE.iterdir():
             if not _NOT_NEEDED.fullmatch(entry.name):
                 (self.site / entry.name).symlink_to(entry)
-        self.script("cputune", "cputune.start")
+        self.script("cputune", "cputune.__main__")
         self.script("accelerate", "accelerate.commands.accelerate_cli")
         self.script("torchrun", "torch.distributed.run")
         self.script("pip", "pip._internal.cli.main")

@@ -1,0 +1,200 @@
+"""``doctor --record DIR``: what a replay needs, and nothing that names person or machine.
+
+The probe looks at the machine through a host that notes every question and its answer.
+The answers are the recording, so that it holds exactly what a replay asks for.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from cputune.host import Host, RecordedHost, write_tree
+from cputune.host.probing import probe
+from cputune.host.probing.installed import is_looked_for
+from cputune.host.probing.network import ADDRESSED, LINKS
+from cputune.host.probing.scrub import HOST_NAME, Scrubber, read_environment
+from cputune.host.probing.settings import OS_RELEASE, OS_RELEASE_LINE
+from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
+from cputune.text import cpulist
+
+_CGROUPS = "/sys/fs/cgroup/"
+_TREES = ("/proc/", "/sys/")
+_NUMBERED = re.compile(r"(cpu|node|policy|memory_tier)\d+")
+
+
+def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
+    """Record a machine at a new directory and return the host that replays it.
+
+    Host names, addresses, serial numbers, ids of containers, users and their homes are
+    replaced by stand-ins; the document of the replay is the document of the recording.
+    Raises UsageError where something lies there already, CannotError where it cannot
+    be written.
+    """
+    noted = _Noting(host)
+    facts = probe(cast(Host, noted))
+    told = noted.told
+    affinity, busy = host.affinity(), {process.pid for process in facts.load.busy}
+    scrub = Scrubber.of(host)
+    texts = {
+        _place(path, scrub): _clean(path, text, scrub)
+        for path, text in sorted(told["read_text"].items())
+        if path not in ADDRESSED
+    }
+    unreadable = {
+        path: code for path, code in noted.refused["read_text"].items() if code != errno.ENOENT
+    }
+    seen = told["processes"][None]
+    processes = None
+    if seen is not None:
+        of_note = (one for one in seen if one.pid in busy)
+        processes = [{**asdict(one), "name": scrub.value(one.name)} for one in of_note]
+    disks = told["disk_bytes"]
+    document: dict[str, object] = {
+        "schema": RECORD_SCHEMA,
+        "python": facts.python,
+        "affinity": None if affinity is None else cpulist.render(affinity),
+        "environment": read_environment(host.environment(), scrub),
+        "packages": [
+            {**asdict(package), "location": package.location and scrub.text(package.location)}
+            for package in host.distributions()
+        ],
+        "launchers": _launchers(noted, scrub),
+        "processes": processes,
+        "disk_bytes": {path: size for path, (size, _) in disks.items()},
+        "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
+        "surroundings": scrub.document(json.loads(json.dumps(asdict(told["surroundings"][None])))),
+        "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in told["cpuid"].items()},
+        "unreadable": {_place(path, scrub): code for path, code in unreadable.items()},
+        "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
+        "directories": {
+            scrub.text(directory): _names(directory, names, scrub)
+            for directory, names in sorted(told["list_dir"].items())
+        },
+        "real_paths": {scrub.text(k): scrub.text(v) for k, v in told["real_path"].items()},
+        "paths": {
+            _place(path, scrub, file=False): there
+            for path, there in sorted(told["exists"].items())
+            if host.knows(path)
+        },
+    }
+    files = {path[1:]: text for path, text in texts.items() if path.startswith(_TREES)}
+    files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    write_tree(Path(directory), files)
+    return RecordedHost(directory)
+
+
+def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
+    """Under which path a file is recorded: cgroups and interfaces without their numbers."""
+    if path.startswith(_CGROUPS):
+        parts = path.removeprefix(_CGROUPS).split("/")
+        names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
+        return _CGROUPS + "/".join(names)
+    if path.startswith(f"{LINKS}/"):
+        name, _, rest = path.removeprefix(f"{LINKS}/").partition("/")
+        return f"{LINKS}/{scrub.interface(name)}/{rest}"
+    return scrub.text(path)
+
+
+def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]:
+    """Those names in a directory that a replay looks for."""
+    if directory == LINKS:
+        return [scrub.interface(name) for name in names]
+    numbered = directory.startswith(_TREES)
+    return [n for n in names if (_NUMBERED.fullmatch(n) if numbered else is_looked_for(n))]
+
+
+def _clean(path: str, text: str, scrub: Scrubber) -> str:
+    """The text of a file without what names a person or a machine."""
+    if path == "/proc/cpuinfo":
+        return re.sub(r"(?mi)^serial\b.*\n?", "", text)
+    if path == "/proc/sys/kernel/hostname":
+        return HOST_NAME + "\n"
+    if path == "/etc/hosts":
+        rows = (line.partition("#")[0].split() for line in scrub.value(text).splitlines())
+        return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
+    if path in OS_RELEASE:
+        return "".join(f"{line[0]}\n" for line in OS_RELEASE_LINE.finditer(text))
+    if path == "/proc/stat":
+        return text.partition("\n")[0] + "\n"
+    if path == "/proc/self/status":
+        return "".join(re.findall(r"(?m)^(?:CapEff|Cpus_allowed_list):.*\n", text))
+    if path == "/proc/self/cgroup":
+        lines = (line.rpartition(":") for line in text.splitlines())
+        return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)
+    if path == "/proc/self/mountinfo":
+        return "".join(_mount_line(line, scrub) for line in text.splitlines())
+    return scrub.text(text)
+
+
+def _mount_line(line: str, scrub: Scrubber) -> str:
+    """One line of mountinfo; empty for mounts that say nothing about limits or containers."""
+    before, _, after = line.partition(" - ")
+    left, right = before.split(), after.split()
+    if len(left) < 6 or len(right) < 3:
+        return ""
+    kind, options = right[0], right[2]
+    if kind in ("cgroup", "cgroup2"):
+        left[3] = scrub.group_path(left[3])
+        left[4] = _place(left[4], scrub, file=False)
+    elif left[4] == "/":
+        options = (
+            ",".join(re.findall(r"/var/lib/(?:docker|containerd|containers)/", options)) or "rw"
+        )
+    else:
+        return ""
+    return f"{' '.join(left[:6])} - {kind} none {options}\n"
+
+
+def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
+    launchers: dict[str, dict[str, object]] = {}
+    for name, path in noted.told["which"].items():
+        if path is not None:
+            launchers[name] = {"path": scrub.text(path)}
+    for launcher in launchers.values():
+        for question, code in noted.refused["run"].items():
+            if scrub.text(question.argv[0]) == launcher["path"]:
+                launcher["error"] = code
+        for question, answer in noted.told["run"].items():
+            if scrub.text(question.argv[0]) == launcher["path"]:
+                launcher["answer"] = {
+                    "returncode": answer.returncode,
+                    "stdout": scrub.value(answer.stdout),
+                    "stderr": scrub.value(answer.stderr),
+                }
+    return launchers
+
+
+class _Noting:
+    """A host that notes what it was asked, and what the answer was.
+
+    ``told`` has the answers and ``refused`` the numbers of errors: by the method that was called,
+    and by its argument (a tuple of several, None without any).
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.told: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
+        self.refused: defaultdict[str, dict[Any, int]] = defaultdict(dict)
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._host, name)
+        if not callable(method):
+            return method
+
+        def noted(*arguments: object) -> object:
+            key = arguments if len(arguments) > 1 else next(iter(arguments), None)
+            try:
+                self.told[name][key] = answer = method(*arguments)
+            except OSError as error:
+                self.refused[name][key] = error.errno or 0
+                raise
+            return answer
+
+        return noted

@@ -1,0 +1,219 @@
+"""Sockets, caches, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
+
+Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
+them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
+Power, and lie in virtual machines; the sets are what the scheduler works with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields as fields_of
+
+from cputune.host.facts import CacheDomain, Core, Memory, NumaNode, Topology
+from cputune.host.probing._look import CPU_DIR, NODE_DIR, Look, cpus_of, fields, kibibytes
+from cputune.host.probing.cpu import CpuInfo
+
+CORE_SETS = ("core_cpus_list", "thread_siblings_list")
+SOCKET_SETS = ("package_cpus_list", "core_siblings_list")
+"""File names since Linux 5.3, and before it."""
+
+Parts = tuple[tuple[int, ...], ...]
+"""Sets of CPUs that share something, in the order of their first."""
+
+
+def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
+    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if it says."""
+    cpu_dirs = look.numbered(CPU_DIR, "cpu")
+    online = _online(look, info, cpu_dirs)
+    present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
+    for fact in ("online", "logical_cpus", "allowed") if not online else ():
+        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
+    nodes = read_numa_nodes(look, frozenset(online))
+    cores = _parts(look, online, CORE_SETS, info.ids("physical id", "core id"))
+    sockets = _parts(look, online, SOCKET_SETS, info.ids("physical id"))
+    for what, parts, facts in (
+        ("cores", cores, ("physical_cores", "threads_per_core", "cores_per_socket")),
+        ("sockets", sockets, ("sockets", "cores_per_socket")),
+    ):
+        for fact in facts if parts is None else ():
+            look.not_known(
+                f"topology.{fact}",
+                f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {what} of every "
+                "online CPU",
+            )
+    look.known("topology.offline", present, f"{CPU_DIR}/present")
+    l3 = _caches(look, online)
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
+    cache_of = {cpu: place for place, cache in enumerate(l3 or ()) for cpu in cache.cpus}
+    socket_of = {cpu: number for number, part in enumerate(sockets or ()) for cpu in part}
+    built = tuple(
+        Core(
+            cpus=cpus,
+            socket=socket_of.get(cpus[0], 0),
+            numa_node=node_of.get(cpus[0]),
+            l3=cache_of.get(cpus[0]),
+            max_khz=look.number(f"{CPU_DIR}/cpu{cpus[0]}/cpufreq/cpuinfo_max_freq"),
+            capacity=_capacity(look, cpus[0]),
+        )
+        for cpus in (tuple((cpu,) for cpu in online) if cores is None else cores)
+    )
+    return Topology(
+        cores=built,
+        online=online,
+        present=None if present is None else tuple(sorted(present)),
+        allowed=_allowed(look, online, cpuset),
+        numa_nodes=nodes,
+        l3=l3,
+        hybrid=_is_hybrid(look, built),
+        cores_known=cores is not None,
+        sockets_known=sockets is not None,
+    )
+
+
+def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
+    """Online CPUs: the kernel's list, else those that no ``cpuN/online`` says are off."""
+    listed = look.cpu_list(f"{CPU_DIR}/online")
+    if listed:
+        return tuple(sorted(listed))
+    found = tuple(cpu for cpu in cpu_dirs if look.number(f"{CPU_DIR}/cpu{cpu}/online") != 0)
+    return found or tuple(info.processors) or tuple(look.host.affinity() or ())
+
+
+def _told(look: Look, online: tuple[int, ...], *names: str) -> Parts:
+    """Sets of online CPUs that share something, from the first of these files that each CPU has.
+
+    Of each set the files of one CPU are read. A CPU whose files tell none is in no set.
+    """
+    left, found = set(online), []
+    for cpu in online:
+        for name in names if cpu in left else ():
+            cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
+            if cpu in cpus:
+                found.append(tuple(sorted(cpus)))
+                left -= cpus
+                break
+    return tuple(found)
+
+
+def _parts(
+    look: Look, online: tuple[int, ...], names: tuple[str, ...], ids: Mapping[int, Hashable]
+) -> Parts | None:
+    """Which online CPUs belong together: by sets of siblings, else by /proc/cpuinfo.
+
+    None where neither tells it for every online CPU. A single CPU is one part.
+    """
+    told = _told(look, online, *(f"topology/{name}" for name in names))
+    if online and sum(map(len, told)) == len(online):
+        return told
+    if online and ids.keys() >= set(online):
+        members: dict[Hashable, list[int]] = {}
+        for cpu in online:
+            members.setdefault(ids[cpu], []).append(cpu)
+        return tuple(map(tuple, members.values()))
+    return (online,) if len(online) == 1 else None
+
+
+def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
+    """The L3 caches; () where there are none."""
+    at = "cache/index3"
+    found = []
+    for cpus in _told(look, online, f"{at}/shared_cpu_list"):
+        if look.number(f"{CPU_DIR}/cpu{cpus[0]}/{at}/level") == 3:
+            size = look.text(f"{CPU_DIR}/cpu{cpus[0]}/{at}/size") or ""
+            found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
+    for place, cache in enumerate(found):
+        if cache.size_bytes is None:
+            look.not_known(f"topology.l3.{place}.size_bytes", "the cache does not tell its size")
+    if not found and not any(look.exists(f"{CPU_DIR}/cpu{cpu}/cache") for cpu in online):
+        look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
+        return None
+    return tuple(found)
+
+
+def _allowed(
+    look: Look, online: tuple[int, ...], cpuset: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Online CPUs that the process may run on: its affinity mask and its cpuset."""
+    affinity = look.host.affinity()
+    if affinity is None:
+        status = fields(look.text("/proc/self/status"))
+        read = cpus_of(status.get("Cpus_allowed_list"))
+        affinity = None if read is None else tuple(read)
+    allowed = set(online)
+    for name, limit in (("affinity", affinity), ("cpuset", cpuset)):
+        if limit is None:
+            continue
+        if allowed & set(limit):
+            allowed &= set(limit)
+        else:
+            look.not_known("topology.allowed", f"the {name} holds no online CPU: it is passed over")
+    return tuple(sorted(allowed))
+
+
+def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
+    """P and E cores: Linux shows a PMU for each kind, or capacities that differ.
+
+    A tenth is the limit of capacities: favoured cores of one kind differ by less.
+    """
+    if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
+        return True
+    capacities = [core.capacity for core in cores if core.capacity]
+    return len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities)
+
+
+def _capacity(look: Look, cpu: int) -> int | None:
+    """How much a CPU can do, relative to others of this machine."""
+    capacity = look.number(f"{CPU_DIR}/cpu{cpu}/cpu_capacity")
+    if capacity is None:
+        return look.number(f"{CPU_DIR}/cpu{cpu}/acpi_cppc/nominal_perf")
+    return capacity
+
+
+def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
+    """Every node that has a directory, those without CPUs or without memory too."""
+    ids = look.numbered(NODE_DIR, "node")
+    listed = look.cpu_list(f"{NODE_DIR}/online")
+    if listed:
+        ids = tuple(node for node in ids if node in listed)
+    nodes = []
+    for node in ids:
+        directory = f"{NODE_DIR}/node{node}"
+        path = f"{directory}/cpulist"
+        cpus = look.known(f"topology.numa_nodes.{node}.cpus", look.cpu_list(path), path)
+        memory = {
+            key.split()[-1]: value
+            for key, value in fields(look.text(f"{directory}/meminfo")).items()
+            if key
+        }
+        total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
+        for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
+            look.known(f"topology.numa_nodes.{node}.{fact}", bytes_, f"{directory}/meminfo")
+        nodes.append(
+            NumaNode(
+                id=node,
+                cpus=None if cpus is None else tuple(sorted(cpus & online)),
+                memory_bytes=total,
+                free_bytes=free,
+            )
+        )
+    if not nodes:
+        look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
+    return tuple(nodes)
+
+
+MEMINFO = "/proc/meminfo"
+
+
+def read_memory(look: Look) -> Memory:
+    """Read /proc/meminfo. ``MemAvailable`` exists since Linux 3.14."""
+    told = fields(look.text(MEMINFO))
+    memory = Memory(
+        total_bytes=kibibytes(told.get("MemTotal")),
+        available_bytes=kibibytes(told.get("MemAvailable")),
+        swap_total_bytes=kibibytes(told.get("SwapTotal")),
+        swap_free_bytes=kibibytes(told.get("SwapFree")),
+    )
+    for fact in fields_of(Memory):
+        look.known(f"memory.{fact.name}", getattr(memory, fact.name), MEMINFO)
+    return memory

@@ -1,0 +1,267 @@
+"""Another machine as a ``Host``: what a probe script reported of it, replayed here.
+
+The script (``sent/probe.py``) prints a recording, which is judged by the same code as a recorded
+machine. One question asks for everything that the probes read.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cputune.host import Host, RecordedHost
+from cputune.host.facts import HostFacts
+from cputune.host.metadata import JUDGED, Shelf, read_distributions
+from cputune.host.probing import probe
+from cputune.host.probing.installed import (
+    INSIDE_SITE_PACKAGES,
+    LOOKED_FOR,
+    MPI_PROGRAMS,
+    OTHER_PROGRAMS,
+    SYSTEM_DIRECTORIES,
+    VERSION_TIMEOUT_SECONDS,
+)
+from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
+from cputune.host.remote.ask import ANSWER_SECONDS, Answer, ask_each, script_text
+from cputune.host.remote.named import Node
+from cputune.host.remote.reach import Reach
+from cputune.text.documents import record_of
+
+_CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
+
+READ = (
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/loadavg",
+    "/proc/stat",
+    "/proc/version",
+    "/proc/pressure/*",
+    "/proc/self/status",
+    "/proc/self/limits",
+    "/proc/self/cgroup",
+    "/proc/self/mountinfo",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/numa_balancing",
+    "/sys/class/net/*/operstate",
+    "/sys/class/net/*/speed",
+    "/proc/net/route",
+    "/proc/net/fib_trie",
+    "/proc/net/if_inet6",
+    "/etc/hosts",
+    "/etc/os-release",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    f"{_CPU}/online",
+    f"{_CPU}/offline",
+    f"{_CPU}/present",
+    f"{_CPU}/smt/control",
+    f"{_CPU}/cpu[0-9]*/online",
+    f"{_CPU}/cpu[0-9]*/cpu_capacity",
+    f"{_CPU}/cpu[0-9]*/topology/*_list",
+    f"{_CPU}/cpu[0-9]*/topology/*_id",
+    f"{_CPU}/cpu[0-9]*/cache/index3/level",
+    f"{_CPU}/cpu[0-9]*/cache/index3/size",
+    f"{_CPU}/cpu[0-9]*/cache/index3/shared_cpu_list",
+    f"{_CPU}/cpu[0-9]*/cpufreq/cpuinfo_max_freq",
+    f"{_CPU}/cpu[0-9]*/acpi_cppc/nominal_perf",
+    f"{_CPU}/cpufreq/boost",
+    f"{_CPU}/cpufreq/policy*/scaling_governor",
+    f"{_CPU}/cpufreq/policy*/scaling_driver",
+    f"{_CPU}/cpufreq/policy*/affected_cpus",
+    f"{_CPU}/cpufreq/policy*/energy_performance_preference",
+    f"{_CPU}/intel_pstate/no_turbo",
+    f"{_NODE}/online",
+    f"{_NODE}/has_*",
+    f"{_NODE}/node[0-9]*/cpulist",
+    f"{_NODE}/node[0-9]*/meminfo",
+)
+"""Files that the probe reads on most machines, as patterns of glob."""
+
+LISTED = (
+    "/",
+    "/dev",
+    "/etc",
+    "/proc/self",
+    "/proc/driver",
+    "/proc/pressure",
+    "/run",
+    "/sys/class/net",
+    "/sys/devices",
+    _CPU,
+    f"{_CPU}/cpu[0-9]*",
+    f"{_CPU}/cpu[0-9]*/topology",
+    f"{_CPU}/cpu[0-9]*/cpufreq",
+    f"{_CPU}/cpufreq",
+    f"{_CPU}/cpufreq/policy*",
+    "/sys/devices/system",
+    _NODE,
+    f"{_NODE}/node[0-9]*",
+    "/sys/kernel/mm",
+    "/sys/fs/cgroup",
+)
+"""Directories whose listing also shows what is not there."""
+
+PATHS = (
+    "/.dockerenv",
+    "/run/.containerenv",
+    "/proc/driver/nvidia",
+    "/dev/nvidiactl",
+    "/dev/kfd",
+    "/dev/dxg",
+    "/sys/devices/cpu_core",
+)
+"""Paths of which a probe asks only whether they exist."""
+
+LOOK_SECONDS = 0.2
+"""How long each host is looked at for who computes there."""
+
+
+class FarHost(RecordedHost):
+    """A machine as it has just reported itself; nothing of it changes any more."""
+
+    live = True
+    __slots__ = ()
+
+    def exists(self, path: str) -> bool:
+        if super().exists(path):
+            return True
+        above, name = posixpath.split(path.rstrip("/"))
+        return name in (self._record.directories.get(above) or ())
+
+    def knows(self, path: str) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A host that was probed.
+
+    Attributes:
+        python: the path of the Python that was asked: the one that trains.
+        content: of each path that was asked for what lies there: size and digest of a file,
+            ``folder``, or None for nothing.
+        names: of each name that was asked for its addresses, or in words why there are none.
+        own: the address that gloo listens on by itself; None where there is none.
+    """
+
+    node: Node
+    facts: HostFacts
+    host: Host = field(default_factory=Host)
+    seconds: float = 0.0
+    python: str | None = None
+    content: Mapping[str, str | None] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
+    own: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name by which the host was asked for."""
+        return self.node.name
+
+
+def probe_each(
+    nodes: Sequence[Node],
+    reach: Reach,
+    seconds: float = ANSWER_SECONDS,
+    *,
+    python: str | None = None,
+    content: Sequence[str] = (),
+    names: Sequence[str] = (),
+    on_probed: Callable[[Probed], None] = lambda probed: None,
+) -> tuple[Probed | Answer, ...]:
+    """What each host is, all asked at once; the Answer of one that cannot be reached.
+
+    Args:
+        nodes: the hosts.
+        reach: the way to them.
+        seconds: for each; none takes longer.
+        python: the interpreter that trains, where it is not ours.
+        content: paths that are looked at, to compare what lies there.
+        names: host names that each is asked for.
+        on_probed: called with each as it comes, from several threads.
+    """
+    asked = question(content, names)
+    found: dict[int, Probed | Answer] = {}
+
+    def judge(answer: Answer) -> None:
+        found[id(answer.node)] = judged = _probed(answer)
+        if isinstance(judged, Probed):
+            on_probed(judged)
+
+    pythons = () if python is None else (python,)
+    script = script_text("probe.py")
+    ask_each(
+        nodes, reach, script, lambda _: asked, seconds, pythons=lambda _: pythons, on_answer=judge
+    )
+    return tuple(found[id(node)] for node in nodes)
+
+
+def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``sent/probe.py`` is asked."""
+    return {
+        "read": READ,
+        "list": LISTED,
+        "paths": PATHS,
+        "places": SYSTEM_DIRECTORIES,
+        "inside": INSIDE_SITE_PACKAGES,
+        "libraries": LOOKED_FOR,
+        "judged": JUDGED.pattern,
+        "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS),
+        "versions": MPI_PROGRAMS,
+        "version_seconds": VERSION_TIMEOUT_SECONDS,
+        "disks": ("/dev/shm",),
+        "cpuid": ("7.1",),
+        "content": tuple(content),
+        "names": tuple(names),
+        "look_seconds": LOOK_SECONDS,
+    }
+
+
+def _probed(answer: Answer) -> Probed | Answer:
+    """The host that an answer describes; the Answer with the reason where it makes no sense."""
+    return answer.read(partial(_judged, answer))
+
+
+def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
+    metadata, record = told["metadata"], {**told["record"], "schema": RECORD_SCHEMA}
+    shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
+    packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)
+    record["packages"] = [asdict(one) for one in packages]
+    with tempfile.TemporaryDirectory(prefix="cputune-") as folder:
+        Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
+        host = FarHost(folder)
+        facts = probe(host)
+    return Probed(
+        node=answer.node,
+        seconds=answer.seconds,
+        host=host,
+        facts=facts,
+        python=str(told["executable"]),
+        content={path: one and str(one) for path, one in told["content"].items()},
+        names=record_of(dict[str, str | tuple[str, ...]], told["names"]),
+        own=told["own"] and str(told["own"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf(Shelf):
+    """The metadata of packages as a host reported them."""
+
+    listed: Mapping[str, Sequence[str]]
+    heads: Mapping[str, list[str]]
+    ages: Mapping[str, float]
+
+    def names(self, path: str) -> tuple[str, ...]:
+        return tuple(self.listed.get(path, ()))
+
+    def head(self, path: str) -> list[str]:
+        return self.heads.get(path, [])
+
+    def age(self, path: str) -> float:
+        return self.ages.get(path, 0.0)

@@ -1,0 +1,183 @@
+"""What carries a plan into a training script: variables, flags, and what only code can set."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cputune.inside import carry_script, recipe_script
+from cputune.inside.carry.force import Force
+from cputune.plans.carrier.environment import plan_variables
+from cputune.plans.knobs import plan_arguments, plan_in_torch
+from cputune.plans.knobs.batches import accumulation_of
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.stack import Versions, backend_flags, cpu_flag, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A plan on its way into a script, the same in trials and in emitted launches.
+
+    Attributes:
+        variables: of every rank.
+        flags: appended to the script's own words.
+        force: what is set in torch and, for a script that takes no flags, in the script's
+            objects (``cputune.inside.carry``); None where variables and flags say it all.
+        world_size: ranks of the job.
+    """
+
+    variables: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+    force: Force | None = None
+    world_size: int = 1
+
+    @property
+    def sets_objects(self) -> bool:
+        """Whether code sets the plan in the script's own objects, which takes no flags."""
+        return self.force is not None and self.force.world_size > 0 and not self.force.by_flags
+
+    @property
+    def carry(self) -> str | None:
+        """What ``carry.py`` is told in front of a script; None where the script needs none of it.
+
+        It also ends the ranks of a script together.
+        """
+        if self.force is not None:
+            return self.force.to_json()
+        return "{}" if self.world_size > 1 else None
+
+
+def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
+    """How this plan gets into this workload, beside these versions of the distributions.
+
+    A script is given flags where it was seen to train with the TrainingArguments that it
+    parses; in all others, and in those that were never run, the plan is set by code. A
+    loop over torch alone gets variables, and a script that is run as found gets nothing.
+    Raises ValueError where the global batch cannot be divided over the ranks.
+    """
+    variables = plan_variables(plan, versions)
+    if plan.as_found:
+        batch = batch_flags(workload, plan) if workload.recipe is not None else ()
+        return Carried(variables=variables, flags=batch)
+    by_arguments = workload.recipe is not None or workload.framework == "trainer"
+    in_torch = plan_in_torch(plan, by_arguments=by_arguments)
+    torch_alone = Force(torch=in_torch) if in_torch else None
+    if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
+        return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
+    force: Force | None
+    whole = Force(
+        world_size=plan.world_size,
+        samples_per_rank=workload.samples_per_rank(plan.world_size),
+        batch_per_rank=workload.batch_per_rank,
+        torch=in_torch,
+        typed_ranks=workload.launch_ranks,
+        loader=0 if workload.training is None else workload.training.loader,
+        find_unused=workload.training is not None and workload.training.unused,
+        loop_alone=workload.framework == "accelerate",
+    )
+    flags: tuple[str, ...] = ()
+    if workload.takes_flags:
+        flags = training_flags(workload, plan, versions)
+        wanted, steps = _accumulation(workload, plan)
+        same = workload.recipe is not None  # it trains the same by itself
+        same |= not whole.other_ranks and wanted == steps
+        told = replace(whole, by_flags=True, typed_accumulation=wanted)
+        force = torch_alone if same else told
+    else:
+        force = replace(
+            whole,
+            # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
+            arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
+            accumulation=accumulation_of(plan)
+            if workload.framework == "trainer"
+            else workload.accumulation,
+        )
+    return Carried(variables=variables, flags=flags, force=force, world_size=plan.world_size)
+
+
+def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+    """What python runs in a trial of a plan; ``tune --dry-run`` shows the same.
+
+    A recipe goes to its script as text, so that the command needs no file beside it.
+    """
+    if workload.recipe is None:
+        return (*workload.argv, *carried.flags)
+    recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
+    # A trial writes nothing to "out": its hooks lead it elsewhere.
+    return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
+
+
+def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+    """What python runs to train with a plan, nothing measured and nothing led elsewhere.
+
+    The ranks of a script end together (``inside.carry.ending``); a recipe's do by themselves.
+    """
+    words = trial_command(workload, carried)
+    carry = None if workload.recipe is not None and carried.force is None else carried.carry
+    return words if carry is None else (str(carry_script()), carry, *words)
+
+
+def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """The TrainingArguments flags that carry a plan, to be appended to the script's own.
+
+    ``versions`` maps distribution names (torch, transformers, accelerate, ...) to version
+    strings; one that is missing or unreadable is taken to be today's. They come last, and
+    the last spelling of a flag wins, so a ``--bf16`` of the user gives way to a plan of
+    fp32. fp16 has no flag: ``--fp16`` trains in fp32 on a CPU, without a word.
+
+    Raises ValueError where the global batch cannot be divided over the ranks.
+    """
+    stack = Versions.from_names(versions)
+    flags = (cpu_flag(stack), *_knob_flags(workload, plan, stack))
+    return (*flags, *batch_flags(workload, plan))
+
+
+def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[str]:
+    """The arguments of every knob, as far as this transformers takes them."""
+    for name, value in plan_arguments(plan).items():
+        if value is None:
+            continue
+        if name == "ddp_backend":  # it had another name, and not every backend
+            yield from backend_flags(versions, str(value))
+        elif not takes(versions, name):
+            continue
+        elif value is True and workload.recipe is not None:
+            yield f"--{name}"
+        # TRL has bf16 on by default, and its parser wants the word. A recipe has all of it off.
+        elif value is not False or workload.recipe is None:
+            yield from (f"--{name}", str(value))
+        if name == "bf16" and workload.argument("--fp16") is not None:
+            yield from ("--fp16", "False")  # both is a ValueError; it means nothing on a CPU
+
+
+def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
+    """The batch of one rank, in as many accumulation steps as the plan or the script says.
+
+    A step of the optimizer takes batch × accumulation steps from each rank. Where those
+    do not divide that, the largest common divisor does.
+    """
+    samples = workload.samples_per_rank(plan.world_size)
+    if samples is None:
+        return ()
+    if workload.batch_per_rank is not None:
+        return ("--per_device_train_batch_size", str(samples))
+    wanted, steps = _accumulation(workload, plan)
+    flags: tuple[str, ...] = ("--per_device_train_batch_size", str(samples // steps))
+    if steps != wanted:
+        flags += ("--gradient_accumulation_steps", str(steps))
+    return flags
+
+
+def _accumulation(workload: Workload, plan: Plan) -> tuple[int, int]:
+    """Batches of a step: as the script says, and with the plan."""
+    asked = workload.argument("--gradient_accumulation_steps") or "1"
+    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
+    wanted = workload.accumulation or wanted  # a configuration file may have said it
+    samples = workload.samples_per_rank(plan.world_size)
+    if samples is None or workload.batch_per_rank is not None:
+        return wanted, wanted
+    return wanted, math.gcd(accumulation_of(plan) or wanted, samples)

@@ -1,0 +1,150 @@
+"""The variables that ranks are started with: the plan's, and nothing that would override it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cputune.plans.plan import Plan
+from cputune.stack import Versions, ipex_off
+
+LOADED_ONCE = (
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES",
+    "KMP_BLOCKTIME",
+)
+"""Variables of a plan that are read when a library is loaded: a forked rank has them from
+the process that it is forked of, and cannot change them."""
+
+HUB = "https://huggingface.co"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+
+def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
+    """The variables of every rank of a plan, beside these versions of the distributions.
+
+    Some releases of accelerate use IPEX wherever it is installed, unless they are told not to.
+    """
+    variables = plan.environment()
+    if not plan.as_found and not plan.ipex:
+        variables.update(ipex_off(Versions.from_names(versions)))
+    return variables
+
+
+def base_environment(
+    outer: Mapping[str, str], plan: Plan, variables: Mapping[str, str], *, offline: bool
+) -> dict[str, str]:
+    """What is common to all ranks of all plans that load the same libraries.
+
+    ``variables`` are the plan's. As found, the outer environment stays as it is. With
+    ``offline`` the hub's clients look only into their caches, at once, where they would
+    try for minutes.
+    """
+    base = {k: v for k, v in outer.items() if plan.as_found or not is_cleared(k)}
+    base.update({name: variables[name] for name in LOADED_ONCE if name in variables})
+    if offline:
+        base = {**OFFLINE, **base}
+    return base
+
+
+def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
+    """The numbers of a rank of this machine. A job of one rank has none, as without us.
+
+    ``port``: where the first rank is to be met.
+    """
+    if plan.world_size == 1 or plan.as_found:
+        return {}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.processes_per_node),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) -> bool:
+    """Whether the model hub answers; one request, so that trials need not find out each."""
+    if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
+        return False
+    import urllib.request  # with TLS and mail it is a tenth of what the doctor imports
+    from http.client import HTTPException
+
+    address = environment.get("HF_ENDPOINT") or HUB
+    try:
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=timeout_seconds):
+            return True
+    # A proxy's refusal (HTTPError) is an OSError; an answer that is none is an HTTPException.
+    except (OSError, ValueError, HTTPException):
+        return False
+
+
+class Cleared(NamedTuple):
+    """Variables that are removed together. A name that ends in ``*`` stands for a prefix."""
+
+    why: str
+    names: tuple[str, ...]
+
+
+CLEARED = (
+    Cleared(
+        "the numbers of another launch; torch believes them before those of MPI",
+        (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "NODE_RANK",
+            "GROUP_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        ),
+    ),
+    Cleared(
+        "the numbers that an MPI or Slurm gave to this very process",
+        (
+            "PMI_*",
+            "PMIX_*",
+            "OMPI_COMM_*",
+            "MPI_LOCAL*",
+            "HYDI_*",
+            "MV2_COMM_*",
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+        ),
+    ),
+    Cleared(
+        "options of accelerate and torchrun",
+        ("ACCELERATE_*", "PET_*", "TORCHELASTIC_*", "FORK_LAUNCHED"),
+    ),
+    Cleared(
+        "threads and their places",
+        (
+            "OMP_*",
+            "GOMP_*",
+            "KMP_*",
+            "MKL_NUM_THREADS",
+            "MKL_DYNAMIC",
+            "MKL_DOMAIN_NUM_THREADS",
+            "OPENBLAS_*",
+        ),
+    ),
+    Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
+    Cleared("another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")),
+)
+"""In the order in which emitted scripts show them."""
+
+
+def is_cleared(name: str) -> bool:
+    """Whether a variable of this name is removed."""
+    return any(
+        name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
+        for group in CLEARED
+        for entry in group.names
+    )

@@ -1,0 +1,225 @@
+"""Which network interface a job over several hosts talks on, and how each layer is told.
+
+One name goes to every layer, since each of them chooses by itself otherwise, and by another
+rule: gloo takes the address of the host's own name, libfabric the fastest interface that is
+up, oneCCL's key-value store the first that is not loopback, and the launchers whatever a
+name resolves to.
+
+========================== ======================================= =========================
+layer                      variable                                argument
+========================== ======================================= =========================
+gloo (all formats)         ``GLOO_SOCKET_IFNAME``
+libfabric (oneCCL, MPI)    ``FI_TCP_IFACE``
+oneCCL's key-value store   ``CCL_KVS_IFACE``
+Intel MPI's hydra          ``I_MPI_HYDRA_IFACE``                   ``-iface NAME``
+MPICH's hydra              ``HYDRA_IFACE``                         ``-iface NAME``
+Open MPI, messages         ``OMPI_MCA_btl_tcp_if_include``         ``--mca btl_tcp_if_include``
+Open MPI 4, daemons        ``OMPI_MCA_oob_tcp_if_include``         ``--mca oob_tcp_if_include``
+Open MPI 5, daemons        ``PRTE_MCA_prte_if_include``            ``--mca oob_tcp_if_include``
+========================== ======================================= =========================
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; fi_tcp(7) and
+``ofi_get_list_of_addr`` of libfabric's src/common.c; oneCCL's internal_kvs.cpp; Intel MPI
+Developer Reference, "Hydra Environment Variables"; ``mpiexec.hydra -iface -help``;
+https://www.open-mpi.org/faq/?category=tcp. Each was tried: a launcher that is told an interface
+that is not there refuses to start (Intel MPI 2021.18, MPICH 5.0, Open MPI 4.1 and 5.0).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cputune.errors import UsageError
+from cputune.host.facts import Link, Network
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+"""The kernel's names have 15 characters at most (IFNAMSIZ)."""
+
+_WITHIN = re.compile(r"lo\b|docker|br-|veth|virbr|vmnet|cni|flannel|cali|tunl|lxc|lxd|podman|kube")
+"""Interfaces that end inside one machine: loopback, and the bridges of containers and guests."""
+
+OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
+    "intelmpi": ("I_MPI_HYDRA_IFACE",),
+    "mpich": ("HYDRA_IFACE",),
+    "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
+    "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
+}
+"""By dialect of ``mpirun``: the variables that the launcher itself reads."""
+
+_OF_OPENMPI = ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include")
+
+
+def checked(name: str, *, nodes: int = 2) -> str:
+    """The name, where it can be one and leads to other hosts. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
+    if nodes > 1 and name == "lo":
+        raise UsageError(
+            "lo is loopback: no other host can be reached by it",
+            hint="`ip -brief address` lists the interfaces; as in: --interface eth0",
+        )
+    return name
+
+
+def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
+    """The variables of every rank; those of oneCCL where the ranks use it."""
+    variables = {"GLOO_SOCKET_IFNAME": name, "FI_TCP_IFACE": name}
+    if backend == "ccl":
+        variables["CCL_KVS_IFACE"] = name
+    return variables
+
+
+def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
+    """The same for launchers of these dialects, where another program starts them (accelerate)."""
+    return {variable: name for dialect in dialects for variable in OF_LAUNCHERS[dialect]}
+
+
+def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
+    """The same as options of an ``mpirun``, each with its value: ``-iface eth0``."""
+    options = _OF_OPENMPI if dialect.startswith("openmpi") else ("-iface",)
+    return tuple(f"{option} {name}" for option in options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The interface that a job over several hosts is told, and why it is this one.
+
+    ``name`` is None where no interface can be chosen without the user. ``addresses`` are
+    those of the hosts on it, in their order. ``others`` would do too: those on which all hosts
+    have an address of one network, the best one first, each with the addresses.
+    """
+
+    name: str | None
+    why: str
+    addresses: tuple[str, ...] = ()
+    others: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def choose_interface(
+    hosts: Sequence[tuple[str, Network]], resolved: Mapping[str, str] | None = None
+) -> Chosen:
+    """The interface by which these hosts reach each other, by its one name on all of them.
+
+    Args:
+        hosts: names and networks of the hosts, the first one with rank 0.
+        resolved: the address by which the other hosts know a host, where they were asked.
+
+    An interface counts where it is up on every host and has an address there. Those whose
+    addresses are in one network on all hosts come first, then those to which the names
+    resolve, then those that lead out. What ends inside a machine never counts.
+    """
+    unknown = [name for name, network in hosts if network.links is None]
+    if not hosts or unknown:
+        of = ", ".join(unknown) or "no host"
+        return Chosen(name=None, why=f"the interfaces of {of} are not known")
+    usable = {
+        host: {link.name: link for link in network.links or () if is_usable(link)}
+        for host, network in hosts
+    }
+    common = set.intersection(*map(set, usable.values()))
+    if not common:
+        said = "; ".join(
+            f"{', '.join(links) or 'none'} on {host}" for host, links in usable.items()
+        )
+        return Chosen(name=None, why=f"no interface has the same name on all hosts: {said}")
+    on = {
+        name: [links[name] for links in usable.values()]
+        for name in usable[hosts[0][0]]
+        if name in common
+    }
+
+    def worth(name: str) -> tuple[int, int, int, int]:
+        links = on[name]
+        return (
+            shared_network(links) is not None,
+            sum(name == link_of_name(host, network, resolved or {}) for host, network in hosts),
+            sum(name == network.default_link for _, network in hosts),
+            min(link.mbits_per_second or 0 for link in links),
+        )
+
+    best, *others = sorted(on, key=worth, reverse=True)
+    return Chosen(
+        name=best,
+        why=_why(worth(best), shared_network(on[best]), len(hosts)),
+        addresses=tuple(map(plain_address, on[best])),
+        others=tuple(
+            (name, tuple(map(plain_address, on[name])))
+            for name in others
+            if shared_network(on[name]) is not None
+        ),
+    )
+
+
+def _why(worth: tuple[int, int, int, int], network: str | None, hosts: int) -> str:
+    if network is not None:
+        who = {1: "the host has", 2: "both hosts have"}.get(hosts, f"all {hosts} hosts have")
+        return f"{who} an address of {network} on it"
+    if worth[1] == hosts:
+        return "the names of the hosts resolve to their addresses on it"
+    return "it is up on all hosts; their addresses on it are of several networks"
+
+
+def is_usable(link: Link) -> bool:
+    """Whether other hosts may be reached by it: up, with an address, not within the machine."""
+    return link.up is not False and bool(link.addresses) and not _WITHIN.match(link.name)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means the machine itself."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def link_with(network: Network, address: str) -> str | None:
+    """The interface that holds an address; ``lo`` for all of 127.0.0.0/8."""
+    if is_loopback(address):
+        return "lo"
+    for link in network.links or ():
+        if address in _plain(link):
+            return link.name
+    return None
+
+
+def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
+    """The interface by which a host is known: to others, by /etc/hosts, or by its very name."""
+    told = [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
+    links = (link_with(network, address) for address in told)
+    return next((link for link in links if link not in (None, "lo")), None)
+
+
+def plain_address(link: Link) -> str:
+    """The first address of an interface, without its network; IPv4 before IPv6."""
+    return min(_plain(link), key=lambda address: ":" in address)
+
+
+def _plain(link: Link) -> list[str]:
+    return [address.partition("/")[0] for address in link.addresses]
+
+
+def shared_network(links: Sequence[Link]) -> str | None:
+    """A network in which each of these interfaces has an address: ``10.0.0.0/24``."""
+    networks = [[_network(address) for address in link.addresses] for link in links]
+    common = [n for n in networks[0] if n is not None and all(n in each for each in networks)]
+    return next((n for n in common), None)
+
+
+def _network(address: str) -> str | None:
+    try:
+        network = ipaddress.ip_interface(address).network
+    except ValueError:
+        return None
+    return None if network.num_addresses == 1 else str(network)
+
+
+def loopback_name(network: Network) -> str | None:
+    """The loopback address that /etc/hosts gives to a host's own name, others beside it or not.
+
+    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian). In whatever
+    line it stands: getaddrinfo puts the address of the smallest scope first (RFC 6724).
+    """
+    return next(filter(is_loopback, network.hostname_addresses or ()), None)

@@ -1,0 +1,57 @@
+"""Which cores a launch may use: the allowed ones, as many as a CPU quota pays for."""
+
+from __future__ import annotations
+
+import math
+
+from cputune.host.facts import Core, HostFacts
+from cputune.plans.placing import evenly, groups
+
+QUOTA_SHARE = 0.9
+"""Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
+
+
+def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
+    """The cores that a launch may use.
+
+    Without a CPU quota these are all allowed cores. With a quota only as many are used as whole
+    CPUs of time are given: more threads than that are throttled, all at once, in every period. They
+    lie evenly on the fewest sockets that hold the quota.
+    """
+    cores = _allowed(facts)
+    count = paid_cores(facts)
+    if count is None:
+        return cores
+    sockets = groups(cores, by_node=False)
+    largest = sorted(sockets, key=len, reverse=True)
+    fewest = next(
+        k for k in range(1, len(largest) + 1) if sum(map(len, largest[:k])) >= QUOTA_SHARE * count
+    )
+    return evenly([core for s in sockets if s in largest[:fewest] for core in s], count)
+
+
+def paid_cores(facts: HostFacts) -> int | None:
+    """How many cores a CPU quota pays for, where that is less than all; None where it is not."""
+    quota = facts.limits.cpu_quota
+    if quota is None or quota >= len(facts.topology.allowed_cores):
+        return None
+    return max(1, math.floor(quota))
+
+
+def _allowed(facts: HostFacts) -> tuple[Core, ...]:
+    """The allowed cores, ordered by socket, NUMA node, first CPU."""
+    cores = sorted(
+        facts.topology.allowed_cores,
+        key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
+    )
+    if facts.topology.hybrid:
+        # P and E cores in one team run at the pace of the slowest: P cores first.
+        cores.sort(key=lambda c: -c.speed)
+    return tuple(cores)
+
+
+def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
+    """How many sockets and how many NUMA nodes these CPUs lie on."""
+    wanted = set(cpus)
+    on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
+    return len(groups(tuple(on), by_node=False)), len(groups(tuple(on), by_node=True))

@@ -1,0 +1,159 @@
+"""The knobs: what may be varied about a launch, one record for each.
+
+Everything that must know a knob goes over ``KNOBS``: the variables and arguments that
+carry a plan, what is held against the ranks, the words for people, the search space and
+the tuner's model. A new knob is a record in a file of this folder and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cputune.errors import UsageError
+from cputune.plans.knobs.affinity import NODES, RANKS, SMT, THREADS
+from cputune.plans.knobs.backend import BACKEND, CCL_WORKERS
+from cputune.plans.knobs.batches import ACCUMULATION, ORDER, PADDING, WORKERS
+from cputune.plans.knobs.gradients import GRADIENT_PRECISION, GRADIENTS
+from cputune.plans.knobs.kernels import DROPOUT, IPEX, OPTIMIZER
+from cputune.plans.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
+from cputune.plans.knobs.precision import PRECISION
+from cputune.plans.knobs.record import KEPT, Argument, Keeps, Knob, KnobValue, State
+from cputune.text import cpulist
+
+if TYPE_CHECKING:
+    from cputune.plans.plan import Plan
+    from cputune.plans.workload import Workload
+
+KNOBS: tuple[Knob, ...] = (
+    NODES,
+    RANKS,
+    THREADS,
+    SMT,
+    PRECISION,
+    BACKEND,
+    CCL_WORKERS,
+    GRADIENTS,
+    GRADIENT_PRECISION,
+    ALLOCATOR,
+    MALLOC,
+    OPENMP,
+    IPEX,
+    OPTIMIZER,
+    ACCUMULATION,
+    WORKERS,
+    PADDING,
+    ORDER,
+    DROPOUT,
+)
+"""Every knob, in the order that they are shown: the layout first, then the libraries."""
+
+NAMES = tuple(knob.name for knob in KNOBS)
+
+TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
+"""What each knob stays at where it is not varied."""
+
+
+def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
+    """The plan with what its ranks show: all that is known of a launch that runs as found."""
+    for knob in KNOBS:
+        plan = knob.as_seen(plan, states[0])
+    cpus = tuple(map(_cpus, states))
+    if not all(cpus) or len(cpus) != plan.world_size:
+        return plan
+    each = plan.processes_per_node
+    alike = cpus[:each] * plan.nodes == cpus
+    return replace(plan, cpus=cpus[:each]) if alike else plan
+
+
+def _cpus(state: State) -> tuple[int, ...]:
+    """The CPUs on which a rank may run; a result holds them as text."""
+    affinity = state.get("affinity") or ()
+    return cpulist.parse(affinity) if isinstance(affinity, str) else tuple(affinity)
+
+
+def plan_arguments(plan: Plan) -> dict[str, Argument]:
+    """The fields of TrainingArguments that carry a plan, by their names in today's transformers."""
+    return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
+
+
+def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
+    """What of a plan is set in torch itself.
+
+    ``by_arguments``: without what the script's TrainingArguments carry.
+    """
+    return {
+        name: value
+        for knob in KNOBS
+        if not (by_arguments and knob.arguments(plan))
+        for name, value in knob.in_torch(plan).items()
+    }
+
+
+def least_kept(each: Iterable[Keeps]) -> Keeps:
+    """What of the training still stays the same where several things change."""
+    order = list(KEPT)
+    return max(each, key=order.index, default="numbers")
+
+
+def keeps(knob: Knob, keep: Keeps | None) -> bool:
+    """Whether a knob leaves the training at least this much the same."""
+    return keep is None or least_kept((knob.keeps, keep)) == keep
+
+
+def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
+    """What of the training each change from one plan to another leaves the same, by its knob."""
+    changed = [RANKS] if today.world_size != best.world_size else []
+    changed += [THREADS] if today.threads_per_process != best.threads_per_process else []
+    changed += [k for k in KNOBS if k.put and today.value(k.name) != best.value(k.name)]
+    return {knob.name: knob.keeps for knob in changed}
+
+
+def kept_between(today: Plan, best: Plan) -> Keeps:
+    """What of the training stays the same from one plan to another."""
+    return least_kept(kept_by_change(today, best).values())
+
+
+def keeps_mathematics(today: Plan, best: Plan) -> bool:
+    """Whether a plan draws nothing in another way and uses no fewer bits, so it can be checked."""
+    return least_kept((kept_between(today, best), "mathematics")) == "mathematics"
+
+
+def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
+    """The knobs that are varied: all (None), or those that are named.
+
+    With ``keep`` those alone that leave the training at least so much the same. Raises UsageError
+    for a knob that there is not.
+    """
+    found = KNOBS if names is None else map(knob_named, names)
+    return frozenset(knob.name for knob in found if keeps(knob, keep))
+
+
+def knob_named(name: str) -> Knob:
+    """The knob of this name. Raises UsageError."""
+    for knob in KNOBS:
+        if knob.name == name:
+            return knob
+    raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(NAMES))
+
+
+# The knobs that a script decides itself where cputune cannot reach into its training loop.
+
+_LOOP = "the script trains by a loop of its own"
+
+OWNED: Mapping[str, str] = {
+    "ranks": f"{_LOOP}, which alone can divide its batches over ranks",
+    "precision": f"{_LOOP}: its precision is its own",
+    "backend": f"{_LOOP}, and starts its process group itself",
+    "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
+    "optimizer": f"{_LOOP}, and makes its own optimizer",
+}
+"""The knobs that stay as they are today then, and why."""
+
+
+def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
+    """The knobs that the script decides, with their values in today's launch."""
+    if workload.framework != "pytorch":
+        return {}
+    return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}

@@ -1,0 +1,116 @@
+"""The knobs that decide which CPUs a plan has: nodes, ranks, threads, SMT siblings.
+
+Plans are laid out by them in ``cputune.plans.layout``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cputune.plans.knobs.record import Effect, Knob, Shown
+from cputune.text import cpulist
+
+if TYPE_CHECKING:
+    from cputune.plans.plan import Plan
+
+ALL = "all"
+"""A thread on each core that the rank has, and that no oneCCL worker takes."""
+
+_BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
+
+
+def node_counts(hosts: int) -> Sequence[int]:
+    """How many of so many hosts are tried: 1, 2, 4, …, and all."""
+    powers = [1 << power for power in range(hosts.bit_length()) if 1 << power < hosts]
+    return (*powers, max(1, hosts))
+
+
+NODES = Knob(
+    name="nodes",
+    summary="how many of the hosts that were named take part (tune --hosts)",
+    values=(1,),
+    least=1,
+    keeps="mathematics",
+    unseen="the ranks are counted, and each is started on the host that the plan says",
+    effect=Effect(
+        own=0.35,
+        within={"ranks": 0.1},
+        feature=lambda plan, at: math.log2(plan.nodes),
+        scale=1.5,
+        expected=lambda facts, plan: 0.2 * math.log2(plan.nodes),
+        source="assumed: adding up gradients over a network takes back part of what a second node "
+        "brings, anything from a little to more than all of it",
+    ),
+)
+
+RANKS = Knob(
+    name="ranks",
+    summary="training processes on each machine; together they take one global batch",
+    values=(1,),
+    least=1,
+    keeps="mathematics",
+    # accelerate >= 1.13 trains every rank alone without it (huggingface/accelerate#3883).
+    variables=lambda plan: {"ACCELERATE_USE_CPU": "true"},
+    shown=(Shown(what="world size", key="world_size", expected=lambda plan, _: plan.world_size),),
+    effect=Effect(
+        own=0.15,
+        feature=lambda plan, at: math.log2(plan.processes_per_node),
+        scale=1.5,
+        source="assumed: one rank for each NUMA node instead of one over all is worth 15 % or so",
+    ),
+)
+
+
+def _cpus(plan: Plan, local_rank: int) -> str:
+    return cpulist.render(plan.cpus[local_rank % len(plan.cpus)])
+
+
+THREADS = Knob(
+    name="threads",
+    summary="OpenMP threads of a rank, each on a core of its own",
+    values=(ALL,),
+    least=1,
+    keeps="numbers",
+    variables=lambda plan: {"OMP_NUM_THREADS": str(plan.threads_per_process)},
+    shown=(
+        Shown(what="threads", key="threads", expected=lambda plan, _: plan.threads_per_process),
+        Shown(
+            what="affinity",
+            key="affinity",
+            expected=_cpus,
+            read=lambda plan, cpus: cpulist.render(cpus),
+            by_cpu_number=True,
+        ),
+    ),
+    as_seen=lambda plan, state: replace(
+        plan, threads_per_process=state.get("threads") or plan.threads_per_process
+    ),
+    words=lambda plan: f"{plan.processes_per_node} × {plan.threads_per_process} threads",
+    effect=Effect(
+        own=0.15,
+        within={"ranks": 0.3},
+        feature=lambda plan, at: math.log2(at.busy_cores),
+        scale=1.5,
+        source="assumed: the best thread count of one rank count is seldom that of another, and "
+        "two layouts that use all cores differ by up to a third (a table of two cores: 9.3 "
+        "samples/s for 1 × 2 threads, 6.9 for 2 × 1)",
+    ),
+)
+
+SMT = Knob(
+    name="smt",
+    summary="whether the threads of a rank also use the SMT siblings of its cores",
+    values=(False, True),
+    keeps="numbers",
+    unseen=_BY_THEIR_CPUS,
+    effect=Effect(
+        own=0.12,
+        within={"layout": 0.08},
+        label=lambda plan, at: at.on_siblings,
+        source="assumed: matrix products fill a core with one thread, so siblings cost or gain "
+        "a tenth",
+    ),
+)

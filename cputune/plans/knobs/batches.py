@@ -1,0 +1,260 @@
+"""How a rank takes the samples of a step: ``accumulation``, ``workers``, ``padding``, ``order``.
+
+The global batch stays. Fewer and larger batches fill the cores better and need more memory; a
+plan that has not enough of it fails as out of memory. The gradients are those of the same
+samples, added up in another order and with other dropout masks, as with another number of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cputune.plans.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    LeftOut,
+    changed_shown,
+    in_settings,
+    unless,
+)
+
+if TYPE_CHECKING:
+    from cputune.host.facts import HostFacts
+    from cputune.plans.knobs.record import KnobValue
+    from cputune.plans.plan import Plan
+    from cputune.plans.workload import Workload
+
+DEFAULT = "default"
+
+SHOWS = 0.03
+"""A share of the step's time, or of its columns, that is worth a try: less is lost in the noise."""
+
+
+STREAM, AT_RANDOM = "a stream", "at random"
+"""How samples are drawn, as a rank says it."""
+
+
+def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
+    """The script's own number and the usual others, or the one that is asked for."""
+    wanted = ask.fixed.get(name)
+    if wanted == DEFAULT:
+        return Choices(values=(DEFAULT,))
+    what = name if wanted is None else f"{name}={wanted}"
+    return unless(why, what, DEFAULT, *(usual if wanted is None else (wanted,)))
+
+
+def _batches(facts: HostFacts, ask: Ask) -> Choices:
+    """The script's own batches; and all samples at once, where it accumulates."""
+    workload, wanted = ask.workload, ask.fixed.get("accumulation")
+    samples = None if workload is None else workload.global_batch_size
+    why = None
+    if ask.framework != "trainer":
+        why = "the script accumulates, or not, in a loop of its own"
+    elif workload is not None and workload.batch_per_rank is not None:
+        why = "--batch-per-rank says what a rank takes at once"
+    elif (
+        workload is not None
+        and workload.licence is not None
+        and workload.licence.refuses("accumulation")
+    ):
+        why = workload.licence.refuses("accumulation")
+    elif wanted is None:
+        own = _own_batches(workload)
+        if own is None:
+            why = "in how many batches the script takes a step is not known before it has run"
+        elif own == 1:
+            why = "the script takes its batch at once, and cutting it costs (--fix accumulation=2)"
+    elif wanted != DEFAULT and samples is not None and samples % int(wanted):
+        why = f"a global batch of {samples} cannot be cut into {wanted} batches"
+    return _numbers(ask, "accumulation", why, (1,))
+
+
+def _own_batches(workload: Workload | None) -> int | None:
+    """How many batches a step of the script has by itself; None where that is not known."""
+    if workload is None or workload.recipe is not None:
+        return 1
+    told = workload.argument("--gradient_accumulation_steps")
+    if workload.accumulation is None and told is not None and re.fullmatch(r"[0-9]{1,9}", told):
+        return int(told)
+    return workload.accumulation
+
+
+def accumulation_of(plan: Plan) -> int | None:
+    """In how many batches a rank takes its samples; None where the script decides."""
+    value = plan.settings.get("accumulation")
+    return None if value is None else int(value)
+
+
+def _batches_in_words(plan: Plan) -> str | None:
+    value = accumulation_of(plan)
+    if value is None:
+        return None
+    return "not accumulated" if value == 1 else f"accumulated {value} times"
+
+
+ACCUMULATION = Knob(
+    name="accumulation",
+    summary="in how many batches a rank takes its samples of one optimizer step",
+    values=(DEFAULT,),
+    least=1,
+    keeps="mathematics",
+    offers=_batches,
+    put=in_settings("accumulation"),
+    shown=(changed_shown("accumulation", "accumulation", "accumulation"),),
+    words=_batches_in_words,
+    effect=Effect(
+        own=0.1,
+        within={"ranks": 0.06, "precision": 0.04},
+        expected=lambda facts, plan: -0.06 if accumulation_of(plan) == 1 else 0.0,
+        source="read side by side on two cores, 8 samples of 128 tokens: taken in two batches 0.88 "
+        "times as fast as at once (log -0.13); a wary half of it is expected, since it weighs less "
+        "beside larger batches",
+    ),
+)
+
+
+def _loaders(facts: HostFacts, ask: Ask) -> Choices:
+    """The script's own loader workers; one and two, where today's launch waited for its data."""
+    job = ask.workload
+    told = None if job is None else job.argument("--dataloader_num_workers")
+    share = None if job is None else job.loading_share
+    why = None
+    if ask.framework != "trainer":
+        why = "the script makes its data loader itself"
+    elif "workers" in ask.fixed:
+        pass
+    elif job is not None and job.drawn == STREAM:
+        why = "its samples come as a stream, and each worker would read all of it"
+    elif told is not None:
+        why = f"the script asks for --dataloader_num_workers {told} itself"
+    elif share is None:
+        why = "how long a step waits for its data is not known before it has run"
+    elif share < SHOWS:
+        why = f"a step waits for its data {100 * share:.1f} % of its time"
+    return _numbers(ask, "workers", why, (1, 2))
+
+
+def _loaders_in_words(plan: Plan) -> str | None:
+    workers = plan.settings.get("workers")
+    return None if workers is None else f"{workers} loader{'' if workers == 1 else 's'}"
+
+
+WORKERS = Knob(
+    name="workers",
+    summary="processes that prepare a rank's batches while it computes",
+    values=(DEFAULT,),
+    least=0,
+    keeps="numbers",
+    offers=_loaders,
+    put=in_settings("workers"),
+    argument="dataloader_num_workers",
+    shown=(changed_shown("loader workers", "loader_workers", "workers"),),
+    words=_loaders_in_words,
+    effect=Effect(
+        own=0.1,
+        within={"layout": 0.06},
+        expected=lambda facts, plan: -0.05 if plan.settings.get("workers") else 0.0,
+        source="assumed: a worker takes the waiting out of the step and a part of a core from its "
+        "threads; it is offered where 3 % of the step or more are spent waiting",
+    ),
+)
+
+_NOT_RUN = "how much of the batches is padding is not known before it has run"
+
+
+def _why_full(facts: HostFacts, ask: Ask) -> str | None:
+    """Why padding stays as it is: it is cut where today's launch was seen to train the same so."""
+    padding = None if ask.workload is None else ask.workload.padding
+    if "padding" in ask.fixed:
+        return None if ask.workload is None else ask.workload.refuses("padding")
+    if padding is None:
+        return _NOT_RUN
+    if padding.kept is not None and not padding.share:
+        return padding.kept
+    if padding.kept is not None:
+        return f"{padding.share:.0%} of the tokens are padding, but {padding.kept}"
+    if padding.left > 1 - SHOWS:
+        return f"{1 - padding.left:.1%} of the columns are padding in all samples of a batch"
+    return None
+
+
+PADDING = Knob(
+    name="padding",
+    summary="whether columns that are padding in all samples of a batch are computed, or cut off",
+    values=("full", "cut"),
+    keeps="mathematics",
+    offers=_why_full,
+    put=in_settings("padding"),
+    set_in_torch=True,
+    shown=(changed_shown("padding", "padding", "padding"),),
+    words=lambda plan: "padding cut" if "padding" in plan.settings else None,
+    effect=Effect(
+        own=0.5,
+        within={"layout": 0.1, "precision": 0.1},
+        expected=lambda facts, plan: -0.4 if "padding" in plan.settings else 0.0,
+        source="paired readings on a Zen 3 core, batches of 8: 4.2 times as fast where 23 % of the "
+        "columns are left, 2.0 where 55 % are (logs -1.4 and -0.7)",
+    ),
+)
+
+
+OF_LIKE_LENGTH = LeftOut(
+    what="order=length",
+    why="samples of a step would be of like length, and where a label goes with the length a step "
+    "has more of one label",
+    option="--keep distribution",
+)
+
+
+def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
+    """Samples of like length only where they are asked for: they change what a batch holds."""
+    why = _why_as_drawn(facts, ask)
+    asked = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
+    if why is None and not asked:
+        return Choices(values=("random",), left_out=(OF_LIKE_LENGTH,))
+    return why
+
+
+def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
+    """Why samples stay in their order: another pays where lengths differ within a batch."""
+    padding = None if ask.workload is None else ask.workload.padding
+    if ask.framework != "trainer":
+        return "the script makes its data loader itself"
+    drawn = None if ask.workload is None else ask.workload.drawn
+    if drawn == STREAM:
+        return "its samples come as a stream, which has no other order"
+    if drawn not in (None, AT_RANDOM):
+        return f"the script draws its samples by its own {drawn}, and not at random"
+    if "order" in ask.fixed:
+        return None
+    if padding is None:
+        return _NOT_RUN
+    if padding.kept is not None and not padding.share:
+        return padding.kept
+    if padding.kept is not None and padding.left <= 1 - SHOWS:
+        return f"the columns that are padding stay: {padding.kept}"
+    of_one_length = 1 - (1 - padding.share) / max(padding.left, 1 - padding.share, 1e-9)
+    return None if of_one_length >= SHOWS else "the samples of a batch are of like length already"
+
+
+ORDER = Knob(
+    name="order",
+    summary="whether samples are drawn at random, or those of a step are of like length",
+    values=("random", "length"),
+    keeps="distribution",
+    offers=_orders,
+    put=in_settings("order"),
+    set_in_torch=True,
+    shown=(changed_shown("order of samples", "order", "order"),),
+    words=lambda plan: "samples of like length" if "order" in plan.settings else None,
+    effect=Effect(
+        own=0.25,
+        within={"padding": 0.25, "layout": 0.1},
+        expected=lambda facts, plan: -0.15 if "order" in plan.settings else 0.0,
+        source="assumed: batches of like length have few columns that are padding; 1 h 1 min "
+        "instead of 4 h 38 min together with padding that is cut (Lefebvre Sarrut 2020, X-NLI)",
+    ),
+)

@@ -1,0 +1,190 @@
+"""Which implementations compute a step: ``ipex``, ``optimizer``, ``dropout``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cputune.plans.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    Shown,
+    State,
+    changed_shown,
+    in_field,
+    in_settings,
+    unless,
+)
+from cputune.stack import (
+    Versions,
+    default_optimizer,
+    ipex_use,
+    optimizers,
+    versions_of,
+    why_no_masks,
+)
+
+if TYPE_CHECKING:
+    from cputune.host.facts import HostFacts
+
+
+def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
+    """Why a run cannot use IPEX, or cannot do without it; None where both are possible."""
+    use = ipex_use(versions_of(facts), framework=ask.framework)
+    return None if use.possible else use.reason
+
+
+IPEX = Knob(
+    name="ipex",
+    summary="whether intel_extension_for_pytorch optimizes model and optimizer",
+    values=(False, True),
+    keeps="mathematics",
+    offers=_why_no_ipex,
+    put=in_field("ipex"),
+    variables=lambda plan: {"ACCELERATE_USE_IPEX": "true"} if plan.ipex else {},
+    argument="use_ipex",
+    argument_value=lambda plan: plan.ipex,
+    shown=(
+        Shown(
+            what="IPEX",
+            key="ipex",
+            expected=lambda plan, _: "on" if plan.ipex else "off",
+            read=lambda plan, optimized: "on" if optimized else "off",
+        ),
+    ),
+    as_seen=lambda plan, state: replace(plan, ipex=bool(state.get("ipex"))),
+    words=lambda plan: "IPEX" if plan.ipex else None,
+    effect=Effect(
+        own=0.15,
+        within={"layout": 0.06, "precision": 0.06},
+        source="assumed: the guides promise a gain without a figure; the optimizer that it fuses "
+        "is worth up to a quarter where torch's own is not",
+    ),
+)
+
+DEFAULT, LOOP, FUSED = "default", "adamw_torch", "adamw_torch_fused"
+
+_SHOWN = {LOOP: "AdamW as a loop", FUSED: "AdamW, fused"}
+
+
+def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
+    """The script's own optimizer; and fused AdamW, where the script trains with another AdamW.
+
+    The numbers that AdamW computes are the same either way. Any other optimizer is the user's
+    choice, and stays. A value that the user asks for needs only to be possible.
+    """
+    versions = versions_of(facts)
+    wanted = str(ask.fixed.get("optimizer", FUSED))
+    why = None
+    if wanted == DEFAULT:
+        pass
+    elif versions.transformers is None or versions.torch is None:
+        why = "the versions of transformers and torch are not known"
+    elif wanted not in optimizers(versions):
+        why = (
+            f"transformers {versions.transformers} with torch {versions.torch} has no "
+            f"--optim {wanted} that steps on a CPU"
+        )
+    elif "optimizer" not in ask.fixed:
+        why = _why_same_optimizer(ask, versions)
+    return unless(why, f"optimizer={wanted}", DEFAULT, wanted)
+
+
+def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
+    stepped = None if ask.workload is None else ask.workload.optimizer
+    if stepped is not None:
+        return None if stepped == _SHOWN[LOOP] else f"the script steps with {stepped}"
+    if ask.framework == "accelerate":
+        return "which optimizer the script makes is not known before it has run"
+    asked = None if ask.workload is None else ask.workload.argument("--optim")
+    if asked is not None:
+        known = asked in optimizers(versions) and asked != FUSED
+        return None if known else f"the script asks for --optim {asked} itself"
+    if default_optimizer(versions) == FUSED:
+        return (
+            f"it is the default of transformers {versions.transformers} "
+            f"with torch {versions.torch} already"
+        )
+    return None
+
+
+def optimizer_of(state: State) -> str | None:
+    """How a rank's optimizer steps, in words; None where the rank does not show it."""
+    seen = state.get("optimizer")
+    if seen is None:
+        return None
+    way = next((f", {name}" for name in ("fused", "foreach") if seen[name]), " as a loop")
+    return f"{seen['class']}{way}"
+
+
+OPTIMIZER = Knob(
+    name="optimizer",
+    summary="the script's own optimizer, or fused AdamW in the place of AdamW as a loop",
+    values=(DEFAULT, LOOP, FUSED),
+    keeps="mathematics",
+    offers=_optimizers,
+    # IPEX replaces the step of each optimizer by its own.
+    put=in_settings("optimizer", needless=lambda plan: plan.ipex),
+    argument="optim",
+    shown=(
+        Shown(
+            what="optimizer",
+            key="optimizer",
+            expected=lambda plan, _: _SHOWN.get(str(plan.setting("optimizer"))),
+            read=lambda plan, seen: optimizer_of({"optimizer": seen}),
+        ),
+    ),
+    words=lambda plan: str(value) if (value := plan.settings.get("optimizer")) else None,
+    effect=Effect(
+        own=0.15,
+        within={"layout": 0.06, "precision": 0.06},
+        expected=lambda facts, plan: -0.15 if plan.setting("optimizer") == FUSED else 0.0,
+        source="read side by side on two cores, 4 layers in bf16: AdamW as a loop 0.78 times as "
+        "fast as fused (log -0.25); a wary half of it is expected, since it weighs less beside "
+        "larger batches",
+    ),
+)
+
+INTEL = "GenuineIntel"
+
+
+def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
+    """Why masks stay torch's own: random bytes pay where torch draws on one thread alone.
+
+    aten/src/ATen/native/cpu/DistributionKernels.cpp (bernoulli_scalar_kernel) calls MKL, which
+    draws on all threads, where cpuinfo says that the processor is Intel's.
+    """
+    why = why_no_masks(versions_of(facts))
+    training = None if ask.workload is None else ask.workload.training
+    if why is not None:
+        return why
+    if facts.cpu.vendor is None:
+        return "whose processor this is, is not known: on Intel's torch draws masks on all threads"
+    if facts.cpu.vendor == INTEL:
+        return "on Intel's processors torch draws masks on all threads already"
+    if training and training.dropout is False and "dropout" not in ask.fixed:
+        return "no layer of the model was seen to drop anything"
+    return None
+
+
+DROPOUT = Knob(
+    name="dropout",
+    summary="dropout masks of torch's own generator, or of random bytes on all threads",
+    values=("torch", "bytes"),
+    keeps="distribution",
+    offers=_why_no_masks,
+    put=in_settings("dropout"),
+    set_in_torch=True,
+    shown=(changed_shown("dropout masks", "dropout", "dropout"),),
+    words=lambda plan: "dropout masks of random bytes" if "dropout" in plan.settings else None,
+    effect=Effect(
+        own=0.15,
+        within={"layout": 0.1, "precision": 0.1},
+        expected=lambda facts, plan: -0.1 if "dropout" in plan.settings else 0.0,
+        source="read side by side on two Zen 5 cores, 4 layers in bf16: 1.10 times as fast with "
+        "hidden layers alone, 1.36 with attention's (logs -0.1 and -0.31); what torch draws on one "
+        "thread weighs more, the more threads there are",
+    ),
+)

@@ -1,0 +1,240 @@
+"""Native libraries: ``allocator`` and ``openmp``, which are preloaded, and glibc's ``malloc``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from cputune.plans.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    LeftOut,
+    Put,
+    Shown,
+    State,
+    in_settings,
+    unless,
+    variable_shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from cputune.host.facts import HostFacts
+    from cputune.plans.plan import Plan
+
+Allocator = Literal["default", "tcmalloc", "jemalloc"]
+ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
+
+OpenMP = Literal["default", "libgomp", "libiomp5"]
+OPENMP_RUNTIMES: tuple[OpenMP, ...] = get_args(OpenMP)
+
+JEMALLOC_SETTINGS = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"
+"""Freed memory is kept, large blocks' too: one page fault a step. What Intel's launcher sets
+(``oversize_threshold:1``) gives large blocks back at once: 47,000 (benchmarks/allocators.py)."""
+
+
+def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
+    """The paths that this plan preloads: its OpenMP runtime, then its allocator."""
+    libraries = (facts.library(name) for name in (plan.openmp, plan.allocator))
+    return tuple(library.path for library in libraries if library is not None)
+
+
+def _preloading(name: str) -> Put:
+    def put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
+        chosen = replace(plan, **{name: value})  # type: ignore[arg-type]
+        return replace(chosen, preload=preloads(chosen, facts))
+
+    return put
+
+
+def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
+    """Those of ``names`` ("default" first) whose library was found on this machine."""
+    missing = [name for name in names[1:] if facts.library(name) is None]
+    return Choices(
+        values=tuple(name for name in names if name not in missing),
+        left_out=tuple(
+            LeftOut(what=f"{knob}={name}", why=f"no lib{name.removeprefix('lib')} was found")
+            for name in missing
+        ),
+    )
+
+
+def _jemalloc(plan: Plan) -> Mapping[str, str]:
+    return {"MALLOC_CONF": JEMALLOC_SETTINGS} if plan.allocator == "jemalloc" else {}
+
+
+def _mapped(plan: Plan, files: Iterable[str]) -> str:
+    """Those of the plan's paths that are mapped; the kernel shows the file behind a link."""
+    mapped = set(map(os.path.realpath, files))
+    return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
+
+
+def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
+    """The plan with the library of ``names`` that a rank preloads; an OpenMP runtime goes first."""
+
+    def seen(plan: Plan, state: State) -> Plan:
+        for name in names[1:]:
+            library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
+            paths = [path for path in preloaded if path.startswith("/") and library in path]
+            if paths:
+                preload = (*paths, *plan.preload) if knob == "openmp" else (*plan.preload, *paths)
+                return replace(plan, preload=preload, **{knob: name})  # type: ignore[arg-type]
+        return plan
+
+    return seen
+
+
+ALLOCATOR = Knob(
+    name="allocator",
+    summary="the malloc that is preloaded: the libc's own, tcmalloc or jemalloc",
+    values=ALLOCATORS,
+    keeps="numbers",
+    offers=lambda facts, ask: _found_here(facts, "allocator", ALLOCATORS),
+    put=_preloading("allocator"),
+    variables=_jemalloc,
+    shown=(
+        Shown(what="allocator", key="allocator", expected=lambda plan, _: plan.allocator),
+        # The OpenMP runtime among them.
+        Shown(
+            what="preload",
+            key="mapped",
+            expected=lambda plan, _: ":".join(plan.preload) or None,
+            read=_mapped,
+        ),
+        variable_shown("MALLOC_CONF", _jemalloc),
+    ),
+    as_seen=_as_preloaded("allocator", ALLOCATORS),
+    words=lambda plan: None if plan.allocator == "default" else plan.allocator,
+    effect=Effect(
+        own=0.12,
+        within={"layout": 0.04, "precision": 0.04},
+        source="read side by side on two cores: tcmalloc 1.12 times as fast as glibc's malloc, "
+        "jemalloc 0.89 times as it is (logs 0.11 and -0.12); where it keeps memory, as here, "
+        "1.09 times less CPU time on Zen 4",
+    ),
+)
+
+
+def _blocktime(plan: Plan) -> Mapping[str, str]:
+    """Threads that spin 200 ms after each region steal cores from other ranks.
+
+    No KMP_AFFINITY, which shrinks the process's own mask (pytorch/pytorch#91989).
+    """
+    return {"KMP_BLOCKTIME": "1"} if plan.openmp == "libiomp5" else {}
+
+
+OPENMP = Knob(
+    name="openmp",
+    summary="the OpenMP runtime: the one that torch brings, or libiomp5 preloaded",
+    values=OPENMP_RUNTIMES,
+    keeps="numbers",
+    offers=lambda facts, ask: _found_here(facts, "openmp", ("default", "libiomp5")),
+    put=_preloading("openmp"),
+    variables=_blocktime,
+    shown=(
+        Shown(
+            what="OpenMP runtime",
+            key="openmp",
+            expected=lambda plan, _: None if plan.openmp == "default" else plan.openmp,
+        ),
+        variable_shown("KMP_BLOCKTIME", _blocktime),
+    ),
+    as_seen=_as_preloaded("openmp", OPENMP_RUNTIMES),
+    words=lambda plan: None if plan.openmp == "default" else plan.openmp,
+    effect=Effect(
+        own=0.08,
+        within={"layout": 0.04, "precision": 0.04},
+        source="read side by side on two cores: libiomp5 0.96 times as fast as libgomp, and "
+        "0.94 to 1.03 times in three rounds on another machine",
+    ),
+)
+
+DEFAULT, KEPT, HUGE = "default", "kept", "huge_pages"
+
+_KEPT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""Nothing is mapped by itself, nothing is given back, and the heap grows by 64 MiB (mallopt(3)).
+
+As it is, malloc maps each large tensor and gives it back when it is freed, and the next one of its
+size costs a page fault for each 4 KiB."""
+
+_HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
+
+
+_IN_USE_BYTES = 8 << 20
+"""The most bytes in huge pages of a process that asks for none: it has 2 MiB, of stacks and
+libraries. A process that asks for them has some hundred MiB."""
+
+
+def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
+    """The malloc as it is; tuned to keep memory, where today's launch was seen to return it.
+
+    Where the kernel gives huge pages, also a malloc that keeps memory in those. A malloc that
+    today's launch preloads shows no blocks.
+    """
+    blocks = None if ask.workload is None else ask.workload.mapped_blocks
+    if not blocks and "malloc" not in ask.fixed:
+        why = "today's launch gives no memory back to the kernel"
+        unknown = (
+            "what glibc's malloc does with the memory of a step is not known before it has run"
+        )
+        return unless(unknown if blocks is None else why, "malloc", DEFAULT)
+    pages = facts.settings.transparent_huge_pages
+    if pages in ("madvise", "always"):
+        return Choices(values=(DEFAULT, KEPT, HUGE))
+    why = facts.why_unknown("settings.transparent_huge_pages") or (
+        f"/sys/kernel/mm/transparent_hugepage/enabled says {pages or 'nothing'}"
+    )
+    return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
+
+
+def _malloc_variables(plan: Plan) -> Mapping[str, str]:
+    value = plan.settings.get("malloc")
+    return {**(_KEPT if value else {}), **(_HUGE if value == HUGE else {})}
+
+
+MALLOC = Knob(
+    name="malloc",
+    summary="what glibc's malloc does with freed memory: as it is, kept, or in huge pages",
+    values=(DEFAULT, KEPT, HUGE),
+    keeps="numbers",
+    offers=_mallocs,
+    # Another malloc, which is preloaded, reads none of these variables.
+    put=in_settings("malloc", needless=lambda plan: plan.allocator != "default"),
+    variables=_malloc_variables,
+    shown=(
+        Shown(
+            what="memory of tensors",
+            key="mapped_blocks",
+            expected=lambda plan, _: "kept" if "malloc" in plan.settings else None,
+            read=lambda plan, blocks: f"{blocks} mapped blocks" if blocks else "kept",
+            unknown="this libc does not tell its blocks: mallinfo2 is in glibc 2.33 and later",
+        ),
+        Shown(
+            what="huge pages",
+            key="huge_pages_bytes",
+            expected=lambda plan, _: "in use" if plan.settings.get("malloc") == HUGE else None,
+            read=lambda plan, huge: "in use" if huge >= _IN_USE_BYTES else f"{huge >> 20} MiB",
+            unknown="/proc/self/smaps_rollup does not tell them",
+        ),
+    ),
+    words=lambda plan: {KEPT: "malloc keeps memory", HUGE: "huge pages"}.get(
+        str(plan.setting("malloc"))
+    ),
+    effect=Effect(
+        own=0.1,
+        within={"layout": 0.04, "precision": 0.04},
+        part_of="allocator",
+        source="read side by side on two Zen 4 cores, 4 layers in bf16: with memory kept "
+        "1.13 times as fast as glibc's malloc as it is, huge pages 1.15 times (logs 0.12 and 0.14)",
+    ),
+)

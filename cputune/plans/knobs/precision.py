@@ -1,0 +1,109 @@
+"""The knob ``precision``: the type of matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from cputune.plans.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    LeftOut,
+    Shown,
+    State,
+    in_field,
+    unless,
+)
+from cputune.stack import versions_of, why_no_bf16
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cputune.host.facts import HostFacts
+    from cputune.plans.plan import Plan
+
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""What torch calls them, and a layer's output shows."""
+
+NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+"""ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
+
+
+def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
+    """Precisions that this CPU multiplies in hardware, the fastest first."""
+    return ("bf16", "fp32") if any(map(facts.cpu.has, NATIVE_BF16)) else ("fp32",)
+
+
+def advised_precision(facts: HostFacts) -> Precision:
+    """bf16 where this CPU multiplies it in hardware and the installed Trainer takes it."""
+    if why_no_bf16(versions_of(facts)) is not None:
+        return "fp32"
+    return native_precisions(facts)[0]
+
+
+def _choices(facts: HostFacts, ask: Ask) -> Choices:
+    """fp32; bf16 too, where the CPU has it in hardware or --allow-slow-precision is given."""
+    fp16 = LeftOut(
+        what="precision=fp16",
+        why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",
+    )
+    why = why_no_bf16(versions_of(facts)) if ask.framework == "trainer" else None
+    if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
+        why = (
+            f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times slower "
+            "than fp32 (--allow-slow-precision tries it all the same)"
+        )
+    found = unless(why, "precision=bf16", "fp32", "bf16")
+    return replace(found, left_out=(fp16, *found.left_out))
+
+
+def _variables(plan: Plan) -> Mapping[str, str]:
+    return {} if plan.precision == "fp32" else {"ACCELERATE_MIXED_PRECISION": plan.precision}
+
+
+def _as_seen(plan: Plan, state: State) -> Plan:
+    found = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
+    return replace(plan, precision=found[0]) if found else plan
+
+
+def _expected(facts: HostFacts, plan: Plan) -> float:
+    if plan.precision != "bf16":
+        return 0.0
+    return -0.7 if "bf16" in native_precisions(facts) else 1.0
+
+
+PRECISION = Knob(
+    name="precision",
+    summary="fp32, or bf16 autocast where the CPU multiplies bf16 in hardware",
+    values=PRECISIONS,
+    keeps="nothing",
+    offers=_choices,
+    put=in_field("precision"),
+    variables=_variables,
+    # fp16 has no argument: ``--fp16`` trains in fp32 on a CPU, without a word.
+    argument="bf16",
+    argument_value=lambda plan: plan.precision == "bf16",
+    shown=(
+        Shown(
+            what="precision",
+            key="dtype",
+            expected=lambda plan, _: DTYPES[plan.precision],
+            unknown="no layer that multiplies matrices was seen to be called",
+        ),
+    ),
+    as_seen=_as_seen,
+    words=lambda plan: plan.precision,
+    effect=Effect(
+        own=0.6,
+        within={"layout": 0.15, "smt": 0.1},
+        expected=_expected,
+        source="read on two machines of two cores: bf16 takes 0.45 to 0.58 of the time of fp32 "
+        "where it is native (log -0.8 to -0.55); emulated it is 3 to 4 times slower (oneDNN's "
+        "documentation), of which a wary 2.7 is expected",
+    ),
+)

@@ -1,0 +1,283 @@
+"""Where ranks go: cutting the allowed cores of a machine into one slice per rank.
+
+Pure functions from facts to plans. The formulae follow the Intel launcher (ipexrun),
+``intel_extension_for_pytorch/cpu/launch/launcher_distributed.py``: cores in order, one
+contiguous slice per rank, the oneCCL workers on the first cores of each slice, one
+OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from cputune.host.facts import Core, HostFacts
+from cputune.plans.cores import QUOTA_SHARE, paid_cores, usable_cores
+from cputune.plans.knobs.backend import BACKEND, Backend
+from cputune.plans.knobs.kernels import IPEX
+from cputune.plans.knobs.libraries import ALLOCATORS, preloads
+from cputune.plans.knobs.precision import Precision, advised_precision
+from cputune.plans.knobs.record import Ask, Knob, KnobValue
+from cputune.plans.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.stack import LEAST_CCL_WORKERS
+
+MOST_RANKS_PER_NODE = 8
+
+
+def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
+    """The rank counts that are thought of; a rank of a large machine keeps two cores.
+
+    Up to eight on a NUMA node, and one on each L3 cache that has several cores.
+    """
+    if not cores:
+        return ()
+    nodes, caches = len(groups(cores, by_node=True)), len(by_caches(cores))
+    least_cores = 1 if len(cores) <= 8 else 2
+    most = max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+    return (*range(1, most + 1), *((caches,) if most < caches <= len(cores) // 2 else ()))
+
+
+def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
+    """Why so many ranks make no good plan on these cores; None where they do.
+
+    Good are one over all, one per socket, one per NUMA node, one per L3 cache, and evenly between
+    and above these, where few cores are left idle: a fifth of them at most, or a tenth of the
+    ``paid`` ones, those that a CPU quota pays for.
+    """
+    sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
+    if nodes % ranks and ranks % sockets and ranks % nodes:
+        return f"so many ranks cannot be dealt out evenly over {sockets} sockets"
+    size = len(rank_slices(cores, ranks)[0])
+    least = LEAST_USED_SHARE * len(cores) if paid is None else QUOTA_SHARE * paid
+    if size * ranks < least:
+        return f"ranks of one size would leave too many of {len(cores)} cores idle"
+    return None
+
+
+def lie_astride(cores: tuple[Core, ...], ranks: int) -> bool:
+    """Whether some of so many ranks have a part of a NUMA node and a part of another one.
+
+    Their threads wait for memory of the other node, and share its bandwidth unevenly.
+    """
+    nodes = len(groups(cores, by_node=True))
+    return bool(nodes % ranks and ranks % nodes)
+
+
+def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
+    """The rank counts that make good plans on these cores, the fewest first."""
+    return tuple(n for n in thinkable_ranks(cores) if why_not_ranks(cores, n, paid=paid) is None)
+
+
+def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
+    """Those of the fastest kind: all, where they are of one kind."""
+    most = max((core.speed for core in cores), default=0)
+    return tuple(core for core in cores if core.speed > 0.9 * most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How a launch on one machine is laid out before anything was measured, and why.
+
+    ``cores`` are those of each rank; ``threads`` its OpenMP threads, one on each core that its
+    ``ccl_workers`` workers of oneCCL leave.
+    """
+
+    cores: tuple[tuple[Core, ...], ...]
+    threads: int
+    ccl_workers: int
+    why: str
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on this machine."""
+        return len(self.cores)
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs that threads run on, one of each core, over all ranks."""
+        return tuple(
+            core.cpus[0]
+            for cores in self.cores
+            for core in cores[self.ccl_workers :][: self.threads]
+        )
+
+
+def advise(
+    facts: HostFacts,
+    *,
+    batch: int | None = None,
+    nodes: int = 1,
+    ranks: int | None = None,
+    ccl_workers: int = 0,
+) -> Advice:
+    """The one answer to how many ranks and threads, on which CPUs: all cures and plans have it.
+
+    A rank for each socket, as the Hugging Face CPU guides say; for each NUMA node where sockets
+    have a single core, which says nothing of the hardware; fewer where sockets differ so much
+    that cores would be idle, and where ``batch`` (samples of a step over ``nodes`` such machines)
+    cannot be dealt out. Slow cores of a hybrid machine stay out: a team waits for its slowest.
+    ``ranks`` is a number that a launcher has settled already. Of ``ccl_workers`` that are asked
+    for as many are given as leave a core to the threads.
+    """
+    cores, why = usable_cores(facts), "one rank"
+    if facts.topology.hybrid and len(fast_cores(cores)) < len(cores):
+        why = f"one rank on the {len(fast_cores(cores))} fast ones of {len(cores)} cores"
+        cores = fast_cores(cores)
+    if ranks is None:
+        parts, part = len({core.socket for core in cores}), "socket"
+        if 2 * parts > len(cores):
+            parts, part = len({core.numa_node for core in cores}), "NUMA node"
+        parts = parts if 2 * parts <= len(cores) else 1
+        good = [n for n in rank_counts(cores, paid=paid_cores(facts)) if n <= parts]
+        fit = [n for n in good if batch is None or batch % (n * nodes) == 0]
+        ranks = max(fit, default=1)
+        if ranks == parts and ranks > 1:
+            why = f"a rank for each of {parts} {part}s"
+        elif fit != good and ranks < max(good):
+            why = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
+    else:
+        why = f"{ranks} ranks, as they are started"
+    slices = rank_slices(cores, ranks) if ranks <= len(cores) else (cores[:1],) * ranks
+    least = len(slices[0]) if cores else 1
+    workers = ccl_workers if ccl_workers < least else min(1, least - 1)
+    return Advice(cores=slices, threads=max(1, least - workers), ccl_workers=workers, why=why)
+
+
+def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
+    """Thread counts worth trying on the cores of one rank, one thread per core, most first.
+
+    All cores that the oneCCL workers leave, three quarters, half and a quarter of them,
+    and those of its first socket, first NUMA node or fastest kind of core where it spans
+    several.
+    """
+    computing = cores_of_rank[ccl_workers:]
+    count = len(computing)
+    if not computing:
+        return ()
+    wanted = {count, (3 * count + 2) // 4, count // 2, count // 4}
+    for by_node in (True, False):
+        wanted.add(len(groups(computing, by_node=by_node)[0]))
+    wanted.add(len(fast_cores(computing)))
+    return tuple(sorted(wanted - {0}, reverse=True))
+
+
+def default_threads(facts: HostFacts) -> int:
+    """OpenMP threads of a plain ``python train.py``: what is asked for, else every allowed core.
+
+    torch takes MKL's count (aten/src/ATen/ParallelOpenMP.cpp): MKL_NUM_THREADS before
+    OMP_NUM_THREADS, and no more than the physical cores of the affinity mask (seen with
+    torch 2.13 on x86-64; builds for other processors have no MKL). A CPU quota is not seen
+    by anybody.
+    """
+    cores = max(1, len(facts.topology.allowed_cores))
+    has_mkl = facts.cpu.architecture in (None, "x86_64")
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS") if has_mkl else ("OMP_NUM_THREADS",):
+        asked = facts.environment.get(name, "").split(",")[0].strip()
+        if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
+            return min(int(asked), cores) if has_mkl else int(asked)
+    return cores
+
+
+def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
+    """What the user has today: plain ``python train.py`` with default flags, nothing bound.
+
+    With a launcher it may be several ``ranks``, each of which may use every allowed CPU.
+    """
+    return Plan(
+        processes_per_node=ranks,
+        threads_per_process=default_threads(facts),
+        cpus=(facts.topology.allowed or (0,),) * ranks,
+        as_found=True,
+    )
+
+
+def mild_plan(facts: HostFacts) -> Plan:
+    """What may be given to a launch that nobody has measured: it changes none of its numbers.
+
+    One rank with a thread on each core, bound to them, and an allocator where there is one.
+    """
+    plan = make_plan(usable_cores(facts), 1)
+    for name in ALLOCATORS[1:]:
+        if facts.library(name) is not None:
+            chosen = replace(plan, allocator=name)
+            return replace(chosen, preload=preloads(chosen, facts))
+    return plan
+
+
+def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int = 1) -> Plan:
+    """The plan that ``advise`` gives, in the precision that the CPU has natively.
+
+    Where they live for this workload, it has IPEX, and oneCCL with one worker on a core of
+    its own.
+    """
+    ask = Ask(workload=workload)
+    batch = None if workload is None else workload.global_batch_size
+    advice = advise(facts, batch=batch, nodes=nodes)
+    ccl = advice.ranks > 1 and _lives(BACKEND, "ccl", facts, ask)  # several have two cores each
+    return make_plan(
+        tuple(core for cores in advice.cores for core in cores),
+        advice.ranks,
+        precision=advised_precision(facts),
+        backend="ccl" if ccl else "gloo",
+        ccl_workers=LEAST_CCL_WORKERS if ccl else 0,
+        ipex=_lives(IPEX, True, facts, ask),
+    )
+
+
+def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
+    """Whether a knob can take this value on this machine, with these versions."""
+    return knob.offers is not None and value in knob.choices(facts, ask).values
+
+
+def make_plan(
+    cores: tuple[Core, ...],
+    ranks: int,
+    *,
+    threads: int | None = None,
+    smt: bool = False,
+    ccl_workers: int = 0,
+    share_cores: bool = False,
+    backend: Backend = "gloo",
+    precision: Precision = "fp32",
+    ipex: bool = False,
+) -> Plan:
+    """Lay ``ranks`` ranks out on ``cores`` and say which CPUs each gets.
+
+    ``threads`` defaults to one per core that the oneCCL workers leave; with ``smt``
+    each core gives all its siblings. With ``share_cores`` the workers run on cores that
+    threads have too. Raises ValueError where it does not fit.
+    """
+    rank_cpus: list[tuple[int, ...]] = []
+    worker_cpus: list[tuple[int, ...]] = []
+    for cores_of_rank in rank_slices(cores, ranks):
+        if ccl_workers >= len(cores_of_rank) + share_cores:
+            raise ValueError(
+                f"{ccl_workers} oneCCL workers leave no core of {len(cores_of_rank)} for threads"
+            )
+        workers = cores_of_rank[:ccl_workers]
+        computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
+        if not smt:
+            computing = tuple(team(computing, len(computing) if threads is None else threads))
+        cpus = tuple(
+            sorted(cpu for core in computing for cpu in (core.cpus if smt else core.cpus[:1]))
+        )
+        rank_cpus.append(cpus)
+        worker_cpus.append(tuple(core.cpus[0] for core in workers))
+    least = min(map(len, rank_cpus))
+    count = least if threads is None else threads
+    if count > least:
+        raise ValueError(
+            f"{count} threads do not fit on the {least} CPU{'s' * (least > 1)} of a rank"
+        )
+    return Plan(
+        processes_per_node=ranks,
+        threads_per_process=count,
+        ccl_workers=ccl_workers,
+        backend=backend,
+        precision=precision,
+        ipex=ipex,
+        cpus=tuple(rank_cpus),
+        ccl_cpus=tuple(worker_cpus) if ccl_workers else (),
+    )

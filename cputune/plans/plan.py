@@ -1,0 +1,184 @@
+"""One way to run a training job: ranks, threads, CPUs, precision, libraries.
+
+A plan says everything that a launch needs and nothing about what is trained. The
+tuner proposes plans, trials run them, the result stores them, emitters write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from cputune.plans.knobs import KNOBS, knob_named
+from cputune.plans.knobs.backend import BACKENDS, Backend
+from cputune.plans.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
+from cputune.plans.knobs.precision import PRECISIONS, Precision
+from cputune.plans.knobs.record import KnobValue, in_words
+from cputune.text.cpulist import MAX_CPUS
+from cputune.text.documents import plain
+
+MOST_RANKS = 4096
+"""Of one node: more than any machine has cores."""
+
+AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
+"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
+
+Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
+"""The number of a logical CPU."""
+
+
+CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
+"""For each local rank of a node its logical CPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How the ranks of a job are started on one node, and on how many nodes.
+
+    Attributes:
+        nodes: machines that take part.
+        processes_per_node: ranks on each of them.
+        threads_per_process: OpenMP threads of a rank (OMP_NUM_THREADS).
+        ccl_workers: oneCCL worker threads of a rank (CCL_WORKER_COUNT); 0 without oneCCL.
+        backend: torch.distributed backend; means nothing for a single rank.
+        precision: what the forward pass runs in: fp32, bf16 or fp16 (autocast).
+        ipex: whether intel_extension_for_pytorch optimizes model and optimizer.
+        allocator: which malloc is preloaded.
+        openmp: which OpenMP runtime is preloaded; "default" is the one torch brings.
+        preload: real paths for LD_PRELOAD that allocator and openmp need.
+        cpus: for each local rank, the logical CPUs it is bound to, on every node alike.
+        ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
+        as_found: the launch that the user has today: nothing is set and nothing is
+            bound; threads and cpus are then what such a process is expected to see.
+        settings: values of the knobs that have no field of their own, by name, without
+            those that stay as they are today.
+    """
+
+    nodes: AtLeastOne = 1
+    processes_per_node: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    threads_per_process: AtLeastOne
+    ccl_workers: Annotated[int, Meta(ge=0, le=MAX_CPUS)] = 0
+    backend: Backend = "gloo"
+    precision: Precision = "fp32"
+    ipex: bool = False
+    allocator: Allocator = "default"
+    openmp: OpenMP = "default"
+    preload: tuple[str, ...] = ()
+    cpus: CpuLists
+    ccl_cpus: CpuLists = ()
+    as_found: bool = False
+    settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        least = min(self.nodes, self.processes_per_node, self.threads_per_process)
+        if least < 1 or self.ccl_workers < 0:
+            raise ValueError("nodes, processes and threads of a plan start at 1, workers at 0")
+        if len(self.cpus) != self.processes_per_node:
+            raise ValueError("a plan needs one CPU list for each local rank")
+        if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
+            raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
+        shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
+        if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
+            raise ValueError("no machine has such a CPU")
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("backend", self.backend, BACKENDS)
+        _one_of("allocator", self.allocator, ALLOCATORS)
+        _one_of("OpenMP runtime", self.openmp, OPENMP_RUNTIMES)
+        _check_settings(self.settings)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole job."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether a rank has more threads than CPUs, so that it delays itself."""
+        return any(self.threads_per_process > len(cpus) for cpus in self.cpus)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that every rank of this plan is started with.
+
+        Empty for a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank numbers
+        belong to the launch, not to the plan.
+        """
+        if self.as_found:
+            return {}
+        variables = {name: value for knob in KNOBS for name, value in knob.variables(self).items()}
+        if self.preload:
+            variables["LD_PRELOAD"] = ":".join(self.preload)
+        return variables
+
+    def setting(self, name: str) -> KnobValue:
+        """The value of a knob that has no field of its own. Raises UsageError for no knob."""
+        return self.settings.get(name, knob_named(name).today)
+
+    def value(self, name: str) -> KnobValue:
+        """The value of a knob that decides no CPUs. Raises UsageError for no knob."""
+        found: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
+        return found
+
+    def with_setting(self, name: str, value: KnobValue) -> Plan:
+        """The plan that differs in the value of such a knob."""
+        today = knob_named(name).today
+        if value == today and name not in self.settings:
+            return self  # most plans of a space stay as they are in most knobs
+        settings = {**self.settings, name: value}
+        if value == today:
+            del settings[name]
+        return replace(self, settings=dict(sorted(settings.items())))
+
+    def describe(self) -> str:
+        """One line for people: ``2 × 14 threads, bf16, tcmalloc``."""
+        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
+        parts += [words for knob in KNOBS if (words := knob.words(self)) is not None]
+        if self.as_found:
+            parts.append("as found")
+        return ", ".join(parts)
+
+    def short(self) -> str:
+        """A name for tables and pictures: ``2×14 bf16 tcmalloc malloc=kept``.
+
+        Ranks of a node × threads of each, the precision, the libraries that are preloaded; every
+        other knob as ``--fix`` takes it. Today's launch is called that: ``1×2 fp32 (today)``.
+        """
+        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
+        parts += [f"{self.processes_per_node}×{self.threads_per_process}", self.precision]
+        if self.world_size > 1 and self.backend != "gloo":
+            parts.append(self.backend)
+        if self.ipex:
+            parts.append("ipex")
+        parts += [name for name in (self.allocator, self.openmp) if name != "default"]
+        parts += [f"{name}={in_words(value)}" for name, value in self.settings.items()]
+        if self.as_found:
+            parts.append("(today)")
+        return " ".join(parts)
+
+    def legend(self) -> str:
+        """How its short name is read: ``2×14 means 2 ranks with 14 threads each``."""
+        ranks, threads = self.processes_per_node, self.threads_per_process
+        who = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        each = "1 thread" if threads == 1 else f"{threads} threads"
+        return f"{ranks}×{threads} means {who} with {each}" + (" each" if ranks > 1 else "")
+
+    def to_json(self) -> dict[str, object]:
+        """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""
+        document: dict[str, object] = plain(self)
+        return document
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+
+
+def _check_settings(settings: Mapping[str, KnobValue]) -> None:
+    """One way to write each plan: without what is as it is today."""
+    for name, value in settings.items():
+        knob = knob_named(name)
+        here = knob.put is not None and name not in Plan.__dataclass_fields__
+        if not here or knob.parse(value) != value or value == knob.today:
+            raise ValueError(f"a plan does not say that {name} is {value!r}")

@@ -1,0 +1,402 @@
+"""What is trained while tuning: a shipped or own recipe, or the user's own script.
+
+A recipe is a TOML file of validated data; ``recipes/README.md`` describes its keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from cputune.errors import RecipeError, UsageError
+from cputune.host import read_document
+from cputune.inside.messages import Framework
+from cputune.plans.equivalence import Licence, Training
+from cputune.plans.training_command import read_typed, value_of
+from cputune.text.documents import plain, record_of, toml
+from cputune.text.hidden import HIDDEN, hide_arguments, without_secrets
+
+DEFAULT_RECIPE = "bert-mini"
+MOST_BYTES = 1 << 20
+"""Of a recipe file; the shipped ones have less than 1 KiB."""
+
+Task = Literal[
+    "question-answering",
+    "sequence-classification",
+    "token-classification",
+    "masked-lm",
+    "causal-lm",
+    "seq2seq-lm",
+    "sentence-embedding",
+    "image-classification",
+]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]
+Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank matrices that train beside frozen weights (Hu et al. 2021, arXiv:2106.09685).
+
+    ``target_modules`` are ends of the names of the linear layers that get them.
+    """
+
+    rank: Annotated[int, Meta(ge=1, le=4096)]
+    alpha: Annotated[float, Meta(gt=0, le=1e6)]
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    target_modules: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How long the samples of a data set are, of which random ones are made as long.
+
+    ``quantiles`` are in tokens, special ones counted: at equal distances from the shortest sample
+    to the longest. Samples are padded to the recipe's ``sequence_length``, or each batch to its
+    longest, as the public script does by default.
+    """
+
+    quantiles: Annotated[tuple[Tokens, ...], Meta(min_length=2, max_length=1001)]
+    padding: Literal["max_length", "longest"] = "max_length"
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A training job as data.
+
+    ``model`` is a transformers configuration (``model_type`` and its fields), from which a model
+    with random weights is built; ``parameters`` is how many it has, ``sample_bytes`` what the
+    backward pass keeps of a sample, at least. ``sequence_length`` and ``target_length`` (of what a
+    seq2seq model writes) are in tokens, ``global_batch_size`` in samples per optimizer step over
+    all ranks. With ``lora`` only its matrices train.
+    """
+
+    name: str
+    description: str
+    task: Task
+    model: Mapping[str, Any]
+    parameters: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    sample_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    sequence_length: Tokens
+    global_batch_size: Samples
+    learning_rate: Annotated[float, Meta(gt=0, le=1e6)]
+    target_length: Tokens | None = None
+    lora: Lora | None = None
+    lengths: Lengths | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model.get("model_type"), str):
+            raise ValueError("model needs a model_type, as in a transformers configuration")
+        quantiles = () if self.lengths is None else self.lengths.quantiles
+        if list(quantiles) != sorted(quantiles):
+            raise ValueError("the quantiles of lengths must not fall")
+
+    @property
+    def every_length(self) -> int | None:
+        """Tokens of the samples of each batch; None where it is padded to its longest."""
+        longest = self.lengths is not None and self.lengths.padding == "longest"
+        return None if longest else self.sequence_length
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping of plain JSON values."""
+        document: dict[str, Any] = plain(self)
+        return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """How much of what a step computes is padding, as the ranks of today's launch have shown it.
+
+    Attributes:
+        share: of the tokens, those that are padding.
+        left: of them, those that are left where columns are cut that are padding in all samples
+            of a batch.
+        kept: why they may not be cut; None where loss and gradients were seen to be the same.
+        mend: how the script is told to pad less, where it can be.
+    """
+
+    share: Annotated[float, Meta(ge=0, le=1)]
+    left: Annotated[float, Meta(ge=0, le=1)]
+    kept: str | None = None
+    mend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The job whose speed is measured.
+
+    Attributes:
+        name: the recipe's name, or the script's file name.
+        recipe: what to train, for a recipe.
+        argv: the user's own script and its arguments, untouched but for secrets, as
+            ``python`` takes them: ``train.py ...`` or ``-m package.train ...``.
+        launch: the whole command as it was typed, where a launcher starts the script; the
+            baseline is run by it.
+        launch_ranks: processes that it starts on one machine.
+        secrets: names of the variables whose values argv takes where ``${NAME}`` stands:
+            tokens and passwords are never written down.
+        framework: what it trains with; None until a trial of the script has shown it.
+        parses_arguments: whether the script trains with TrainingArguments that it reads
+            from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
+            and the like; None until a trial has shown it.
+        accumulation: batches of a rank in one optimizer step, as the script has them by
+            itself; None while it has not shown it yet.
+        optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
+            shown it yet.
+        model: what its optimizer trains: how many numbers in how many tensors, and a digest of
+            their shapes; None while it has not shown it yet.
+        data: samples of its data set; None while it has not shown it yet, and of a recipe.
+        mapped_blocks: tensors that glibc's malloc has mapped by themselves in its first step as
+            found: it gives them back when they are freed, and each costs a page fault for each
+            4 KiB of the next. None while it has not shown it yet, and with another malloc.
+        padding: what of its batches is padding; None while it has not shown it yet, and where it
+            has none that can be told.
+        drawn: how its samples are drawn: "at random", "a stream", or the class of its own sampler;
+            None while it has not shown it yet.
+        loading_share: of the time of its steps as found, what they wait for their data; None
+            while it has not shown it yet.
+        gradient_bytes: of the gradients of a step, which several ranks add up; None while it has
+            not shown them yet.
+        touched_bytes: of them, without rows of an embedding that its first step did not touch.
+        samples_to_end: that the script trains on to its end; None while it has not shown it.
+        epochs: how often it goes through its data, where that is how it counts.
+        global_batch_size: samples per optimizer step over all ranks; None while the
+            script has not shown it yet.
+        batch_per_rank: the guides' way instead: every rank takes this many samples,
+            so that the global batch grows with the ranks.
+        training: what its launch as typed was seen to train in its first steps; None while nobody
+            has looked.
+        licence: what its model has answered of what plans would change; None while it was not
+            asked.
+    """
+
+    name: str
+    recipe: Recipe | None = None
+    argv: tuple[str, ...] = ()
+    launch: tuple[str, ...] = ()
+    launch_ranks: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
+    secrets: tuple[Variable, ...] = ()
+    framework: Framework | None = None
+    parses_arguments: bool | None = None
+    accumulation: Samples | None = None
+    optimizer: str | None = None
+    model: str | None = None
+    data: Annotated[int, Meta(ge=0)] | None = None
+    mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
+    padding: Padding | None = None
+    drawn: str | None = None
+    loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    gradient_bytes: Annotated[int, Meta(ge=0)] | None = None
+    touched_bytes: Annotated[int, Meta(ge=0)] | None = None
+    samples_to_end: Annotated[int, Meta(ge=1)] | None = None
+    epochs: Annotated[float, Meta(gt=0)] | None = None
+    global_batch_size: Samples | None = None
+    batch_per_rank: Samples | None = None
+    training: Training | None = None
+    licence: Licence | None = None
+
+    def __post_init__(self) -> None:
+        if self.recipe is None and not self.argv:
+            raise ValueError("neither a recipe nor a script")
+
+    @classmethod
+    def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
+        """A shipped recipe by its name, or one of yours by its path (``*.toml``).
+
+        Raises RecipeError where there is none, or where it does not validate.
+        """
+        recipe = load_recipe(name)
+        return cls(
+            name=recipe.name,
+            recipe=recipe,
+            framework="trainer",
+            parses_arguments=True,
+            global_batch_size=recipe.global_batch_size,
+            batch_per_rank=batch_per_rank,
+        )
+
+    @classmethod
+    def script(
+        cls,
+        argv: Sequence[str],
+        *,
+        global_batch_size: int | None = None,
+        batch_per_rank: int | None = None,
+        secret: Collection[str] = (),
+    ) -> Workload:
+        """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
+
+        Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
+        launch``, ``torchrun``, ``mpirun``; see ``cputune.plans.training_command``. What of the
+        words is a secret by a name or its shape (``cputune.text.hidden``), or behind an argument
+        that ``secret`` names, goes to a variable of this process (``--hub_token`` to HUB_TOKEN),
+        from which trials take it. Raises UsageError without a script.
+        """
+        words, found = hide_arguments(argv, secret=secret, variables=os.environ)
+        os.environ.update(found)
+        typed = read_typed(words)
+        first = typed.argv[0]
+        return cls(
+            name=typed.argv[1] if first == "-m" else Path(first).name,
+            argv=typed.argv,
+            secrets=tuple(found),
+            launch=typed.launch,
+            launch_ranks=typed.ranks,
+            global_batch_size=global_batch_size,
+            batch_per_rank=batch_per_rank,
+        )
+
+    @property
+    def hidden_arguments(self) -> tuple[str, ...]:
+        """Names of the arguments whose values are left out: ``hub_token``."""
+        found = []
+        for before, word in pairwise(("", *self.argv)):
+            if self.secret_of(word) is not None:
+                name = word.partition("=")[0] if "=" in word else before
+                found.append(name.lstrip("-+~"))
+        return tuple(found)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What is run, without its arguments: a script, or ``-m`` and a module."""
+        return self.argv[: 2 if self.argv[:1] == ("-m",) else 1]
+
+    @property
+    def takes_flags(self) -> bool:
+        """Whether flags are known to carry a plan into this script."""
+        return self.parses_arguments is True and self.framework in (None, "trainer")
+
+    def samples_per_rank(self, world_size: int) -> int | None:
+        """Samples of one rank per optimizer step; None where the script decides.
+
+        Raises ValueError where the global batch cannot be divided over the ranks.
+        """
+        if self.batch_per_rank is not None:
+            return self.batch_per_rank
+        if self.global_batch_size is None:
+            return None
+        if self.global_batch_size % world_size:
+            raise ValueError(
+                f"a global batch of {self.global_batch_size} cannot be divided over "
+                f"{world_size} ranks"
+            )
+        return self.global_batch_size // world_size
+
+    def refuses(self, question: str) -> str | None:
+        """Why its model does not train the same with a lever; None where it does, or was not asked.
+
+        A batch that was asked for instead of the typed one is another training anyway.
+        """
+        if self.licence is None or self.batch_per_rank is not None:
+            return None
+        return self.licence.refuses(question)
+
+    def keeps(self, typed: Training) -> bool:
+        """Whether plans take the samples of the launch as typed: another batch may be asked for."""
+        return self.batch_per_rank is None and self.global_batch_size == typed.batch
+
+    def secret_of(self, word: str) -> tuple[str, str] | None:
+        """The variable that a word of argv ends in, after what stands before it."""
+        for name in self.secrets:
+            if word == f"${{{name}}}" or word.endswith(f"=${{{name}}}"):
+                return word.removesuffix(f"${{{name}}}"), name
+        return None
+
+    def filled(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Words of argv with the values of their secrets. Raises UsageError for an unset one."""
+        found = []
+        for word in words:
+            secret = self.secret_of(word)
+            if secret is None:
+                found.append(word)
+                continue
+            before, name = secret
+            if name not in variables:
+                raise UsageError(
+                    f"{name} is not set",
+                    hint=f"export {name}=…, or type the command anew: it is no part of the result",
+                )
+            found.append(before + variables[name])
+        return found
+
+    def hide(self, text: str, variables: Mapping[str, str]) -> str:
+        """A text that a trial wrote, without the values of the secrets, its own and others."""
+        values = {variables[name] for name in self.secrets if variables.get(name)}
+        for value in sorted(values, key=len, reverse=True):  # one may be a part of another
+            whole = re.escape(value) if len(value) > 5 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            text = re.sub(whole, HIDDEN, text)
+        return without_secrets(text, variables)
+
+    def argument(self, flag: str) -> str | None:
+        """What the script's own words give a flag last, "" for a bare flag; None: it is not there.
+
+        HfArgumentParser takes ``--per-device-...`` for ``--per_device_...`` too.
+        """
+        return value_of(self.argv, flag)
+
+    def observed(self, **seen: object) -> Workload:
+        """The same job, with the fields filled in that its first trial has shown.
+
+        What was known before, or was asked for, stays.
+        """
+        new: dict[str, Any] = {k: value for k, value in seen.items() if getattr(self, k) is None}
+        return replace(self, **new)
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping of plain JSON values."""
+        document: dict[str, Any] = plain(self)
+        return document
+
+
+def left_out(names: Iterable[str]) -> str:
+    """What is said of values that are not written down."""
+    return (
+        f"Left out, as it is a secret: the value of {', '.join(names)}. The launch reads it from "
+        "the environment, where it must be set."
+    )
+
+
+def recipes_dir() -> Path:
+    """Where the shipped recipes lie: inside the wheel, or beside the package in a checkout."""
+    inside = Path(str(resources.files("cputune") / "recipes"))
+    return inside if inside.is_dir() else inside.parent.parent / "recipes"
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The shipped recipes, sorted."""
+    return tuple(sorted(path.stem for path in recipes_dir().glob("*.toml")))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Read and validate a recipe by name or path. Raises RecipeError."""
+    own = name.endswith(".toml") or "/" in name
+    path = Path(name) if own else recipes_dir() / f"{name}.toml"
+    try:
+        text = read_document(path, most_bytes=MOST_BYTES)
+    except OSError as error:
+        known = ", ".join(recipe_names())
+        if not own:
+            raise RecipeError(f"no recipe is called {name!r}", hint=f"recipes: {known}") from error
+        raise RecipeError(
+            f"cannot read the recipe {name!r}: {error.strerror}",
+            hint=f"give the path of a TOML file, or one of: {known}",
+        ) from error
+    try:
+        document = toml(text)
+    except ValueError as error:
+        raise RecipeError(f"{path} is not TOML: {error}", hint="see recipes/README.md") from error
+    try:
+        return record_of(Recipe, {"name": path.stem, **document})
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}", hint="see recipes/README.md for the keys") from error

@@ -1,0 +1,1 @@
+"""What is asked for, and what was measured: records that every later step reads."""

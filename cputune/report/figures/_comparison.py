@@ -1,0 +1,96 @@
+"""The comparison of the best plan with today's launch, round by round."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from cputune.records.result import ConfirmRun, Result, Turn
+from cputune.report.figures.canvas import BEST, DIM, INK, LINE, WIDTH, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rounds = tuple[float, ...]
+"""Of one block: in each round how many times as fast the best plan was as today's launch."""
+
+
+def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
+    """How many times as fast the best plan ran in each round; None where nothing was compared.
+
+    A point is a round: both took some steps right after each other. The rounds of a block share
+    their processes; a new block starts new ones. The band is the 95 % interval. ``width`` is in
+    inches. Raises MissingPackageError.
+    """
+    blocks = rounds_by_block(result)
+    if not blocks:
+        return None
+    figure, axes = new_figure(width, 2.7, "Best against today, round by round")
+    begin = 0
+    for number, rounds in enumerate(blocks):
+        end = begin + len(rounds)
+        if number % 2:
+            axes.axvspan(begin - 0.5, end - 0.5, color=LINE, alpha=0.35, linewidth=0)
+        axes.plot(range(begin, end), rounds, marker="o", markersize=6, linestyle="", color=BEST)
+        axes.annotate(
+            f"block {number + 1}",
+            ((begin + end - 1) / 2, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            color=DIM,
+            fontsize=8,
+        )
+        begin = end
+    axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+    if result.speedup is not None:
+        axes.axhspan(result.speedup.low, result.speedup.high, color=BEST, alpha=0.15, linewidth=0)
+        axes.axhline(result.speedup.ratio, color=BEST, linewidth=1.2)
+    axes.set_xlim(-0.5, begin - 0.5)
+    axes.set_xticks([])
+    axes.set_xlabel("rounds, in their order")
+    axes.set_ylabel("times as fast as today")
+    axes.margins(y=0.25)
+    return figure
+
+
+def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
+    """The ratio of each round in which both plans took steps, block by block."""
+    found = []
+    by_round: dict[int, list[ConfirmRun]] = {}
+    for run in result.confirmation:
+        by_round.setdefault(run.round, []).append(run)
+    for runs in by_round.values():
+        today = _run_of(runs, result, best=False)
+        best = _run_of(runs, result, best=True)
+        if today is None or best is None or today.plan == best.plan:
+            continue
+        if ratios := _ratios(today, best):
+            found.append(ratios)
+    return tuple(found)
+
+
+def _run_of(runs: list[ConfirmRun], result: Result, *, best: bool) -> ConfirmRun | None:
+    plan = result.best.plan if best else result.baseline.plan
+    return next((run for run in runs if run.plan == plan), None)
+
+
+def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
+    """The ratio of each turn of the one to the turn of the other that had the same place."""
+    if not today.taken and today.samples_per_second and best.samples_per_second:
+        return (best.samples_per_second.median / today.samples_per_second.median,)
+    pairs = zip(today.taken, best.taken, strict=False)
+    slow_fast = [(_step_seconds(slow), _step_seconds(fast)) for slow, fast in pairs]
+    return tuple(slow / fast for slow, fast in slow_fast if slow and fast)
+
+
+def _step_seconds(turn: Turn) -> float | None:
+    """The median of the steps that count: without the first after the pause, and delayed ones."""
+    first = 1 if len(turn.step_seconds) > 1 else 0
+    kept = [
+        seconds
+        for place, seconds in enumerate(turn.step_seconds)
+        if place >= first and place not in turn.delayed
+    ]
+    return median(kept) if kept else None

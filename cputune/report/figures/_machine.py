@@ -1,0 +1,225 @@
+"""A machine: its sockets, NUMA nodes, cores and CPUs, and which rank has which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from cputune.host.facts import Core, Topology
+from cputune.plans.plan import Plan
+from cputune.report.figures.canvas import DIM, GROUND, INK, LINE, RANKS, WIDTH, ink_on, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Owners = Mapping[int, int]
+"""The rank of each logical CPU."""
+
+LEAST_CPU, LARGEST_CPU = 0.2, 0.36
+"""Inches: the box of a CPU. In a smaller one its number could not be read."""
+
+WIDEST_NODE = 16
+"""Cores of a NUMA node that stand side by side before another socket has to go below."""
+
+LEAST_WIDTH = 7
+"""Of a frame, in boxes: its name stands in it."""
+
+NAME, GAP, MARGIN = 0.9, 0.3, 0.25
+"""In boxes: the height of a name, the space between rows of cores and between frames, the margin
+in a frame."""
+
+NAMED_FROM_INCHES = 0.24
+"""In a box from this size on a number of three digits can be read; in a smaller one only those of
+the first and the last core of a row stand there."""
+
+TITLE_INCHES, LEGEND_INCHES = 0.42, 0.24
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """The cores of one NUMA node in one socket."""
+
+    name: str
+    cores: tuple[Core, ...]
+
+
+def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDTH) -> Figure:
+    """The CPUs of a machine, core by core; those of each rank of a ``plan`` in one colour.
+
+    A box is a logical CPU; boxes that touch are one core (its SMT siblings). A frame is a NUMA node
+    of a socket. CPUs that may not be used are hatched. ``width`` is in inches. Raises
+    MissingPackageError.
+    """
+    sockets = _sockets(topology)
+    threads = topology.threads_per_core
+    most = max(len(node.cores) for nodes in sockets for node in nodes)
+    boxes = int(width / LEAST_CPU)
+    across = min(len(sockets), max(1, boxes // (max(min(most, WIDEST_NODE), LEAST_WIDTH) + 2)))
+    in_a_row = _in_a_row(most, boxes // across - 2)
+    wide = max(in_a_row + 2 * MARGIN, LEAST_WIDTH)
+    size = min(LARGEST_CPU, width / (across * (wide + GAP) + GAP))
+    high = [_node_height(_rows(node, in_a_row), threads) for nodes in sockets for node in nodes]
+    node_high = max(high) + GAP
+    socket_high = max(map(len, sockets)) * node_high
+    rows = ceil(len(sockets) / across) * socket_high
+    legend = _legend(topology, plan)
+    lines = ceil(len(legend) / _columns(width))
+    below = LEGEND_INCHES * lines + 0.1
+    figure, axes = new_figure(width, below + size * rows, _title(topology, plan))
+    height = below + size * rows + TITLE_INCHES * (1 + 0.5 * figure.get_suptitle().count("\n"))
+    figure.set_figheight(height)
+    figure.set_layout_engine("none")
+    axes.set_position((0, below / height, 1, size * rows / height))
+    axes.set_xlim(-GAP, width / size - GAP)
+    axes.set_ylim(rows, 0)
+    axes.axis("off")
+    drawer = _NodeDrawer(axes, topology, _owners(plan), in_a_row, size)
+    for place, nodes in enumerate(sockets):
+        x, y = (place % across) * (wide + GAP), (place // across) * socket_high
+        for node in nodes:
+            drawer.draw(node, x, y, wide)
+            y += node_high
+    _draw_legend(figure, legend)
+    return figure
+
+
+def _sockets(topology: Topology) -> list[list[_Node]]:
+    """The NUMA nodes of each socket."""
+    found: dict[tuple[int, int], list[Core]] = {}
+    for core in topology.cores:
+        found.setdefault((core.socket, core.numa_node or 0), []).append(core)
+    several = len({node for _, node in found}) > 1
+    sockets: dict[int, list[_Node]] = {}
+    for (socket, node), cores in sorted(found.items()):
+        name = f"socket {socket}, NUMA node {node}" if several else f"socket {socket}"
+        sockets.setdefault(socket, []).append(_Node(name, tuple(cores)))
+    return list(sockets.values())
+
+
+def _in_a_row(cores: int, most: int) -> int:
+    """How many cores stand side by side: rows of the same length, where that can be."""
+    if cores <= most:
+        return cores
+    for number in range(most, most // 2, -1):
+        if cores % number == 0:
+            return number
+    return ceil(cores / ceil(cores / most))
+
+
+def _rows(node: _Node, in_a_row: int) -> int:
+    return ceil(len(node.cores) / in_a_row)
+
+
+def _node_height(rows: int, threads: int) -> float:
+    return NAME + rows * threads + (rows - 1) * GAP + MARGIN
+
+
+def _owners(plan: Plan | None) -> Owners:
+    if plan is None:
+        return {}
+    return {cpu: rank for rank, cpus in enumerate(plan.cpus) for cpu in cpus}
+
+
+def _title(topology: Topology, plan: Plan | None) -> str:
+    sockets, cores = topology.sockets, topology.physical_cores
+    words = f"{sockets} socket{'s' * (sockets != 1)}, {cores} core{'s' * (cores != 1)}"
+    if topology.threads_per_core > 1:
+        words += f", {len(topology.online)} CPUs"
+    return words if plan is None else f"{words}: {plan.short()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeDrawer:
+    """Draws NUMA nodes; all lengths are in boxes, ``size`` is that of a box in inches."""
+
+    axes: Axes
+    topology: Topology
+    owners: Owners
+    in_a_row: int
+    size: float
+
+    def draw(self, node: _Node, x: float, y: float, wide: float) -> None:
+        """Draw a frame with its name, and the cores in it."""
+        from matplotlib.patches import Rectangle
+
+        threads = self.topology.threads_per_core
+        high = _node_height(_rows(node, self.in_a_row), threads)
+        frame = Rectangle((x, y), wide, high, facecolor="none", edgecolor=LINE, linewidth=1)
+        self.axes.add_patch(frame)
+        self.axes.text(x + 0.3, y + 0.45, node.name, va="center", color=INK, fontsize=8.5)
+        for place, core in enumerate(node.cores):
+            row, column = divmod(place, self.in_a_row)
+            at_end = place == len(node.cores) - 1 or column in (0, self.in_a_row - 1)
+            top = y + NAME + row * (threads + GAP)
+            for sibling, cpu in enumerate(core.cpus):
+                named = at_end or self.size >= NAMED_FROM_INCHES
+                self._draw_cpu(x + MARGIN + column, top + sibling, cpu, named=named)
+
+    def _draw_cpu(self, x: float, y: float, cpu: int, *, named: bool) -> None:
+        from matplotlib.patches import Rectangle
+
+        rank = self.owners.get(cpu)
+        fill = GROUND if rank is None else RANKS[rank % len(RANKS)]
+        hatch = None if cpu in self.topology.allowed else "/////"
+        box = Rectangle(
+            (x + 0.06, y), 0.88, 1, facecolor=fill, edgecolor=LINE, hatch=hatch, linewidth=0.8
+        )
+        self.axes.add_patch(box)
+        if not named:
+            return
+        colour = DIM if rank is None else ink_on(fill)
+        digits = len(str(cpu))
+        points = min(8.0, 72 * self.size * 0.85 / (0.65 * digits))
+        self.axes.text(
+            x + 0.5, y + 0.5, str(cpu), ha="center", va="center", color=colour, fontsize=points
+        )
+
+
+MOST_RANKS_NAMED = 3
+"""Of those that share a colour."""
+
+
+def _legend(topology: Topology, plan: Plan | None) -> list[tuple[str, str, str | None]]:
+    """(words, colour, hatch) of each kind of box."""
+    found: list[tuple[str, str, str | None]] = []
+    ranks = 0 if plan is None else len(plan.cpus)
+    for first, colour in enumerate(RANKS[:ranks]):
+        alike = [str(rank) for rank in range(first, ranks, len(RANKS))]
+        more = ", …" if len(alike) > MOST_RANKS_NAMED else ""
+        found.append((f"rank {', '.join(alike[:MOST_RANKS_NAMED])}{more}", colour, None))
+    if plan is not None and set(topology.allowed) - set(_owners(plan)):
+        found.append(("no rank", GROUND, None))
+    if set(topology.allowed) != set(topology.online):
+        found.append(("may not be used here", GROUND, "/////"))
+    return found
+
+
+def _columns(width: float) -> int:
+    return max(2, int(width / 1.2))
+
+
+def _draw_legend(figure: Figure, kinds: list[tuple[str, str, str | None]]) -> None:
+    from matplotlib.patches import Patch
+
+    if not kinds:
+        return
+    boxes = [
+        Patch(facecolor=colour, edgecolor=DIM, hatch=hatch, label=words, linewidth=0.6)
+        for words, colour, hatch in kinds
+    ]
+    columns = _columns(figure.get_figwidth())
+    legend = figure.legend(
+        handles=boxes,
+        loc="lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.2,
+        columnspacing=1.2,
+        borderaxespad=0.1,
+    )
+    for text in legend.get_texts():
+        text.set_color(INK)

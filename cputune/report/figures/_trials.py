@@ -1,0 +1,113 @@
+"""The trials of a study in the order in which they were run."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import ceil
+from typing import TYPE_CHECKING
+
+from cputune.records.result import COMPLETED, FAILED, Result, Trial
+from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, WIDTH, new_figure
+
+MOST_SHOWN, MOST_IN_WORDS = 150, 40
+"""With more trials than that every second one, every third one … is drawn; and of so many at most
+the picture says in words how they ended."""
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def trials(result: Result, *, width: float = WIDTH) -> Figure:
+    """What each trial measured, and the best so far as a line.
+
+    Samples per second over the number of the trial. A point with a whisker is a speed with its 95 %
+    interval; a triangle says that the plan was stopped and is not faster than that; a cross is a
+    trial that failed, with the kind of failure. ``width`` is in inches. Raises MissingPackageError.
+    """
+    shown = result.trials[:: ceil(len(result.trials) / MOST_SHOWN) or 1]
+    title = "The trials, as they were run"
+    if len(shown) < len(result.trials):
+        title += f": {len(shown)} of {len(result.trials)}"
+    figure, axes = new_figure(width, 3.1, title)
+    for trial in shown:
+        if _is_measured(trial):
+            _draw_speed(axes, trial, _colour(result, trial))
+        else:
+            _draw_unmeasured(axes, trial, in_words=len(result.trials) <= MOST_IN_WORDS)
+    numbers = [trial.number for trial in result.trials]
+    best = list(accumulate((_speed(trial) for trial in result.trials), max))
+    axes.step(numbers, best, where="post", color=BEST, linewidth=1, alpha=0.6, label="best so far")
+    top = max((_top(trial) for trial in shown), default=0.0) or 1.0
+    axes.set_ylim(0, 1.25 * top)
+    axes.set_xlim(-0.6, max(numbers, default=0) + 0.6)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlabel("trial")
+    axes.set_ylabel("samples per second")
+    legend = axes.legend(loc="upper left", frameon=False, fontsize=8.5)
+    for text in legend.get_texts():
+        text.set_color(INK)
+    return figure
+
+
+def _is_measured(trial: Trial) -> bool:
+    return trial.state == COMPLETED and trial.samples_per_second is not None
+
+
+def _speed(trial: Trial) -> float:
+    """Samples per second that were measured; 0 where none were."""
+    rate = trial.samples_per_second
+    return rate.median if trial.state == COMPLETED and rate is not None else 0.0
+
+
+def _top(trial: Trial) -> float:
+    rate = trial.samples_per_second
+    known = 0.0 if rate is None else rate.high
+    return max(known, trial.at_most_samples_per_second or 0.0)
+
+
+def _colour(result: Result, trial: Trial) -> str:
+    if trial.plan == result.baseline.plan:
+        return TODAY
+    return BEST if trial.plan == result.best.plan else OTHER
+
+
+def _draw_speed(axes: Axes, trial: Trial, colour: str) -> None:
+    rate = trial.samples_per_second
+    assert rate is not None
+    axes.plot([trial.number] * 2, [rate.low, rate.high], color=INK, linewidth=1)
+    axes.plot(trial.number, rate.median, marker="o", markersize=7, color=colour)
+    names = {TODAY: "today", BEST: "best"}
+    if colour in names:
+        axes.annotate(
+            names[colour],
+            (trial.number, rate.high),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            color=INK,
+            fontsize=8.5,
+        )
+
+
+def _draw_unmeasured(axes: Axes, trial: Trial, *, in_words: bool) -> None:
+    at = trial.at_most_samples_per_second or 0.0
+    if trial.state == FAILED:
+        axes.plot(trial.number, at, marker="x", markersize=7, color=LOST, clip_on=False)
+        words: str = trial.kind or FAILED
+    else:
+        axes.plot(trial.number, at, marker="v", markersize=7, markerfacecolor="none", color=DIM)
+        words = "cut short" if trial.cut_short else "stopped"
+    if not in_words:
+        return
+    axes.annotate(
+        words,
+        (trial.number, at),
+        xytext=(0, 8),
+        textcoords="offset points",
+        rotation=90,
+        ha="center",
+        va="bottom",
+        color=DIM,
+        fontsize=8,
+    )

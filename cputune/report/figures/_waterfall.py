@@ -1,0 +1,105 @@
+"""From today's launch to the best plan: what each change adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cputune.records.result import Measured, Result, Worth
+from cputune.report.figures.canvas import (
+    BEST,
+    DIM,
+    INK,
+    LOST,
+    NARROW,
+    OTHER,
+    TODAY,
+    WIDTH,
+    named_rows,
+    new_figure,
+)
+from cputune.text.plain import figure as number
+from cputune.text.plain import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LETTERS_PER_INCH = 4.8
+"""Of the width, for the name of a change, so that there is room for its bar."""
+
+
+def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
+    """The speed of today's launch, what each change makes of it, the speed of the best plan.
+
+    Samples per second, from the top down. A whisker is a 95 % interval: of the speed for a launch,
+    of the factor for a change. ``width`` is in inches. Raises MissingPackageError.
+    """
+    changed = result.best.plan != result.baseline.plan
+    worth = result.worth if changed else ()
+    height = 1.0 + 0.42 * (1 + len(worth) + changed)
+    figure, axes = new_figure(width, height, "From today to the best plan")
+    named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
+    _draw_launch(axes, 0, result.baseline, TODAY)
+    speed = result.baseline.samples_per_second.median
+    for row, change in enumerate(worth, 1):
+        speed = _draw_change(axes, row, speed, change)
+    if changed:
+        _draw_launch(axes, len(worth) + 1, result.best, BEST)
+    axes.set_xlabel("samples per second")
+    words = 1.5 if width > NARROW else 2.1
+    axes.set_xlim(0, words * axes.dataLim.xmax)
+    return figure
+
+
+def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
+    names = ["today"]
+    for one in worth:
+        name = visible(f"{one.knob} {one.value}")
+        names.append(name if len(name) <= letters else f"{name[: letters - 1]}…")
+    if changed:
+        names.append("best")
+    return names
+
+
+def _draw_launch(axes: Axes, row: int, launch: Measured, colour: str) -> None:
+    speed = launch.samples_per_second
+    axes.barh(row, speed.median, height=0.62, color=colour)
+    _whisker(axes, row, speed.low, speed.high)
+    axes.annotate(
+        number(speed.median),
+        (speed.high, row),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        fontsize=9,
+        fontweight="bold",
+    )
+
+
+def _draw_change(axes: Axes, row: int, before: float, change: Worth) -> float:
+    """Draw what a change adds to a speed, or takes from it, and give the speed after it."""
+    gain = change.speedup
+    after = before * gain.ratio
+    sure = gain.low > 1
+    colour = OTHER
+    if sure:
+        colour = BEST
+    elif gain.high < 1:
+        colour = LOST
+    axes.barh(row, after - before, left=before, height=0.62, color=colour, alpha=0.75)
+    axes.plot([before, before], [row - 1, row + 0.31], color=DIM, linewidth=0.6)
+    _whisker(axes, row, before * gain.low, before * gain.high)
+    words = f"×{gain.ratio:.2f} ({gain.low:.2f}–{gain.high:.2f})"
+    if not sure and gain.high >= 1:
+        words += "\nnot sure"
+    place = (max(after, before * gain.high), row)
+    axes.annotate(
+        words, place, xytext=(6, 0), textcoords="offset points", va="center", color=INK, fontsize=9
+    )
+    return after
+
+
+def _whisker(axes: Axes, row: int, low: float, high: float) -> None:
+    axes.plot([low, high], [row, row], color=INK, linewidth=1.2)
+    axes.plot([low, high], [row, row], color=INK, linestyle="none", marker="|", markersize=6)
