@@ -13,7 +13,7 @@ import torch
 
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.hooking import nothing
-from cputune.inside.carry.scale import keep_scale
+from cputune.inside.carry.scale import _ignores, keep_scale
 from cputune.inside.carry.setting import Setting
 from cputune.inside.carry.trainer import Divided
 
@@ -122,3 +122,13 @@ def test_a_loss_is_set_once_and_a_model_that_divides_by_itself_is_not_scaled(
     assert trainer.compute_loss is before
     monkeypatch.setattr(Loss, "loss_is_scaled_for_ga", False, raising=False)
     assert loss_of(made(), Model()) == 4.5
+
+
+@pytest.mark.parametrize(("share", "ignores"), [(8.0, True), (80.0, False)])
+def test_a_loss_that_hangs_little_on_its_items_ignores_them(share: float, ignores: bool) -> None:
+    """20 and a part that is divided by 8 items, then by 16: 21 and 20.5, or 30 and 25."""
+
+    def loss(model: Any, inputs: Any, *, num_items_in_batch: float) -> float:
+        return 20 + share / num_items_in_batch
+
+    assert _ignores(loss, Model(), {}, 8) == ignores

@@ -74,3 +74,22 @@ def test_as_python_runs_it(
     place: Path, way: str, python: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     assert seen(place, *python, *WAYS[way], *words) == seen(place, *python, *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("sys.exit('no data')", 1, "no data"),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(259)", 3, ""),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("raise ValueError('x')", 1, "ValueError: x"),
+    ],
+)
+def test_it_ends_as_python_ends_it(line: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(f"import sys\n{line}\n")
+    root = {"PYTHONPATH": str(Path(cputune.__file__).parent.parent)}
+    ended = ran([sys.executable, "-m", "cputune.inside", "ends.py"], cwd=tmp_path, env=root)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert "cputune" not in ended.stderr

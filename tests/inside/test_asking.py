@@ -10,6 +10,9 @@ import pytest
 
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.asking import POINTS, Asker, UncutError, part_of
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.ranks import keep_shuffles
+from cputune.inside.carry.unchanged import as_before
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.draws import Draws
 from cputune.inside.messages import ModelAnswer
@@ -254,3 +257,55 @@ def test_the_last_step_of_an_epoch_is_seen_without_a_draw() -> None:
     halves = data.BatchSampler(data.RandomSampler(range(44)), 4, False)
     ends = [end_of_epoch(shards(halves, 2, rank), 1) for rank in (0, 1)]
     assert [len(end or ()) for end in ends] == [4, 4], "accelerate fills it up"
+
+
+def test_without_a_mask_what_is_repeated_at_the_end_is_padding() -> None:
+    def told(*rows: Any) -> int | None:
+        return contents_of({"x": torch.tensor(rows)})
+
+    assert told([5, 3, 0, 0], [7, 0, 0, 0]) == told([5, 3, 0], [7, 0, 0])
+    assert told([5, 3, 0]) != told([5, 4, 0])
+    assert told([1], [1]) != told([2], [2]), "one number is none too many"
+    pairs = [[5, 3], [0, 0], [0, 0]]
+    assert told(pairs) == told(pairs[:2])
+    assert told(pairs) != told([[5, 3], [0, 1], [0, 1]])
+
+
+class OfTheScript:
+    """As if the script had it: its attributes are put back."""
+
+    def __init__(self) -> None:
+        self.count, self.queue = 0, torch.zeros(2)
+
+
+OfTheScript.__module__ = "__main__"
+
+
+def test_what_the_script_has_made_is_put_back_and_no_tensor_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cputune.inside.carry.unchanged.MOST_BYTES", 100)
+    made, long = OfTheScript(), torch.zeros(30)
+    held: list[Any] = [made, long]
+    with as_before(held):
+        made.count, made.queue[0], long[0] = 1, 1, 1
+        held.append(3)
+    assert (made.count, made.queue.tolist(), len(held)) == (0, [0, 0], 2)
+    assert long[0] == 1, "120 bytes are data"
+
+
+@pytest.mark.parametrize(("world_size", "draws"), [(1, [1, 0]), (2, [1, 1])])
+def test_a_shuffle_is_drawn_as_often_as_the_launch_as_typed_draws_it(
+    world_size: int, draws: list[int]
+) -> None:
+    """Of several ranks accelerate draws one seed; of one rank torch draws one in each epoch."""
+    sampler = torch.utils.data.RandomSampler(range(50))
+    before = torch.get_rng_state()
+    keep_shuffles(Force(world_size=world_size, typed_ranks=3 - world_size), sampler)
+    orders, drawn = [], []
+    for _ in range(2):
+        orders.append([*sampler])
+        drawn.append(int(not torch.equal(before, torch.get_rng_state())))
+        before = torch.get_rng_state()
+    assert drawn == draws
+    assert orders[0] != orders[1]

@@ -172,6 +172,15 @@ class TestTrainer:
         assert batch_of(make(per_device_train_batch_size=4)) == (4, 1)
         assert batch_of(make(per_device_train_batch_size=6)) == (3, 1)
 
+    @pytest.mark.parametrize(("typed", "before_flags"), [(None, 2), (1, 1)])
+    def test_batches_that_flags_have_accumulated_stay_and_those_before_are_known(
+        self, typed: int | None, before_flags: int
+    ) -> None:
+        way = Carried(world_size=3, samples_per_rank=6, by_flags=True, typed_accumulation=typed)
+        args = way.arguments()(per_device_train_batch_size=3, gradient_accumulation_steps=2)
+        assert batch_of(args) == (3, 2)
+        assert args.per_device_train_batch_size.typed == before_flags
+
     def test_typed_on_several_ranks_takes_the_batch_of_all_of_them(self) -> None:
         assert batch_of(Carried(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
 

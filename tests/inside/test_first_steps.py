@@ -10,7 +10,7 @@ import pytest
 
 from cputune.inside.asking import Asker
 from cputune.inside.carry.hooking import put
-from cputune.inside.first_steps import DROPOUTS, FirstSteps, trained_numbers
+from cputune.inside.first_steps import DROPOUTS, FirstSteps, settings, trained_numbers
 
 
 def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise(
@@ -54,3 +54,17 @@ def test_weights_that_ipex_keeps_in_blocks_count_as_they_were() -> None:
     }
     assert trained_numbers(SimpleNamespace(params_attr=kept), [blocked, bias]) == 130
     assert trained_numbers(SimpleNamespace(), [blocked, bias]) == 1026
+
+
+def test_what_an_optimizer_is_set_to_is_plain_values_and_what_is_not_set_is_said() -> None:
+    groups = [
+        {"lr": 0.1, "maximize": None, "betas": (0.9, 0.99), "state": object()},
+        {"lr": 0.1},
+        {},
+    ]
+    assert settings(SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups))) == {
+        "class": "SimpleNamespace",
+        "learning rate": ["0.1", "0"],
+        "maximize": ["None"],
+        "betas": ["(0.9, 0.99)"],
+    }

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cputune.inside import SCRATCH_VARIABLE, messages
 from cputune.inside.messages import RANK_NAMES, Speaker, connected
 from cputune.inside.meter import Meter, samples_in, samples_of
 from cputune.ranks.listen import Post
@@ -147,3 +149,30 @@ def test_how_many_samples_there_are(data: object, count: int | None) -> None:
 )
 def test_samples_are_counted_in_any_batch(batch: object, count: int) -> None:
     assert samples_in(batch) == count
+
+
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_rank_that_has_lost_its_listener_takes_what_was_placed_for_it_along(
+    is_placed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cputune-launch" / "cputune-files"
+    (folder / "scratch").mkdir(parents=True)
+    if is_placed:
+        (folder / messages.PLACED).touch()
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(folder / "scratch"))
+    monkeypatch.setattr(os, "unlink", denied)  # a file that somebody else may not take away
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="75"):
+        messages.leave()
+    assert folder.exists()
+    monkeypatch.undo()
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(folder / "scratch"))
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="75"):
+        messages.leave()
+    assert folder.exists() != is_placed
+    assert folder.parent.exists() != is_placed
+
+
+def denied(*words: object, **named: object) -> None:
+    raise PermissionError(1, "not permitted")

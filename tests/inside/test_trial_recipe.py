@@ -37,6 +37,8 @@ data = script.SyntheticSamples(of_lengths, config, 400)
 used = [int(sample["attention_mask"].sum()) for sample in data]
 three = [next(sample for sample, n in zip(data, used) if n == length) for length in (3, 5, 8)]
 batch, cut = default_data_collator(three), script.to_the_longest(three)
+weighed = [{**one, "weight": script.torch.ones(())} for one in three]
+assert script.to_the_longest(weighed)["weight"].shape == (3,)
 print(json.dumps([
     min(used), max(used), sum(used) / len(used),
     batch["input_ids"][0].tolist()[3:], batch["labels"][0].tolist()[3:],

@@ -163,3 +163,7 @@ def test_steps_are_profiled_once_they_have_settled_and_no_more(
     assert sum(seen["shares"].values()) == pytest.approx(1.0, abs=0.01)
     assert seen["gflops"] * seen["seconds"] * 1e9 == pytest.approx(2 * 2 * 64**3)
     assert seen["limit_gflops"] > 0
+
+
+def test_time_after_all_that_is_computed_overlaps_nothing() -> None:
+    assert [*where_time_goes._overlaps([(5, 6), (8, 9)], [(0, 1), (2, 7)])] == [1]
