@@ -6,6 +6,7 @@ Subcommands are imported when they are used, so that ``cputune --help`` stays qu
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 from collections.abc import Collection
@@ -146,8 +147,8 @@ def main(stopping: Collection[int] = ()) -> NoReturn:
 def _run() -> int:
     guard_streams()
     typed = sys.argv[1:]
-    # What stands behind -- is the script's.
-    set_json("--json" in (typed[: typed.index("--")] if "--" in typed else typed))
+    own = list(itertools.takewhile(lambda word: word != "--", typed))  # the rest is the script's
+    set_json("--json" in own)
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()

@@ -44,7 +44,7 @@ def set_verbosity(level: int) -> None:
 
     while _heard:
         log.removeHandler(_heard.pop())
-    log.setLevel(logging.DEBUG if level > 1 else logging.INFO if level > 0 else logging.NOTSET)
+    log.setLevel({0: logging.NOTSET, 1: logging.INFO}.get(level, logging.DEBUG))
     if level > 0:
         hears = logging.Handler()
         # The progress lines show the events of a study already.

@@ -192,9 +192,9 @@ def _say_beforehand(facts: HostFacts) -> None:
     from cputune.doctor.checks.libraries import allocator_missing
 
     for finding in {one.code: one for one in diagnose(facts).findings}.values():
-        wrong = finding.severity is Severity.ERROR
-        if wrong or finding.code == allocator_missing.code:
-            tell(f"{'warning' if wrong else 'note'}: {finding.title}:")
+        kind = "warning" if finding.severity is Severity.ERROR else "note"
+        if kind == "warning" or finding.code == allocator_missing.code:
+            tell(f"{kind}: {finding.title}:")
             tell(f"  cputune doctor --explain {finding.code}")
 
 

@@ -110,7 +110,9 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
 def exit_code(verdicts: Sequence[Verification]) -> int:
     """1 where something failed, 3 where something was not checked, else 0."""
     states = {verdict.state for verdict in verdicts}
-    return 1 if "failed" in states else 3 if "not checked" in states else 0
+    if "failed" in states:
+        return 1
+    return 3 if "not checked" in states else 0
 
 
 def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:

@@ -53,13 +53,15 @@ def carry_file(force: Force | None, *, together: bool) -> str:
         text += f"\n\n{code}\n"
     made = ["Ending()"] if together else []
     made += [f"{part.name}({part.takes})" for part in parts]
-    listed = "[\n" + "".join(f"        {one},\n" for one in made) + "    ]"
+    listed = "[]"
+    if made:
+        listed = "[\n" + "".join(f"        {one},\n" for one in made) + "    ]"
     setting = ""
     if "force" in read.seen:
         text += f"\n\nPLAN = {_said(force or Force())}\n"
         setting = "    setting = Setting(Force(**PLAN), refuse, say)\n"
     run = ", run_together" if together else ""
-    text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed if made else "[]"}{run})\n'
+    text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed}{run})\n'
     return text
 
 

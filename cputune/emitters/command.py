@@ -50,8 +50,9 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
     if way.carry is not None:
         words = (Beside(CARRY_SCRIPT), *words)
     if way.sets_objects:
+        takes = "takes" if known else "was not run yet: it may take"
         notes.append(
-            f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
+            f"{workload.name} {takes} no flags of "
             f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
             "script's own objects."
         )
@@ -213,13 +214,16 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         return
     own = workload.global_batch_size
     told = f", {plan.world_size} × {own} = {plan.world_size * own} samples" if own else ""
+    hint = (
+        "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives each of "
+        "them N"
+    )
+    if owned:
+        hint = "change the batch in the script, and say what each rank takes: --batch-per-rank N"
     raise UsageError(
         f"each of {plan.world_size} ranks on {plan.nodes} nodes would take the batch that "
         f"{workload.name} has by itself{told}: a global batch that nobody has chosen",
-        hint="change the batch in the script, and say what each rank takes: --batch-per-rank N"
-        if owned
-        else "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives "
-        "each of them N",
+        hint=hint,
     )
 
 

@@ -92,15 +92,14 @@ def dockerfile(job: LaunchJob) -> str:
         f"{PRELOAD}/{name}.so \\\n && test -f {PRELOAD}/{name}.so"
         for name in preloads(job)
     )
+    bindings = f"RUN {_PIP} '{oneccl}' \\\n    --extra-index-url \"$ONECCL_INDEX_URL\"\n"
     values = {
         "header": comment([f"Image that trains {job.workload.name}.", "", *job.header]),
         "python": PYTHON if PYTHON in fitting or not fitting else fitting[-1],
         "debian": _RUN_APT.format(" ".join(debian)) if debian else "",
         "pip": _PIP,
         "packages": " ".join(packages),
-        "oneccl": f"RUN {_PIP} '{oneccl}' \\\n    --extra-index-url \"$ONECCL_INDEX_URL\"\n"
-        if plan.backend == "ccl"
-        else "",
+        "oneccl": bindings if plan.backend == "ccl" else "",
         "preload": f"RUN mkdir -p {PRELOAD}{links}\n" if links else "",
         "user": str(user),
         "project": f"WORKDIR {WORKSPACE}\n" if recipe else _project(job, user),

@@ -98,6 +98,8 @@ def _job(
     command, notes = training_command(workload, way)
     beside = companions(plan, workload, command, way)
     promised = promise(plan, workload, result, way.variables, hosts)
+    siblings = 1 if facts is None else facts.topology.threads_per_core
+    found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
     return LaunchJob(
         plan=plan,
         workload=workload,
@@ -107,11 +109,10 @@ def _job(
         header=said,
         promise=replace(promised, trained=trained(workload, command, beside, asked.host)),
         notes=notes,
-        threads_per_core=_count(host, "threads_per_core")
-        or (1 if facts is None else facts.topology.threads_per_core),
+        threads_per_core=_count(host, "threads_per_core") or siblings,
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
-        mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
+        mpi=mpi or found_mpi,
         python=asked.python,
         versions=chosen,
         cluster=cluster,

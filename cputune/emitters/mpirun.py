@@ -43,10 +43,11 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     refuse_colon(job)
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = "intelmpi" in dialects_of(job)
+    name = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
     script = shell.launch_script(
         job,
         "mpirun",
-        f"mpirun ({NAMES[job.mpi] if job.mpi else 'whichever MPI is found'})",
+        f"mpirun ({name})",
         rank=shell.mpi_rank(job),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         mpirun="${MPIRUN:-mpirun}",

@@ -46,11 +46,12 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
 def directives(job: LaunchJob) -> str:
     """The lines that sbatch reads."""
     cluster = job.cluster
+    hint = "multithread" if job.on_siblings else "nomultithread"
     lines = [
         f"--job-name={job_name(job)} --output=%x-%j.out --time={cluster.time_limit or '24:00:00'}",
         f"--nodes={job.plan.nodes} --ntasks-per-node={job.plan.processes_per_node} "
         f"--cpus-per-task={cpus_per_task(job)} "
-        f"--hint={'multithread' if job.on_siblings else 'nomultithread'} --exclusive",
+        f"--hint={hint} --exclusive",
     ]
     if cluster.partition is not None:
         lines.append(f"--partition={cluster.partition}")

@@ -82,7 +82,8 @@ def install_tuning(*, stack: bool) -> str:
     if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
         with_stack = ",torch,transformers,accelerate" * stack
         return f"uv tool install --with optuna,jinja2{with_stack} cputune"
-    return f"pip install 'cputune[{'tune' if stack else 'search'}]'"
+    extra = "tune" if stack else "search"
+    return f"pip install 'cputune[{extra}]'"
 
 
 def install_beside(package: str) -> str:

@@ -352,15 +352,15 @@ def norm(gradients: Sequence[Tensor | None]) -> float:
 def _plus(one: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
     """Gradients and a share of others, in fp64 where both are there."""
     if one is None:
-        return [None if value is None else value * share for value in other]
-    return [
-        (None if value is None else value * share) if own is None else _sum(own, value, share)
-        for own, value in zip(one, other, strict=False)
-    ]
+        one = [None] * len(other)
+    return [_sum(own, value, share) for own, value in zip(one, other, strict=False)]
 
 
 def _sum(own: Any, value: Any, share: float) -> Any:
-    return own if value is None else own + value * share
+    if value is None:
+        return own
+    part = value * share
+    return part if own is None else own + part
 
 
 def _gradients_apart(own: Any, other: Any) -> float:

@@ -382,7 +382,8 @@ class Loops:
         self._see_end(self._loader, accelerator.gradient_accumulation_steps)
         if epoch is not None:
             first["epoch_steps"] = each = -(-epoch // accelerator.gradient_accumulation_steps)
-            steps = steps or (math.ceil(each * epochs) if epochs else None)
+            if not steps and epochs:
+                steps = math.ceil(each * epochs)
         if steps is not None:
             first["steps"] = steps
 

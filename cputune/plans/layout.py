@@ -260,10 +260,9 @@ def make_plan(
         computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
         if not smt:
             computing = tuple(team(computing, len(computing) if threads is None else threads))
-        cpus = tuple(
-            sorted(cpu for core in computing for cpu in (core.cpus if smt else core.cpus[:1]))
-        )
-        rank_cpus.append(cpus)
+        siblings = None if smt else 1
+        cpus = sorted(cpu for core in computing for cpu in core.cpus[:siblings])
+        rank_cpus.append(tuple(cpus))
         worker_cpus.append(tuple(core.cpus[0] for core in workers))
     least = min(map(len, rank_cpus))
     count = least if threads is None else threads

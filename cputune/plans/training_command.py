@@ -124,7 +124,9 @@ class TrainingCommand:
             return None
         mapped = re.search(r"ppr:([0-9]{1,9}):node", self.option("--map_by", "-map_by") or "")
         told = self.option("-ppn", "-perhost", "--npernode", "-npernode", "-N")
-        return number_of(told or (mapped[1] if mapped else None))
+        if not told and mapped:
+            told = mapped[1]
+        return number_of(told)
 
     @property
     def hosts(self) -> tuple[str, ...]:

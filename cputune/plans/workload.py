@@ -270,7 +270,8 @@ class Workload:
     @property
     def program(self) -> tuple[str, ...]:
         """What is run, without its arguments: a script, or ``-m`` and a module."""
-        return self.argv[: 2 if self.argv[:1] == ("-m",) else 1]
+        words = 2 if self.argv[:1] == ("-m",) else 1
+        return self.argv[:words]
 
     @property
     def takes_flags(self) -> bool:

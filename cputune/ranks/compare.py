@@ -130,12 +130,13 @@ def _of(ranks: Sequence[int], world: int) -> str:
 
 def global_batch(states: Sequence[RankState]) -> int:
     """How many samples all ranks together take through one optimizer step."""
-    return sum(
-        int(state["batch"]) * int(state["accumulation"])
-        if state.get("batch") and state.get("accumulation")
-        else int(state["samples"])
-        for state in states
-    )
+    return sum(map(_samples_of_rank, states))
+
+
+def _samples_of_rank(state: RankState) -> int:
+    if state.get("batch") and state.get("accumulation"):
+        return int(state["batch"]) * int(state["accumulation"])
+    return int(state["samples"])
 
 
 def as_shown(
@@ -220,7 +221,8 @@ def fed_with(recipe: Recipe | None) -> str:
     """What the trials were fed with, in words."""
     if recipe is None:
         return "the script's own data"
-    return f"synthetic {'images' if recipe.task == 'image-classification' else 'tokens'}"
+    made = "images" if recipe.task == "image-classification" else "tokens"
+    return f"synthetic {made}"
 
 
 _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {

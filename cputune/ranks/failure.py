@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
 from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
+from cputune.text.plain import count
 
 _AT_ONCE = " before its first step"
 _NO_MEMORY = re.compile(
@@ -201,7 +202,7 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
     """A script that ended well, but too soon to be measured."""
     if steps:
         return NoMeasurement(
-            f"{script} ended by itself after {steps} {'step' if steps == 1 else 'steps'}: too few "
+            f"{script} ended by itself after {count(steps, 'step')}: too few "
             "to measure; let it train longer (more epochs, more data, a larger --max_steps)"
         )
     if not seen:

@@ -158,9 +158,10 @@ def result_path(word: str) -> Path:
         found = [word]
     if folder is not None and len(found) == 1:
         return folder / (found[0] + _RESULT)
+    why = f"there is no file {word}, and no result of the history is called so"
+    if found:
+        why = f"{len(found)} results of the history begin with {word}"
     raise UsageError(
-        f"{len(found)} results of the history begin with {word}"
-        if found
-        else f"there is no file {word}, and no result of the history is called so",
+        why,
         hint="`cputune history` lists them",
     )

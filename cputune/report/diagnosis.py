@@ -14,7 +14,7 @@ from cputune.records.words import Verdict
 from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.text import cpulist
-from cputune.text.plain import visible
+from cputune.text.plain import count, visible
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis, SeenHost
@@ -176,10 +176,15 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -
         where = "the recording" if diagnosis.facts.recorded else "this machine"
         where += ", nothing was timed"
     unknown = sum(len(facts.unknown) for facts in looked_at)
-    gaps = f"; {unknown} fact{'s are' if unknown > 1 else ' is'} not known" if unknown else ""
+    gaps = ""
+    if unknown:
+        are = "is" if unknown == 1 else "are"
+        gaps = f"; {count(unknown, 'fact')} {are} not known"
     said = verdict(diagnosis)
+    if not means:
+        said = said[0].upper() + said[1:]
     return Verdict(
-        means=f"{means}{said if means else said[0].upper() + said[1:]}.",
+        means=f"{means}{said}.",
         do=do,
         sure=f"read from {where}{gaps}",
     )

@@ -307,7 +307,8 @@ def speeds(result: Result) -> Rows:
     """Today's launch, and the best plan where it is another."""
     sides = {"today": result.baseline}
     if result.best.plan != result.baseline.plan:
-        sides["perhaps faster" if result.disturbed else "best"] = result.best
+        name = "perhaps faster" if result.disturbed else "best"
+        sides[name] = result.best
     return Rows(
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
@@ -466,13 +467,14 @@ def show(result: Result, *, every: bool = False) -> None:
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
     """A row for each result that was kept, the newest first; one that cannot be read is its id."""
-    rows = tuple(
-        (one.id, "not known", "not known", "not known")
-        if one.result is None
-        else (one.id, machine(one.result.host), one.result.workload.name, _gain(one.result))
-        for one in kept
-    )
-    return Rows(headings=("id", "machine", "work", "gain"), rows=rows)
+    return Rows(headings=("id", "machine", "work", "gain"), rows=tuple(map(_history_row, kept)))
+
+
+def _history_row(kept: Kept) -> tuple[str, ...]:
+    result = kept.result
+    if result is None:
+        return (kept.id, "not known", "not known", "not known")
+    return (kept.id, machine(result.host), result.workload.name, _gain(result))
 
 
 def _gain(result: Result) -> str:

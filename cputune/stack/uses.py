@@ -287,12 +287,15 @@ def _arguments(v: Versions) -> Iterator[Word]:
         return
     for argument in library.arguments:
         word = _word(f"--{argument.name}", argument, "transformers", version)
-        there = word.state is Fate.ACCEPTED
-        yield _use_ipex(v, word) if there and argument.name == "use_ipex" else word
+        if argument.name == "use_ipex" and word.state is Fate.ACCEPTED:
+            word = _use_ipex(v, word)
+        yield word
     option = "--ddp_backend" if takes(v, "ddp_backend") else "--xpu_backend"
     for backend in library.backends:
         word = _word(f"{option} {backend.name}", backend, "transformers", version)
-        yield _ccl(v, word) if backend.name == "ccl" else word
+        if backend.name == "ccl":
+            word = _ccl(v, word)
+        yield word
     fp16 = library.does("fp16-trains-in-fp32", version)
     if fp16 is not None:
         word = _word("--fp16", fp16, "transformers", version)

@@ -11,9 +11,13 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else repr(char)[1:-1] if char != "\t" else " " for char in text
-    )
+    return "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    if char == "\t":
+        return " "
+    return char if char.isprintable() else repr(char)[1:-1]
 
 
 _ASCII = {

@@ -234,12 +234,14 @@ def _notes(findings: Findings) -> list[str]:
         for one in findings.rivals
         if _fell(one)
     ]
-    if findings.never_quiet:
+    if findings.disturbed and findings.never_quiet:
         notes.append(
             "Other processes delayed most steps, in the comparison at the end too: nothing can be "
             "said of which plan is faster. Tune again when the machine is quiet."
-            if findings.disturbed
-            else "Other processes delayed most steps of the trials; only what was measured side by "
+        )
+    elif findings.never_quiet:
+        notes.append(
+            "Other processes delayed most steps of the trials; only what was measured side by "
             "side at the end was quiet."
         )
     elif findings.contended_runs:
@@ -289,12 +291,13 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
     if not in_vain:
         return None
     reason, _, details = (first.reason or "no reason given").partition("\n")
+    hint = "no plan changes that, so no other was tried"
+    if others:
+        hint = "today's launch and the next plan fail alike, so no other was tried"
     return NoValidTrialError(
         reason,
         details="\n".join(details.rstrip().splitlines()[-LAST_LINES:]) or None,
-        hint="today's launch and the next plan fail alike, so no other was tried"
-        if others
-        else "no plan changes that, so no other was tried",
+        hint=hint,
     )
 
 

@@ -75,7 +75,9 @@ class Layouts:
         fixed = self.ask.fixed.get("ranks")
         sockets = len({core.socket for core in self.facts.topology.allowed_cores})
         counts = sorted({*range(1, sockets + 1), *thinkable_ranks(cores)})
-        for ranks in () if not cores else counts if fixed is None else (int(fixed),):
+        if fixed is not None:
+            counts = [int(fixed)]
+        for ranks in counts if cores else ():
             why = self._why_not(cores, ranks, nodes, asked_for=fixed is not None)
             if why is None:
                 yield ranks

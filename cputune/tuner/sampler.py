@@ -154,11 +154,9 @@ class _Alike:
     ) -> None:
         pairs = list(zip(plans, at, strict=True))
         self._scale = effect.scale
-        self._features = (
-            None
-            if effect.feature is None
-            else np.array([effect.feature(*pair) for pair in pairs], dtype=np.float64)
-        )
+        self._features: Array | None = None
+        if effect.feature is not None:
+            self._features = np.array([effect.feature(*pair) for pair in pairs], dtype=np.float64)
         own = self._features is None
         label = effect.label or (lambda plan, at: plan.value(name) if own else None)
         self._labels = _labels([label(*pair) for pair in pairs])

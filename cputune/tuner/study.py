@@ -48,6 +48,7 @@ from cputune.records.steps import (
     OutOfMemory,
     Runner,
 )
+from cputune.text.plain import count
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
     OnEvent,
@@ -254,15 +255,12 @@ class TuningStudy:
         raise error
 
     def _interrupted(self) -> Interrupted:
-        findings, count = self._findings, len(self._findings.trials)
-        error = Interrupted(
-            f"interrupted after {count} {'trial' if count == 1 else 'trials'}",
-            hint=(
-                "go on with: cputune tune --resume"
-                if self._options.study is not None
-                else "--study FILE.db keeps what was measured, --resume goes on from there"
-            ),
-        )
+        findings = self._findings
+        hint = "--study FILE.db keeps what was measured, --resume goes on from there"
+        if self._options.study is not None:
+            hint = "go on with: cputune tune --resume"
+        trials = count(len(findings.trials), "trial")
+        error = Interrupted(f"interrupted after {trials}", hint=hint)
         rounds = len(findings.confirm_runs)
         after = f" after {rounds} runs of its confirmation" if rounds else "; nothing was confirmed"
         findings.notes.append(f"The study was interrupted{after}.")

@@ -107,8 +107,10 @@ def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evid
     first = os.path.basename(promised[0])
     starts = [n for n, word in enumerate(shown) if os.path.basename(word) == first]
     script = next((n for n, word in enumerate(shown) if word.endswith(".py")), 1)
-    own = [*hide_arguments(("python", *shown[starts[-1] if starts else script :]))[0]][1:]
-    own[0] = promised[0] if starts else own[0]
+    begins = starts[-1] if starts else script
+    own = [*hide_arguments(("python", *shown[begins:]))[0]][1:]
+    if starts:
+        own[0] = promised[0]
     for number, word in enumerate(promised[: len(own)]):
         if word.startswith(BESIDE) and os.path.basename(own[number]) == os.path.basename(word):
             own[number] = word

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +19,9 @@ from cputune.plans.carrier.environment import (
 )
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.ranks.engines import held_port, local_ranks
+from cputune.ranks.engines import FromHere, held_port, local_ranks, ssh_handing_on, write
 from cputune.ranks.supervisor_main import RankCommand
+from cputune.records.steps import HostLost
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
@@ -133,3 +136,23 @@ def test_a_held_port_is_given_to_nobody_else_but_rank_0() -> None:
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rank_0.bind(("127.0.0.1", port))
         rank_0.listen()
+
+
+def test_what_is_written_for_a_launch_is_read_by_nobody_else(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "rank.py", "x")
+    folder = ssh_handing_on(tmp_path, ["A"], ["ssh", "-p", "22"], {"PATH": ""})
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.py")}
+    assert modes == {"rank.py": 0o600}
+    assert (Path(folder) / "ssh").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_host_is_lost_for_the_last_reason_that_names_it() -> None:
+    reach = SimpleNamespace(explain=lambda node, status, line: (f"{node.name}: {line}", None))
+    nodes = [SimpleNamespace(name=name) for name in ("alpha", "beta")]
+    tail = "beta: starting\nbeta: waiting\nssh: connect to beta: Connection refused\nalpha: bye"
+    found = FromHere(reach).why(
+        SimpleNamespace(nodes=nodes),
+        [{"rank": 0, "status": 0, "tail": "alpha: lost connection"}, {"status": 1, "tail": tail}],
+    )
+    assert isinstance(found, HostLost)
+    assert str(found).endswith("ssh: connect to beta: Connection refused")

@@ -200,4 +200,5 @@ def test_a_script_that_ends_too_soon_is_told_why(
 ) -> None:
     error = early_end(seen, "t.py", steps)
     assert type(error) is kind
+    assert getattr(error, "hopeless", False) == (kind is Infeasible), "a plan mends none of it"
     assert words in str(error)

@@ -348,6 +348,11 @@ class TestOpening:
         with pytest.raises(CannotError, match=r"torch: 2\..* on alpha; 2.8.0.* on beta"):
             hosts.refuse_differences([probed, other], ())
 
+    def test_one_host_needs_no_interface(self, facts: HostFacts) -> None:
+        assert (
+            interface_between([Probed(node=Node(name="alpha"), facts=facts)], FakeReach()) is None
+        )
+
     def test_hosts_without_a_network_between_them(self, facts: HostFacts) -> None:
         lo = Network(
             interfaces=("lo",), links=(Link(name="lo", up=True, addresses=("127.0.0.1/8",)),)

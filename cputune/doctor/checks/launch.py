@@ -73,11 +73,11 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     numbered = by_mpi or env.number(facts, "RANK") is not None
     told = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts) or left_over(facts)
     if numbered and ranks is not None and ranks > 1 and not told:
+        how = "under mpirun" if by_mpi else "by RANK"
+        local = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         yield master_addr.finding(
-            f"{ranks} ranks {'under mpirun' if by_mpi else 'by RANK'}, MASTER_ADDR is unset",
-            command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
-            if env.job_nodes(facts) == 1
-            else None,
+            f"{ranks} ranks {how}, MASTER_ADDR is unset",
+            command=local if env.job_nodes(facts) == 1 else None,
         )
 
 
@@ -242,7 +242,9 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     if outside and allowed:
         why = f" names CPUs {cpulist.render(outside)}; allowed CPUs: {cpulist.render(allowed)}"
         found = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
-        yield replace(found, severity=Severity.ADVICE) if env.oneccl_absent(facts) else found
+        if env.oneccl_absent(facts):
+            found = replace(found, severity=Severity.ADVICE)
+        yield found
 
 
 @check("ccl-workers", Severity.ERROR, under=("ccl-without-mpi",))

@@ -34,10 +34,10 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
     """
     asked = (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
     if asked and env.without_gpu(facts):
-        best = native_precisions(facts)[0]
+        best = "bf16" if native_precisions(facts)[0] == "bf16" else "no"
         yield fp16_ignored.finding(
             "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
-            command=f"export ACCELERATE_MIXED_PRECISION={'bf16' if best == 'bf16' else 'no'}",
+            command=f"export ACCELERATE_MIXED_PRECISION={best}",
         )
 
 

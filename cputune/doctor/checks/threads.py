@@ -122,7 +122,9 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
     mkl, omp = env.number(facts, "MKL_NUM_THREADS"), env.number(facts, "OMP_NUM_THREADS")
-    if mkl is not None and (mkl < env.advised(facts).threads if omp is None else mkl != omp):
+    if mkl is None:
+        return
+    if (omp is None and mkl < env.advised(facts).threads) or omp not in (None, mkl):
         uses = f", OMP_NUM_THREADS={omp or '(unset)'}: torch uses {mkl}; {_per_rank(facts)}"
         yield env.unset(threads_mkl, facts, "MKL_NUM_THREADS", uses)
 

@@ -306,8 +306,9 @@ class Places:
         if self.yaml or not launch.line:
             return ()
         start = self.line_start(launch.line)
-        indent = re.match(r"[ \t]*", self.text[start:])
-        return (Edit(start=start, end=start, text=f"{indent[0] if indent else ''}{line}\n"),)
+        here = self.text[start:]
+        indent = here[: len(here) - len(here.lstrip(" \t"))]
+        return (Edit(start=start, end=start, text=f"{indent}{line}\n"),)
 
 
 def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:

@@ -117,7 +117,12 @@ def _limit(name: str, *, size: bool = False) -> Told:
 
 
 def _has(flag: str) -> Told:
-    return lambda facts: ("yes" if facts.cpu.has(flag) else "no") if facts.cpu.isa else None
+    def told(facts: HostFacts) -> str | None:
+        if not facts.cpu.isa:
+            return None
+        return "yes" if facts.cpu.has(flag) else "no"
+
+    return told
 
 
 _PROCESSOR: Mapping[str, Told] = {

@@ -128,15 +128,16 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
     flags = frozenset.intersection(*(frozenset(t.split()) for t in flag_texts or ("",)))
     implementer = whole_number(info.first("CPU implementer"), base=16)
     x86 = info.first("flags") is not None
+    model = whole_number(info.first("model"))
+    if implementer is not None:
+        model = whole_number(info.first("CPU part"), base=16)
     cpu = Cpu(
         vendor=info.first("vendor_id")
         or processors().implementers.get(f"{implementer or 0:#x}", info.first("CPU implementer")),
         model_name=info.first("model name", "Model Name", "cpu", "uarch"),
         codename=None,
         family=whole_number(info.first("cpu family")),
-        model=whole_number(info.first("model"))
-        if implementer is None
-        else whole_number(info.first("CPU part"), base=16),
+        model=model,
         stepping=whole_number(info.first("stepping", "CPU revision")),
         architecture=_architecture(info, flags),
         hypervisor="hypervisor" in flags if x86 else None,

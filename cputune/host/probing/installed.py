@@ -25,12 +25,10 @@ def read_packages(look: Look) -> tuple[Package, ...]:
                 + (f" ({distribution.location})" if distribution.location else ""),
             )
         if not distribution.location:
-            look.not_known(
-                f"packages.{distribution.name}.location",
-                "conda keeps no place for it"
-                if distribution.installer == "conda"
-                else "the recording does not name the place",
-            )
+            why = "the recording does not name the place"
+            if distribution.installer == "conda":
+                why = "conda keeps no place for it"
+            look.not_known(f"packages.{distribution.name}.location", why)
         found.append(replace(distribution, build=_torch_build(look, distribution)))
     return tuple(found)
 

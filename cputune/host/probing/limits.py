@@ -212,7 +212,9 @@ def find_groups(look: Look) -> dict[str, Group]:
         version = 2 if right[0] == "cgroup2" else 1
         held = _CONTROLLERS if version == 2 else right[2].split(",")
         for controller in _CONTROLLERS:
-            owner = 1 if controller in paths else 2 if "" in paths else version
+            owner = 2 if "" in paths else version
+            if controller in paths:
+                owner = 1
             if controller in found or controller not in held or version != owner:
                 continue
             path = paths.get(controller if version == 1 else "", "/")

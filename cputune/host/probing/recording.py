@@ -106,8 +106,8 @@ def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]
     """Those names in a directory that a replay looks for."""
     if directory == LINKS:
         return [scrub.interface(name) for name in names]
-    numbered = directory.startswith(_TREES)
-    return [n for n in names if (_NUMBERED.fullmatch(n) if numbered else is_looked_for(n))]
+    looked_for = _NUMBERED.fullmatch if directory.startswith(_TREES) else is_looked_for
+    return [name for name in names if looked_for(name)]
 
 
 def _clean(path: str, text: str, scrub: Scrubber) -> str:

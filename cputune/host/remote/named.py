@@ -22,6 +22,7 @@ from itertools import islice
 
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.text.plain import count
 
 _LOGIN = r"[A-Za-z_][\w.-]*"
 _NAME = r"\w([\w-]*\w)?(\.[\w-]+)*\.?"
@@ -160,16 +161,16 @@ def _counts(text: str) -> list[int]:
 def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]:
     """The first ``wanted`` nodes; each must have slots for ``ranks``. Raises UsageError."""
     if len(nodes) < wanted:
+        are = "is" if len(nodes) == 1 else "are"
         raise UsageError(
-            f"{wanted} nodes were asked for and {len(nodes)} "
-            f"{'is' if len(nodes) == 1 else 'are'} named",
+            f"{wanted} nodes were asked for and {len(nodes)} {are} named",
             hint="name as many hosts as --nodes says",
         )
     chosen = nodes[:wanted]
     for node in chosen:
         if node.slots is not None and node.slots < ranks:
             raise UsageError(
-                f"{node.name} has {node.slots} slot{'' if node.slots == 1 else 's'}, and the plan "
+                f"{node.name} has {count(node.slots, 'slot')}, and the plan "
                 f"starts {ranks} ranks on each node",
                 hint=f"give it slots={ranks}, or tune with fewer processes",
             )

@@ -88,13 +88,14 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
         told = replace(whole, by_flags=True, typed_accumulation=wanted)
         force = torch_alone if same else told
     else:
+        accumulation = workload.accumulation
+        if workload.framework == "trainer":
+            accumulation = accumulation_of(plan)
         force = replace(
             whole,
             # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
             arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
-            accumulation=accumulation_of(plan)
-            if workload.framework == "trainer"
-            else workload.accumulation,
+            accumulation=accumulation,
         )
     return Carried(variables=variables, flags=flags, force=force, world_size=plan.world_size)
 

@@ -16,6 +16,7 @@ from cputune.plans.knobs.record import (
 )
 from cputune.stack import ccl_use, versions_of
 from cputune.text import cpulist
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +97,7 @@ def _cpus(plan: Plan, local_rank: int) -> str | None:
 def _workers(plan: Plan) -> str | None:
     if plan.world_size == 1 or not plan.ccl_workers:
         return None
-    return f"{plan.ccl_workers} worker{'' if plan.ccl_workers == 1 else 's'}"
+    return count(plan.ccl_workers, "worker")
 
 
 CCL_WORKERS = Knob(

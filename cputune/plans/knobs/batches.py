@@ -20,6 +20,7 @@ from cputune.plans.knobs.record import (
     in_settings,
     unless,
 )
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
@@ -139,7 +140,7 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
 
 def _loaders_in_words(plan: Plan) -> str | None:
     workers = plan.settings.get("workers")
-    return None if workers is None else f"{workers} loader{'' if workers == 1 else 's'}"
+    return None if workers is None else count(int(workers), "loader")
 
 
 WORKERS = Knob(

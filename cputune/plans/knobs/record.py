@@ -228,7 +228,9 @@ def in_field(name: str) -> Put:
 
 def in_words(value: KnobValue) -> str:
     """A value as people type it."""
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
