@@ -144,8 +144,13 @@ def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[
     original = getattr(owner, name)
     own = vars(owner).get(name)
 
+    compiler = getattr(sys.modules["torch"], "compiler", None)
+    is_compiling = getattr(compiler, "is_compiling", lambda: False)
+
     @functools.wraps(original)
     def drawing(*args: object, **kwargs: object) -> object:
+        if is_compiling():  # what is compiled stays, and draws by itself
+            return original(*args, **kwargs)
         return called(original, *args, **kwargs)
 
     setattr(owner, name, drawing)

@@ -220,6 +220,15 @@ def test_samples_draw_alike_however_many_there_are() -> None:
     assert len({float(one) for one in torch.rand(8)}) == 8, "off again"
 
 
+def test_what_torch_compiles_draws_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw of ours writes into a tensor, which torch.compile cannot differentiate."""
+    with Draws().alike(4):
+        assert len({*torch.rand(4).tolist()}) == 1
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with Draws().alike(4):
+        assert len({*torch.rand(4).tolist()}) == 4
+
+
 def test_a_batch_is_cut_into_samples_in_its_own_kind_of_container() -> None:
     batch = {"x": torch.arange(8), "pair": (torch.ones(8, 2), ["a"] * 8), "one": torch.ones(1, 3)}
     part = part_of(batch, 8, 4, 4)
