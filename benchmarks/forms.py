@@ -131,7 +131,7 @@ def outcome_of(stdout: str, stderr: str) -> str:
     if not trials:
         told = re.findall(r"^error: (.*)", stderr, re.MULTILINE)
         said = result.get("error", {}).get("message") or (told or stderr.splitlines()[-1:])[0]
-        return f"refused: {' '.join(str(said).split())[:240]}"
+        return f"refused: {' '.join(str(said).replace(sys.executable, 'python').split())[:240]}"
     good = [one for one in trials if one["state"] != "failed"]
     words = f"tunes: {len(good)} of {len(trials)} trials measured"
     failed = [one["reason"].splitlines()[0] for one in trials if one["state"] == "failed"]
