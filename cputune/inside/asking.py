@@ -82,6 +82,7 @@ class Asker:
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
         self._asked: tuple[object, ...] = ()
+        self._weighs_items: bool | None = None
         self._following: Any = None
         self._noise = ROUNDING
 
@@ -119,7 +120,6 @@ class Asker:
         with self._apart():
             if self._point > 1:
                 self._move()
-            weighs_items = False
             count = _samples(batch)
             whole: tuple[float, list[Any]] | None = None
             for question in self.asks:
@@ -128,13 +128,14 @@ class Asker:
                 self._tell(question, point, why="it failed while it was asked")
                 if question == "repeats":
                     whole, again = yield from self._repeated(batch, count)
-                    if items and whole is not None:
+                    if items and whole is not None and self._weighs_items is None:
                         twice = yield from self._of([batch], count, factor=2.0)
-                        weighs_items = twice is not None and _differ(whole[0], twice[0]) > 0.1
+                        differs = twice is not None and _differ(whole[0], twice[0]) > 0.1
+                        self._weighs_items = differs
                     self._compare(question, point, whole, again)
                 elif whole is not None:
                     asked = getattr(self, f"_ask_{question}")
-                    yield from asked(point, batch, count, whole, weighs_items)
+                    yield from asked(point, batch, count, whole)
         self._since = time.perf_counter()
         took = self._since - since
         self._left -= took
@@ -166,7 +167,7 @@ class Asker:
             return (yield from self._once(batch, count))
 
     def _ask_ranks(
-        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+        self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
         """The loss of the batch from those of its parts, as the framework weighs them."""
         parts = next((n for n in range(2, count + 1) if count % n == 0), 1)
@@ -187,12 +188,12 @@ class Asker:
             if left is None or _distance(left, self._following) > self._noise:
                 self._tell("ranks", point, why=STATE)
                 return
-        share = 1.0 if weighs_items else 1 / parts
+        share = 1.0 if self._weighs_items else 1 / parts
         together = yield from self._of(cuttings, each, share=share)
         self._compare("ranks", point, whole, together)
 
     def _ask_padding(
-        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+        self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
         """The batch without the columns that are padding in all of its samples."""
         if not any(True for _ in encodings_of(batch)) or not has_tail(batch):
@@ -202,7 +203,7 @@ class Asker:
         self._compare("padding", point, whole, shorter)
 
     def _ask_threads(
-        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+        self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
         torch = sys.modules["torch"]
         own = torch.get_num_threads()
@@ -214,7 +215,7 @@ class Asker:
         self._compare("threads", point, whole, other)
 
     def _ask_precision(
-        self, point: str, batch: Any, count: int, whole: Any, weighs_items: bool
+        self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
         torch = sys.modules["torch"]
         with torch.autocast("cpu", dtype=torch.bfloat16):
