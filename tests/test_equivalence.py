@@ -10,7 +10,15 @@ import pytest
 
 from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
-from cputune.plans.equivalence import Licence, Training, equivalent, licence_of, training_of, unlike
+from cputune.plans.equivalence import (
+    UNASKED,
+    Licence,
+    Training,
+    equivalent,
+    licence_of,
+    training_of,
+    unlike,
+)
 
 TYPED = Training(
     dtype="float32",
@@ -230,3 +238,11 @@ def test_what_only_one_of_both_has_told_is_not_compared() -> None:
     told = training_of([[{"rates": [1e-3], "samples": 1}]], batch=4)
     assert told is not None
     assert told.loader == 0
+
+
+def test_of_a_model_that_nobody_asked_the_ranks_stay_as_typed() -> None:
+    why = UNASKED.refuses("ranks")
+    assert why == UNASKED.refuses("accumulation")
+    assert why is not None
+    assert why.endswith("on more of them"), "nothing was seen"
+    assert UNASKED.refuses("padding") is None

@@ -139,7 +139,7 @@ class Deviation:
     Attributes:
         question: "repeats" (the same batch again), "ranks" (the batch in parts), "padding" (without
             it), "threads" (with another number of them), "precision" (in bf16).
-        point: when it was asked, in words.
+        point: when it was asked, in words; empty where it was not.
         loss: as typed, and otherwise; none where there is no answer.
         gradient: the norms of both gradients.
         apart: the norm of their difference, over that of the larger one.
@@ -196,7 +196,7 @@ class Licence:
             for one in self.answers:
                 why = self._refused(one) if one.question == name else None
                 if why:
-                    return f"{why}, seen {one.point}"
+                    return f"{why}, seen {one.point}" if one.point else why
         return None
 
     def answered(self, question: str) -> bool:
@@ -224,6 +224,18 @@ class Licence:
             figures = f"apart by {one.apart:.2g} of its norm {one.gradient[0]:.4g}"
             return _OTHERWISE[one.question].format(what="gradient", figures=figures)
         return None
+
+
+UNASKED = Licence(
+    answers=(
+        Deviation(
+            question="ranks",
+            point="",
+            why="the time given is too short to ask whether it trains the same on more of them",
+        ),
+    )
+)
+"""Of a model that nobody has asked: its ranks stay as typed."""
 
 
 def licence_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> Licence:

@@ -26,7 +26,7 @@ from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.plans.carrier import environment
 from cputune.plans.carrier.command import Carried, carried, trial_command
-from cputune.plans.equivalence import Licence, Training, equivalent, licence_of, unlike
+from cputune.plans.equivalence import UNASKED, Licence, Training, equivalent, licence_of, unlike
 from cputune.plans.knobs import as_seen, keeps_mathematics
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
@@ -128,10 +128,14 @@ class ProcessRunner:
         """Start today's launch once more, and ask its model what plans would make of its batches.
 
         It is neither measured nor compared. ``workload`` has the answers then. Where it has shown
-        nothing before, or fails here before its first step, it has none.
+        nothing before, or fails here before its first step, it has none. Without ``questions``
+        nothing is started, and ranks stay as typed.
         """
         typed = next((job for plan, job in self._shown if plan.as_found), None)
         if typed is None or self._licence is not None:
+            return
+        if not questions:
+            self._licence = UNASKED
             return
         self._end_what_runs()
         asking = LivingPlan(self, self.today_as_typed, asks=questions)
@@ -139,6 +143,8 @@ class ProcessRunner:
             for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
                 if asking.has_answered:
                     break
+        except TimeUp:
+            self.on_note("the time was up while the model was checked")
         except TrialError as error:
             self.on_note(f"today's launch failed while its model was checked: {error}")
         finally:

@@ -86,8 +86,11 @@ class LearningRunner(Runner, Protocol):
 class AskingRunner(LearningRunner, Protocol):
     """A runner that can ask the model of today's launch what plans would make of its batches."""
 
-    def ask(self) -> None:
-        """Start today's launch once more, unmeasured; ``workload`` then has the answers."""
+    def ask(self, questions: Sequence[str] = ...) -> None:
+        """Start today's launch once more, unmeasured; ``workload`` then has the answers.
+
+        Without questions nothing is started, and ranks stay as typed.
+        """
         ...
 
 

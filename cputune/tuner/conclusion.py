@@ -186,7 +186,8 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
         return "the study was interrupted", _GO_ON
     if findings.host_lost:
         return "a host is not reached any more", f"{_GO_ON}, when it is back"
-    if len({trial.plan for trial in valid}) < 2:
+    ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
+    if len({trial.plan for trial in valid} | ran) < 2:
         failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
         if findings.cut_off is not None or findings.time_up:
             return "the time given was up before another plan had run", _MORE_TIME
@@ -195,7 +196,7 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
         return f"every other plan failed: {first_line(failed.reason)}", _KEEP
     if rivals and all(_fell(one) for one in rivals):
         return f"every other plan failed when it was started again: {rivals[0].out}", _KEEP
-    if findings.time_up:
+    if findings.time_up or findings.cut_off is not None:
         return "the time given was up before two plans had run side by side twice", _MORE_TIME
     return "no two plans could run side by side twice", _GO_ON
 

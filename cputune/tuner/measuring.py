@@ -386,9 +386,12 @@ class Measuring:
         """About how long two plans take to start and to have their turns."""
         return self.slowest_start_seconds + BLOCK_STEPS * self.step_seconds
 
-    def needs_all_time(self) -> bool:
-        """Whether a trial would take time that the comparison of two plans needs."""
-        return self.timer.left(1.0) < 3 * self.block_seconds
+    def needs_all_time(self, blocks: int = 3) -> bool:
+        """Whether a trial would take time that the comparison of two plans needs.
+
+        ``blocks`` is how many of a comparison that and the trial take together, in time.
+        """
+        return self.timer.left(1.0) < blocks * self.block_seconds
 
     def saw_start(self, seconds: float) -> None:
         """Learn how long a start takes that comes to its first step."""

@@ -326,6 +326,15 @@ class TuningStudy:
 
     # The search
 
+    def _ask(self, runner: AskingRunner) -> None:
+        """Ask the model, unless that would take time that the comparison of two plans needs."""
+        if self._timer.given and self._measuring.needs_all_time(blocks=4):
+            runner.ask(())
+            return
+        said = "checking what can be changed without changing what the model learns"
+        self._on_event(Said(text=said))
+        runner.ask()
+
     def _search_and_confirm(self, runner: Runner, resumed: int) -> None:
         trials = self._findings.trials
         if not trials:
@@ -336,10 +345,7 @@ class TuningStudy:
             if cut_off or self._findings.host_lost:
                 return
             if isinstance(runner, AskingRunner) and self._options.keep != "numbers":
-                self._on_event(
-                    Said(text="checking what can be changed without changing what the model learns")
-                )
-                runner.ask()
+                self._ask(runner)
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()

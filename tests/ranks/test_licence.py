@@ -67,3 +67,20 @@ def test_a_trial_of_the_same_numbers_has_to_have_them(
             else:
                 with pytest.raises(Infeasible, match=said):
                     next(steps)
+
+
+@pytest.mark.torch
+def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    notes: list[str] = []
+    job = Workload.script(["train.py"])
+    with ProcessRunner(job, cputune.probe(), offline=True, on_note=notes.append) as runner:
+        for _ in islice(runner.steps(runner.today_as_typed), 2):
+            pass
+        runner.keep_to(lambda: 0.0)
+        runner.ask()
+        assert notes[-1] == "the time was up while the model was checked"
+        assert runner.workload.refuses("ranks") is None, "it has answered nothing"

@@ -136,6 +136,15 @@ class TestWithoutConfirmation:
                 "cputune tune --resume with more time (--max-time 10m)",
             ),
             (
+                Findings(
+                    trials=trials(8.0),
+                    time_up=True,
+                    confirm_runs=[*confirmed(TODAY, FIRST, blocks=1)],
+                ),
+                "the time given was up before two plans had run side by side twice",
+                "cputune tune --resume with more time (--max-time 10m)",
+            ),
+            (
                 Findings(trials=[*trials(8.0), *failed("died\nat all")]),
                 "every other plan failed: died",
                 "nothing: keep the launch that you have",

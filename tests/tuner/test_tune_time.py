@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from machines import SimulatedRunner
@@ -74,12 +75,13 @@ def study(
     step: float,
     *,
     began_before: float = 0,
+    kind: type[FakeSlowStart] = FakeSlowStart,
 ) -> Ended:
     """A study of ``seconds`` whose clock nothing but its runner moves."""
     clock = FakeClock()
     begin = clock.now - began_before
     of = startup if callable(startup) else lambda plan: startup
-    runner = FakeSlowStart(clock, of, step)
+    runner = kind(clock, of, step)
     lines: list[str] = []
     result = error = None
     try:
@@ -247,3 +249,25 @@ def test_in_a_short_time_nothing_is_a_gain_where_there_is_none(seconds: float) -
                 SMALL.workload, facts=SMALL.facts, runner=runner, max_time_seconds=seconds
             )
             assert result.best.plan.as_found
+
+
+class FakeAsking(FakeSlowStart):
+    """Notes what its model is asked, which takes as long as a start."""
+
+    workload = SMALL.workload
+    data = None
+    asked: ClassVar[list[tuple[str, ...]]] = []
+
+    def ask(self, questions: Sequence[str] = ("ranks",)) -> None:
+        self.asked.append(tuple(questions))
+        if questions:
+            self.clock.now += 5.0
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(30.0, ()), (120.0, ("ranks",))])
+def test_a_short_time_is_for_the_comparison_and_no_question(
+    seconds: float, asked: tuple[str, ...]
+) -> None:
+    FakeAsking.asked.clear()
+    study(seconds, startup=5.0, step=0.3, kind=FakeAsking)
+    assert FakeAsking.asked == [asked]
