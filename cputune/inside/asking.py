@@ -34,8 +34,8 @@ POINTS = (0, EARLY, LATE)
 LATE_SECONDS = 2.0
 """Of training after which the late point has come, however few updates that were."""
 
-LONG_SECONDS = 10.0
-"""Where the questions of a point took longer, a late one would cost more than a trial."""
+QUICK_SECONDS = 1.0
+"""Where the questions of the first point took longer, the early one is left to the late one."""
 
 MOVED = 0.02
 """By how much each weight is moved before that: an initialisation has the same deviation."""
@@ -139,8 +139,8 @@ class Asker:
         self._since = time.perf_counter()
         took = self._since - since
         self._left -= took
-        if self._point == 2 and took > LONG_SECONDS:
-            self._point = len(POINTS)
+        if self._point == 1 and took > QUICK_SECONDS:
+            self._point = 2
         if self._point == len(POINTS):
             self._say({"event": "answer", "question": "", "point": point})
 

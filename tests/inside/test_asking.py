@@ -167,24 +167,32 @@ def test_what_begins_late_is_asked_late(monkeypatch: pytest.MonkeyPatch) -> None
         assert str(licence.refuses("ranks")).endswith(seen)
 
 
-def test_a_late_point_comes_after_some_seconds_and_not_where_questions_take_long(
+def test_where_questions_take_long_the_early_point_is_left_to_the_late_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: clock[0])
     monkeypatch.setenv(ASK_VARIABLE, "repeats")
-    for seconds, late in ((1.0, True), (11.0, False)):
-        asker = Asker(lambda _: None)
-        model = torch.nn.Linear(6, 3)
-        for steps in (0, 3):
-            assert asker.due(steps)
+    for seconds, early in ((0.2, True), (3.0, False)):
+        told: list[Any] = []
+        asker, model = Asker(told.append), torch.nn.Linear(6, 3)
+
+        def train(asker: Asker = asker, model: Any = model, seconds: float = seconds) -> None:
             for part, _ in asker.batches(torch.ones(8, 6), [model]):
                 clock[0] += seconds / 2
                 mean(model, part).backward()
                 asker.trained(mean(model, part).detach())
+
+        assert asker.due(0)
+        train()
+        assert asker.due(3) == early
+        if early:
+            train()
         assert not asker.due(4)
         clock[0] += 2.1
-        assert asker.due(4) == late
+        assert asker.due(4), "however few updates that were"
+        train()
+        assert told[-1]["point"] == "after 4 updates"
 
 
 def test_questions_leave_weights_gradients_buffers_and_draws_as_they_were(
