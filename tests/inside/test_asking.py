@@ -283,9 +283,9 @@ def test_without_a_mask_what_is_repeated_at_the_end_is_padding() -> None:
     assert told([5, 3, 0, 0], [7, 0, 0, 0]) == told([5, 3, 0], [7, 0, 0])
     assert told([5, 3, 0]) != told([5, 4, 0])
     assert told([1], [1]) != told([2], [2]), "one number is none too many"
-    pairs = [[5, 3], [0, 0], [0, 0]]
+    pairs = [[5.0, 3.0], [0.0, 0.0], [0.0, 0.0]]
     assert told(pairs) == told(pairs[:2])
-    assert told(pairs) != told([[5, 3], [0, 1], [0, 1]])
+    assert told(pairs) != told([[5.0, 3.0], [0.0, 1.0], [0.0, 0.0]])
 
 
 class OfTheScript:
