@@ -129,7 +129,7 @@ class ProcessRunner:
 
         It is neither measured nor compared. ``workload`` has the answers then. Where it has shown
         nothing before, or fails here before its first step, it has none. Without ``questions``
-        nothing is started, and ranks stay as typed.
+        nothing is started. Then, and where the time is up first, ranks stay as typed.
         """
         typed = next((job for plan, job in self._shown if plan.as_found), None)
         if typed is None or self._licence is not None:
@@ -138,18 +138,22 @@ class ProcessRunner:
             self._licence = UNASKED
             return
         self._end_what_runs()
+        is_time_up = False
         asking = LivingPlan(self, self.today_as_typed, asks=questions)
         try:
             for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
                 if asking.has_answered:
                     break
         except TimeUp:
+            is_time_up = True
             self.on_note("the time was up while the model was checked")
         except TrialError as error:
             self.on_note(f"today's launch failed while its model was checked: {error}")
         finally:
             self._licence, self._asked = asking.licence(typed.training()), asking.observed
             asking.close()
+        if is_time_up and not self._licence.answered("ranks"):
+            self._licence = UNASKED
 
     @property
     def today_as_typed(self) -> Plan:

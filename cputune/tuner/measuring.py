@@ -389,7 +389,7 @@ class Measuring:
     def needs_all_time(self, blocks: int = 3) -> bool:
         """Whether a trial would take time that the comparison of two plans needs.
 
-        ``blocks`` is how many of a comparison that and the trial take together, in time.
+        ``blocks``: how many blocks of a comparison the time that is left has to hold.
         """
         return self.timer.left(1.0) < blocks * self.block_seconds
 

@@ -20,10 +20,13 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.host.facts import HostFacts
+from cputune.inside.first_steps import LOOKED_AT
+from cputune.plans.equivalence import UNASKED
 from cputune.plans.knobs import as_seen
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
@@ -47,6 +50,8 @@ from cputune.records.steps import (
     ObservingRunner,
     OutOfMemory,
     Runner,
+    TimeUp,
+    TrialError,
 )
 from cputune.text.plain import count
 from cputune.tuner.conclusion import cannot_work, conclude
@@ -335,6 +340,16 @@ class TuningStudy:
         self._on_event(Said(text=said))
         runner.ask()
 
+    def _ask_now(self, runner: AskingRunner) -> None:
+        """Ask what an earlier run had no time for; today's launch is started first, to be known."""
+        today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+        with suppress(TrialError, TimeUp):
+            for _ in islice(runner.steps(today), LOOKED_AT):
+                pass
+            self._ask(runner)
+        self._workload = self._observed_workload(runner)
+        self._storage.remember(self._workload)
+
     def _search_and_confirm(self, runner: Runner, resumed: int) -> None:
         trials = self._findings.trials
         if not trials:
@@ -349,6 +364,8 @@ class TuningStudy:
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()
+        elif self._workload.licence == UNASKED and isinstance(runner, AskingRunner):
+            self._ask_now(runner)
         space = self._open_space(resumed)
         sampler = PlanSampler(space, self._history, seed=self._options.seed)
         self._storage.guide(sampler)

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
 from cputune.errors import NoValidTrialError
+from cputune.plans.equivalence import UNASKED, Licence
 from cputune.plans.plan import Plan
 from cputune.records.options import TuneOptions
 from cputune.records.result import COMPLETED, PRUNED, Result
@@ -76,6 +77,8 @@ def study(
     *,
     began_before: float = 0,
     kind: type[FakeSlowStart] = FakeSlowStart,
+    kept: Path | None = None,
+    resume: bool = False,
 ) -> Ended:
     """A study of ``seconds`` whose clock nothing but its runner moves."""
     clock = FakeClock()
@@ -89,7 +92,7 @@ def study(
             SMALL.workload,
             SMALL.facts,
             lambda workload, fresh: nullcontext(runner),
-            TuneOptions(max_time_seconds=seconds),
+            TuneOptions(max_time_seconds=seconds, study=kept, resume=resume),
             on_event=lambda e: lines.append(line_of(e)) if isinstance(e, TrialEnded) else None,
             clock=clock,
             started=begin,
@@ -260,6 +263,7 @@ class FakeAsking(FakeSlowStart):
 
     def ask(self, questions: Sequence[str] = ("ranks",)) -> None:
         self.asked.append(tuple(questions))
+        self.workload = replace(self.workload, licence=Licence() if questions else UNASKED)
         if questions:
             self.clock.now += 5.0
 
@@ -271,3 +275,13 @@ def test_a_short_time_is_for_the_comparison_and_no_question(
     FakeAsking.asked.clear()
     study(seconds, startup=5.0, step=0.3, kind=FakeAsking)
     assert FakeAsking.asked == [asked]
+
+
+def test_what_was_not_asked_is_asked_when_there_is_more_time(tmp_path: Path) -> None:
+    FakeAsking.asked.clear()
+    kept = tmp_path / "kept.db"
+    for seconds, resume in ((30.0, False), (120.0, True), (200.0, True)):
+        ended = study(seconds, startup=5.0, step=0.3, kind=FakeAsking, kept=kept, resume=resume)
+        assert ended.result is not None
+    assert FakeAsking.asked == [(), ("ranks",)]
+    assert ended.result.workload.licence == Licence()
