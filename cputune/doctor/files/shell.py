@@ -136,9 +136,9 @@ class _Reader:
 
     def _value(self, found: re.Match[str]) -> str:
         value = " ".join(self.values.get(found[1] or found[2], []))
-        if value or found[3] is None:
-            return value or found[0]
-        return found[3]
+        if value:
+            return value
+        return found[0] if found[3] is None else found[3]
 
 
 def _simple_commands(text: str, name: str) -> Iterator[tuple[int, list[str]]]:

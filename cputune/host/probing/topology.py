@@ -47,9 +47,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
     cache_of = {cpu: place for place, cache in enumerate(l3 or ()) for cpu in cache.cpus}
     socket_of = {cpu: number for number, part in enumerate(sockets or ()) for cpu in part}
-    known_cores = cores
-    if known_cores is None:
-        known_cores = tuple((cpu,) for cpu in online)
+    each_alone = tuple((cpu,) for cpu in online)
     built = tuple(
         Core(
             cpus=cpus,
@@ -59,7 +57,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
             max_khz=look.number(f"{CPU_DIR}/cpu{cpus[0]}/cpufreq/cpuinfo_max_freq"),
             capacity=_capacity(look, cpus[0]),
         )
-        for cpus in known_cores
+        for cpus in (each_alone if cores is None else cores)
     )
     return Topology(
         cores=built,
