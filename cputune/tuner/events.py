@@ -13,7 +13,7 @@ from cputune.plans.plan import Plan
 from cputune.records.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
 from cputune.records.words import duration
 from cputune.text.log import log
-from cputune.text.plain import figure, visible
+from cputune.text.plain import count, figure, visible
 from cputune.tuner.reading import count_of_steps
 from cputune.tuner.space import SearchSpace
 
@@ -178,7 +178,7 @@ def _beginning(event: StudyStarted) -> str:
     if event.most_seconds is not None:
         said += f" and {duration(event.most_seconds)}"
     if event.resumed:
-        said += f", {event.resumed} trials are on record"
+        said += f", {count(event.resumed, 'trial')} on record"
     each = event.start_seconds or 0.0
     if each >= LONG_START_SECONDS:
         said += f"; each start takes {each:.0f} s"

@@ -47,7 +47,7 @@ def shown(renderable: object, width: int = 120) -> str:
         ),
         (
             StudyStarted(space=SPACE, budget=9, resumed=2),
-            f"{len(SPACE)} plans, at most 9 trials, 2 trials are on record; {LEGEND}",
+            f"{len(SPACE)} plans, at most 9 trials, 2 trials on record; {LEGEND}",
         ),
         (
             Said(text="trial 3: busy, so it is run again", warns=True),
