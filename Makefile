@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune new-check new-knob new-format new-option test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -118,6 +118,21 @@ audit: $(VENV)/.dev $(VENV)/.audit  ## known vulnerabilities of all that is inst
 	  -r $(VENV)/frozen.txt || { echo "make audit: no clean bill. Above stand the vulnerabilities," \
 	  "or the first package of which PyPI's advisories could not be had (a mirror, no network):" \
 	  "then nothing is known of any." >&2; exit 1; }
+
+# CONTRIBUTING.md says what each consists of; tests/test_filled.py fails until it is filled.
+NAME ?=
+IN ?= tune
+new-check:  ## begin a check: NAME=swap-full IN=limits (a theme of cputune/doctor/checks/)
+	@$(PYTHON) tests/new.py check "$(NAME)" "$(IN)"
+
+new-knob:  ## begin a knob: NAME=page_size
+	@$(PYTHON) tests/new.py knob "$(NAME)"
+
+new-format:  ## begin a format of emit: NAME=ray
+	@$(PYTHON) tests/new.py format "$(NAME)"
+
+new-option:  ## begin an option: NAME=dry_run IN=tune (or emit, or cluster)
+	@$(PYTHON) tests/new.py option "$(NAME)" "$(IN)"
 
 lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (installs no torch)
 	$(BIN)/ruff check .

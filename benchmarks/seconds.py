@@ -19,7 +19,7 @@ from cputune.records.result import ConfirmRun
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
-    Said,
+    Message,
     StepTaken,
     StudyEnded,
     StudyStarted,
@@ -63,7 +63,7 @@ class Watch:
                 return NEW
             case StudyEnded():
                 return AFTER
-            case Said(text=text):
+            case Message(text=text):
                 found = (part for begins, part in SAID.items() if text.startswith(begins))
                 return next(found, self._part)
         return self._part

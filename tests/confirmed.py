@@ -7,7 +7,7 @@ from typing import Any
 from cputune.plans.plan import Plan
 from cputune.records.result import ConfirmRun, Throughput
 
-UNCOMPARED: dict[str, Any] = {"speedup": None, "not_compared": "the time given was up"}
+UNCOMPARED: dict[str, Any] = {"speedup": None, "not_compared": "the time limit was reached"}
 """Fields of a result in which nothing was compared."""
 
 BUSY: dict[str, Any] = {**UNCOMPARED, "not_compared": "others computed here", "disturbed": True}

@@ -115,7 +115,7 @@ def test_of_ones_own_processes_one_measures_at_a_time() -> None:
     told: list[str] = []
     with (
         measuring_lock(pytest.fail),
-        pytest.raises(CannotError, match="the time given was up while process"),
+        pytest.raises(CannotError, match="the time limit was reached while process"),
         measuring_lock(told.append, until=time.monotonic() + 0.1),
     ):
         pass

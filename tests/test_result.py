@@ -153,7 +153,7 @@ class TestARatioNeedsItsPairs:
             {"speedup": Speedup(ratio=2, low=1.9, high=2.1)},
             {"speedup": Speedup(ratio=2, low=1.9, high=2.1, pairs=10_000)},
             {"speedup": None},
-            {"not_compared": "the time given was up"},
+            {"not_compared": "the time limit was reached"},
             {"disturbed": True},
         ],
     )

@@ -184,7 +184,7 @@ def _of_ours(error: BaseException) -> CputuneError:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what can be given"
     if isinstance(error, click.BadParameter) and error.ctx is not None:
-        told = place_of(error.ctx, error.param)
-        said = f"{told}: {said}" if told else said
+        where = place_of(error.ctx, error.param)
+        said = f"{where}: {said}" if where else said
     kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
     return kind(said, hint=hint)

@@ -71,16 +71,16 @@ _ONE_MACHINE = (
     metavar="[CODE]",
     help="Explain a finding, with its sources; without CODE list all checks.",
 )
-@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
-@click.option("--ignore", multiple=True, metavar="CODE,…", help="Leave these out.")
+@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Only show these findings.")
+@click.option("--ignore", multiple=True, metavar="CODE,…", help="Hide these findings.")
 @click.option(
     "--fail-on",
     type=click.Choice([*_SEVERITIES, "never"]),
     default="error",
     show_default=True,
-    help="End with 1 where a finding is as bad as this.",
+    help="Exit with 1 for findings of this severity or worse.",
 )
-@click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
+@click.option("--root", metavar="DIR", help="Read a recorded machine (DIR/proc, DIR/sys).")
 @click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
 @click.option("--picture", is_flag=True, help="Draw its sockets, NUMA nodes and cores, as SVG.")
 @python_option
@@ -116,11 +116,11 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     """
     if asked["print_fix"] and asked["check_file"] is None:
         raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
-    for one, others in _EXCLUDES.items():
+    for option, others in _EXCLUDES.items():
         for other in others:
-            if asked[one] and asked[other]:
-                said = f"{_typed(one)} and {_typed(other)} exclude each other"
-                raise UsageError(said, hint=f"leave {_typed(one)} away")
+            if asked[option] and asked[other]:
+                said = f"{_typed(option)} and {_typed(other)} exclude each other"
+                raise UsageError(said, hint=f"leave {_typed(option)} away")
     if asked["explain"] is not None:
         click.echo(_explained(asked["explain"]), nl=False)
         return
@@ -143,7 +143,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             *hosts,
             seconds=asked["host_timeout"],
             python=asked["python"],
-            on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
+            on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
     else:
         words = asked["launch_words"]

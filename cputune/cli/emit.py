@@ -126,7 +126,7 @@ def _patch(path: str, format: str | None) -> dict[str, Any]:
     if format not in ("pytorchjob", "trainjob", "all"):
         raise UsageError("a patch is for a job", hint="--format pytorchjob, or trainjob")
     try:
-        found = [one.value for one in read_documents(read_document(path), path)]
+        found = [document.value for document in read_documents(read_document(path), path)]
     except OSError as error:
         raise CannotError(
             f"cannot read {path}: {error.strerror or error}", hint="--patch takes a YAML file"

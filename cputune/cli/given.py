@@ -71,7 +71,7 @@ host_options = all_of(
         default=30.0,
         show_default=True,
         metavar="SECONDS",
-        help="The most that one host may take.",
+        help="Time limit for each host.",
     ),
 )
 """The options that name hosts, and how they are reached: what ``chosen_hosts`` takes."""
@@ -130,8 +130,12 @@ def chosen_hosts(
         raise UsageError(f"--ssh is no part of --through {through}", hint="leave one of them away")
     mpi = None
     if through == "mpirun" or not (shutil.which("ssh") or shutil.which("srun")):
-        known = (one for one in facts_of().launchers if one.name in MPI_PROGRAMS and one.dialect)
-        mpi = next(((one.path, one.dialect or "") for one in known), None)
+        known = (
+            launcher
+            for launcher in facts_of().launchers
+            if launcher.name in MPI_PROGRAMS and launcher.dialect
+        )
+        mpi = next(((launcher.path, launcher.dialect or "") for launcher in known), None)
     reach = find_reach(through, ssh=ssh, allocated=hosts == SLURM or not named, mpi=mpi)
     return nodes, reach
 
@@ -183,7 +187,7 @@ def _of_our_job() -> tuple[Node, ...]:
 python_option = click.option(
     "--python",
     metavar="ENV",
-    help="The environment, or the Python, that trains; else the active one.",
+    help="Python, or its environment, that trains. Default: the active one.",
 )
 _BATCH_FLAGS = (
     "--per_device_train_batch_size",
@@ -204,7 +208,7 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
     """
     train_with(None)
     meant = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
-    chosen, why = next(((one, why) for one, why in meant if one), (None, ""))
+    chosen, why = next(((meaning, why) for meaning, why in meant if meaning), (None, ""))
     if chosen is None or (typed is None and not os.path.exists(chosen)):
         return
     train_with(chosen)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _verbosity = 0
 _json = False
-_heard: list[logging.Handler] = []
-"""What hears the log, while anything does."""
+_handlers: list[logging.Handler] = []
+"""The handlers of the log that were added."""
 
 
 def verbosity() -> int:
@@ -36,24 +36,24 @@ def set_verbosity(level: int) -> None:
     """Remember how much is to be said, and let what cputune logs be heard from 1 on."""
     global _verbosity
     _verbosity = level
-    if level <= 0 and not _heard:
+    if level <= 0 and not _handlers:
         return
     import logging  # imported here, because it takes a while
 
     from cputune.text.log import log
 
-    while _heard:
-        log.removeHandler(_heard.pop())
+    while _handlers:
+        log.removeHandler(_handlers.pop())
     log.setLevel({0: logging.NOTSET, 1: logging.INFO}.get(level, logging.DEBUG))
     if level > 0:
-        hears = logging.Handler()
+        handler = logging.Handler()
         # The progress lines show the events of a study already.
-        hears.addFilter(lambda record: record.name != "cputune.events")
-        hears.emit = lambda record: tell(  # type: ignore[method-assign]
+        handler.addFilter(lambda record: record.name != "cputune.events")
+        handler.emit = lambda record: tell(  # type: ignore[method-assign]
             f"{record.name}: {record.getMessage()}"
         )
-        log.addHandler(hears)
-        _heard.append(hears)
+        log.addHandler(handler)
+        _handlers.append(handler)
 
 
 def set_json(asked: bool) -> None:

@@ -31,7 +31,7 @@ LONGEST_LINE = 100
 
 @contextmanager
 def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEvent]:
-    """Show a study on stderr while the block runs: what is yielded hears its events.
+    """Show a study on stderr while the block runs: what is yielded takes its events.
 
     ``started`` is when the command began, ``most_seconds`` the time that it was given.
     """

@@ -59,7 +59,7 @@ def command(ctx: click.Context, recipe: str | None, python: str | None, json: bo
                 job,
                 facts_of(),
                 on_note=lambda text: tell(f"… {text}"),
-                on_proven=lambda one: tell(f"{one.lever}: {one.verdict}"),
+                on_proven=lambda proven: tell(f"{proven.lever}: {proven.verdict}"),
             )
     except TrialError as error:
         raise CannotError(f"the command as typed does not train: {error}") from error
@@ -84,12 +84,12 @@ def blocks(proof: Proof) -> Iterator[Block]:
         right=frozenset(("loss", "otherwise", "gradients apart")),
         rows=tuple(
             (
-                one.question,
-                one.point,
-                *([figure(loss, 6) for loss in one.loss] or ["–", "–"]),
-                (one.why or "nothing to ask") if one.apart is None else f"{one.apart:.1e}",
+                answer.question,
+                answer.point,
+                *([figure(loss, 6) for loss in answer.loss] or ["–", "–"]),
+                (answer.why or "nothing to ask") if answer.apart is None else f"{answer.apart:.1e}",
             )
-            for one in proof.licence.answers
+            for answer in proof.licence.answers
         ),
     )
     yield Heading("Each lever by itself")
@@ -98,14 +98,14 @@ def blocks(proof: Proof) -> Iterator[Block]:
         right=frozenset(("largest deviation",)),
         rows=tuple(
             (
-                one.lever,
-                one.verdict,
-                "–" if one.deviation is None else f"{one.deviation:.1e}",
-                one.why,
+                lever.lever,
+                lever.verdict,
+                "–" if lever.deviation is None else f"{lever.deviation:.1e}",
+                lever.why,
             )
-            for one in proof.levers
+            for lever in proof.levers
         ),
         strong=frozenset(
-            number for number, one in enumerate(proof.levers) if one.verdict == "not the same"
+            number for number, lever in enumerate(proof.levers) if lever.verdict == "not the same"
         ),
     )

@@ -60,8 +60,8 @@ def show(result: str | None, json: bool, all: bool) -> None:
 
     found, file = opened(result)
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
-    told = blocks(shown) if all else end_blocks(shown)
-    _print(told, lambda: document(shown), json=json)
+    chosen = blocks(shown) if all else end_blocks(shown)
+    _print(chosen, lambda: document(shown), json=json)
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
@@ -69,7 +69,7 @@ def show(result: str | None, json: bool, all: bool) -> None:
 @click.argument("after", required=False)
 @json_option
 @fail_if_slower
-@click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m; usually 1 to 3m.")
+@click.option("--max-time", metavar="TIME", help="Time limit: 90s, 10m. Default: 1 to 3m.")
 @click.option("--share-machine", is_flag=True, help="Measure even while others measure here.")
 @python_option
 @click.pass_context
@@ -103,12 +103,12 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     facts = facts_of()
     if why_not_here(first, second, facts) is None:
         first = replace(first, workload=launched(first, None))
-    with progress(started, most) as hears:
+    with progress(started, most) as on_event:
         found = measure(
             first,
             second,
             facts=facts,
-            on_event=hears,
+            on_event=on_event,
             max_time_seconds=most,
             share_machine=typed["share_machine"],
             started=started,
@@ -151,8 +151,8 @@ def history(json: bool) -> None:
     where = "Nothing was tuned yet, or nothing was kept: cputune tune"
     if kept:
         where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
-    told = (*([history_rows(kept)] if kept else ()), Lines((("", where),)))
-    _print(told, lambda: history_document(kept), json=json)
+    listing = (*([history_rows(kept)] if kept else ()), Lines((("", where),)))
+    _print(listing, lambda: history_document(kept), json=json)
 
 
 @click.command(name="report", cls=ConfiguredCommand)

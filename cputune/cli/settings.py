@@ -31,11 +31,11 @@ _ACT_AT_ONCE = ("version", "config")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Record = TypeVar("Record")
 
-json_option = click.option("--json", is_flag=True, help="One document on stdout, nothing else.")
+json_option = click.option("--json", is_flag=True, help="Print one JSON document, nothing else.")
 fail_if_slower = click.option(
     "--fail-if-slower",
     metavar="5%",
-    help="End with 1 where speed is lost beyond doubt, by more than that.",
+    help="Exit with 1 if it is surely slower by more than this.",
 )
 
 
@@ -62,7 +62,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
     for _, hint, default, text in options_in(record):
         kinds = [kind for kind in (int, float) if kind in (hint, *get_args(hint))]
         number = kinds[0] if kinds and not text.reads else None
-        one = click.option(
+        made = click.option(
             text.flag or "",
             help=text.help,
             metavar=text.metavar,
@@ -72,7 +72,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
             default=None if text.repeated else default,
             show_default=number is not None and default is not None,
         )
-        found.append(one)
+        found.append(made)
     return all_of(*found)
 
 
@@ -138,9 +138,9 @@ def script_of(ctx: click.Context) -> tuple[str, ...] | None:
 def options_of(command: click.Command) -> dict[str, click.Option]:
     """The options that a default can be given for, by their keys: as typed, without the dashes."""
     return {
-        (one.name or "").replace("_", "-"): one
-        for one in command.params
-        if isinstance(one, click.Option) and one.name not in _ACT_AT_ONCE
+        (parameter.name or "").replace("_", "-"): parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name not in _ACT_AT_ONCE
     }
 
 
@@ -170,16 +170,16 @@ def take_defaults(ctx: click.Context) -> None:
     commands = ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else []
     typed: dict[str, Any] = {}
     for key, value in (ctx.default_map or {}).items():
-        place, one = _key_in_file(ctx, key), options.get(key)
+        place, option = _key_in_file(ctx, key), options.get(key)
         if key in commands and isinstance(value, dict):
             typed[key] = value  # a table, for the context of that command
-        elif one is None:
+        elif option is None:
             raise UsageError(f"{place} means nothing", hint=hint)
-        elif isinstance(value, dict) or isinstance(value, list) is not one.multiple:
-            wanted = "a list of texts" if one.multiple else "a text or a number"
+        elif isinstance(value, dict) or isinstance(value, list) is not option.multiple:
+            wanted = "a list of texts" if option.multiple else "a text or a number"
             raise UsageError(f"{place} is {wanted}, not {value!r}", hint=hint)
         else:
-            typed[one.name or ""] = list(map(str, value)) if one.multiple else str(value)
+            typed[option.name or ""] = list(map(str, value)) if option.multiple else str(value)
     ctx.default_map = typed
 
 
@@ -235,8 +235,8 @@ def config(ctx: click.Context) -> None:
         found = root.command.get_command(root, name)
         assert found is not None
         rows += _rows(click.Context(found, info_name=name, parent=root))
-    told = frozenset(number for number, row in enumerate(rows) if row[-1] != "default")
-    table = Rows(headings=("command", "option", "value", "from"), rows=tuple(rows), strong=told)
+    changed = frozenset(number for number, row in enumerate(rows) if row[-1] != "default")
+    table = Rows(headings=("command", "option", "value", "from"), rows=tuple(rows), strong=changed)
     where = f"the file that was read: {root.obj or f'none; it would be {user_file()}'}"
     print_blocks((table, Lines((("", where),))), console())
 
@@ -246,12 +246,12 @@ def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
     from cputune.text.hidden import without_secrets  # an address of --study may hold a password
 
     take_defaults(ctx)
-    for key, one in options_of(ctx.command).items():
-        value, source = one.consume_value(ctx, {})
-        ctx.set_parameter_source(one.name or "", source)
-        place = place_of(ctx, one)
-        value = one.type_cast_value(ctx, value) if place else one.to_info_dict()["default"]
-        if one.multiple:
+    for key, option in options_of(ctx.command).items():
+        value, source = option.consume_value(ctx, {})
+        ctx.set_parameter_source(option.name or "", source)
+        place = place_of(ctx, option)
+        value = option.type_cast_value(ctx, value) if place else option.to_info_dict()["default"]
+        if option.multiple:
             value = ", ".join(map(str, value or ()))
         shown = "–" if value in (None, "") else without_secrets(str(value), {})
         yield ctx.info_name or "", key, shown, place or "default"

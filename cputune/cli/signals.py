@@ -43,8 +43,8 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         global _came
         _came = True
-        for one in numbers:
-            signal.signal(one, _end_at_once if one in _AGAIN else signal.SIG_IGN)
+        for signum in numbers:
+            signal.signal(signum, _end_at_once if signum in _AGAIN else signal.SIG_IGN)
         _leave_a_lost_terminal()
         raise Stopped
 
@@ -70,8 +70,8 @@ def stop_if_interrupted() -> None:
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
-    for one in _AGAIN:
-        signal.signal(one, signal.SIG_IGN)
+    for signum in _AGAIN:
+        signal.signal(signum, signal.SIG_IGN)
     try:
         os.write(2, b"\nerror: interrupted twice: ended at once\n")
         lose(2)  # other threads may complain of closed files

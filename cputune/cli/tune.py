@@ -51,7 +51,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.command(
     name="tune", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False}
 )
-@click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
+@click.option("--recipe", metavar="NAME", help=f"Recipe to train. Default: {DEFAULT_RECIPE}.")
 @batch_options
 @secret_option
 @options_from(TuneOptions)
@@ -123,13 +123,13 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     result: Result | None = None
     history = not typed["no_history"]
     try:
-        with progress(started, options.max_time_seconds) as hears:
+        with progress(started, options.max_time_seconds) as on_event:
             result = tune(
                 job,
                 facts=facts,
                 hosts=opened,
                 started=started,
-                on_event=hears,
+                on_event=on_event,
                 **keywords(options),
             )
         saved = _saved(result, destination, history=history)
@@ -191,7 +191,7 @@ def _say_beforehand(facts: HostFacts) -> None:
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
-    for finding in {one.code: one for one in diagnose(facts).findings}.values():
+    for finding in {found.code: found for found in diagnose(facts).findings}.values():
         kind = "warning" if finding.severity is Severity.ERROR else "note"
         if kind == "warning" or finding.code == allocator_missing.code:
             tell(f"{kind}: {finding.title}:")

@@ -97,8 +97,8 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     states = [verdict.state for verdict in verdicts]
     if asked["json"]:
         summary = {state.replace(" ", "_"): states.count(state) for state in SIGNS}
-        told = [verdict.to_json() for verdict in verdicts]
-        print_json({"schema": "cputune.verify/1", "verdicts": told, "summary": summary})
+        documents = [verdict.to_json() for verdict in verdicts]
+        print_json({"schema": "cputune.verify/1", "verdicts": documents, "summary": summary})
     else:
         print_blocks(blocks(verdicts), console())
     lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]

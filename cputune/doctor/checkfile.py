@@ -94,7 +94,7 @@ def mended(
     """The file as its findings mend it, and what is left. Raises UsageError as ``check_file``."""
     found = check_file(text, name, facts, host)
     for _ in range(ROUNDS):
-        after = apply(text, [edit for one in found for edit in one.edits])
+        after = apply(text, [edit for finding in found for edit in finding.edits])
         if after == text:
             break
         text, found = after, check_file(after, name, facts, host)
@@ -114,11 +114,11 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         if not launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
         yield from ended.judge_sourced(context)
-        yield from judge.judge_launches((_in_batch(one, text) for one in launches), context)
+        yield from judge.judge_launches((_in_batch(launch, text) for launch in launches), context)
         return
     judged = [
-        documents.judge_document(one, context)
-        for one in documents.read_documents(text, context.name)
+        documents.judge_document(document, context)
+        for document in documents.read_documents(text, context.name)
     ]
     if not any(judged):
         raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)

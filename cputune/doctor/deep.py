@@ -22,7 +22,7 @@ from cputune.host import Command, Completed, Host
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.precision import native_precisions
 from cputune.stack import Versions, oneccl_module, versions_of
-from cputune.stack.ways import both_ways
+from cputune.stack.version_changes import advised_changes
 from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 
@@ -58,7 +58,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         modules.append(oneccl_module(versions))
     for module in modules or ["torch"]:
         done = run_look(host, "imports.py", "", *dict.fromkeys(("torch", module)))
-        lines = told_by(done)
+        lines = messages_of(done)
         for line in lines:
             if "error" in line:
                 words = without_secrets(line["said"], host.environment())
@@ -76,7 +76,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
 def _import_failed(said: str, module: str, versions: Versions) -> Finding:
     remedy, command = None, None
     if module not in ("torch", "transformers"):
-        remedy, command = both_ways(versions)
+        remedy, command = advised_changes(versions)
     if "libccl.so" in said:
         remedy, command = "Source setvars.sh of the bindings.", None
     return import_fails.finding(said, remedy=remedy, command=command)
@@ -103,7 +103,7 @@ def _of_process(
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Multiply matrices on one core: whether that works, and whether bf16 is faster than fp32."""
     done = run_look(host, "product.py", ONEDNN_VERBOSE="1")
-    seconds = next((line["seconds"] for line in told_by(done) if "seconds" in line), None)
+    seconds = next((line["seconds"] for line in messages_of(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
         # The highest instruction set with which it works is the cure.
         tried = (
@@ -140,13 +140,13 @@ def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Comp
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
 
 
-def told_by(done: Completed) -> list[dict[str, Any]]:
+def messages_of(done: Completed) -> list[dict[str, Any]]:
     """The lines of JSON that a child printed; other lines are other programs'."""
-    told = []
+    lines = []
     for line in done.stdout.splitlines():
         with suppress(ValueError):
-            told.append(json.loads(line))
-    return [line for line in told if isinstance(line, dict)]
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None = None) -> Finding:

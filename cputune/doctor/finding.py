@@ -169,8 +169,8 @@ def fault(
     """
 
     def made(named: Callable[[], None]) -> Check:
-        one = replace(_described(code, severity, named), under=under)
-        return one if find is None else replace(one, find=partial(find, one))
+        described = replace(_described(code, severity, named), under=under)
+        return described if find is None else replace(described, find=partial(find, described))
 
     return made
 
@@ -197,7 +197,7 @@ def checks_of(module: str) -> tuple[Check, ...]:
     Findings of equal severity are shown in this order.
     """
     there = vars(sys.modules[module]).values()
-    return tuple(one for one in there if isinstance(one, Check) and one.module == module)
+    return tuple(value for value in there if isinstance(value, Check) and value.module == module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,8 @@ class Diagnosis(FoundOn):
 
     def _typed(self, change: Callable[[str], str]) -> Diagnosis:
         findings = (
-            replace(one, command=one.command and change(one.command)) for one in self.findings
+            replace(finding, command=finding.command and change(finding.command))
+            for finding in self.findings
         )
         return replace(self, findings=tuple(findings))
 

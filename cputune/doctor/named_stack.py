@@ -19,7 +19,7 @@ from cputune.host.facts import HostFacts, Package
 from cputune.stack.fit import misfits, pythons
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary
-from cputune.stack.ways import way_out
+from cputune.stack.version_changes import version_change
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
@@ -142,7 +142,7 @@ def stack_today(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
-    way = way_out(era, asked, complete=True)
+    way = version_change(era, asked, complete=True)
     if way is None:
         said = f"no wheels of {load().era(era).says} for Python {asked.python}"
         yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
@@ -153,8 +153,8 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
 
 def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:
     """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
-    told = groupby(all_of_them, key=lambda version: version in fitting)
-    runs = [[str(version) for version in run] for fits, run in told if fits]
+    runs_of = groupby(all_of_them, key=lambda version: version in fitting)
+    runs = [[str(version) for version in run] for fits, run in runs_of if fits]
     ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
     return ", ".join(ends) or "none"
 

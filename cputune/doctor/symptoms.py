@@ -60,13 +60,13 @@ def recognised(text: str) -> dict[Symptom, str]:
     ``{0}`` in a cure is the first group of its pattern.
     """
     found: dict[str, tuple[Symptom, str]] = {}
-    known = [(one, re.compile(one.pattern, re.IGNORECASE)) for one in symptoms()]
+    known = [(symptom, re.compile(symptom.pattern, re.IGNORECASE)) for symptom in symptoms()]
     for line in text[-MOST_CHARACTERS:].splitlines():
         for symptom, pattern in known:
             if seen := pattern.search(line.strip()):
                 cure = symptom.cure.replace("{0}", "".join(seen.groups()[:1]))
-                told = (replace(symptom, cure=cure), _around(line.strip(), seen))
-                found.setdefault(symptom.name, told)
+                recognition = (replace(symptom, cure=cure), _around(line.strip(), seen))
+                found.setdefault(symptom.name, recognition)
                 break
     return dict(found.values())
 
@@ -79,7 +79,7 @@ def _around(line: str, seen: re.Match[str]) -> str:
 
 def cause_of(text: str) -> Symptom | None:
     """The first known error in a text that ends training."""
-    return next((one for one in recognised(text) if not one.goes_on), None)
+    return next((symptom for symptom in recognised(text) if not symptom.goes_on), None)
 
 
 @fault("symptom", Severity.ERROR)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.deep import how_it_ended, run_look, told_by
+from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.shell import read_launches
@@ -132,13 +132,13 @@ def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding
     imported = (*_imported(text), *_asked_for(launch))
     modules = dict.fromkeys((*_STACK, *imported))
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)
-    told = told_by(done)
+    messages = messages_of(done)
     needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
-    for said in told:
+    for said in messages:
         if "error" in said and (said["module"] in needed or said["error"] != "ModuleNotFoundError"):
             yield _failed({**said, "said": without_secrets(said["said"], variables)}, folder)
     if done.returncode != 0:
-        trying = "".join(f"import {said['trying']}" for said in told[-1:] if "trying" in said)
+        trying = "".join(f"import {said['trying']}" for said in messages[-1:] if "trying" in said)
         ended = without_secrets(how_it_ended(done), variables)
         yield import_fails.finding(f"{trying or 'python'} {ended}")
 

@@ -50,8 +50,10 @@ __all__ = [
 
 _ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, TUNEJOB, COMMAND)
 
-FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if not one.printed}
-PRINTED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.printed}
+FORMATS: Mapping[str, Format] = {written.name: written for written in _ALL if not written.printed}
+PRINTED_FORMATS: Mapping[str, Format] = {
+    written.name: written for written in _ALL if written.printed
+}
 """Formats that are read from the output, and are no files to launch: not part of ``all``."""
 
 
@@ -69,7 +71,7 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     formats = _named(format)
     job = make_job(result, asked)
     kind = None if asked.patch is None else asked.patch.get("kind")
-    if kind is not None and str(kind).lower() not in [one.name for one in formats]:
+    if kind is not None and str(kind).lower() not in [chosen.name for chosen in formats]:
         raise UsageError(
             f"the patch is of a {kind}, and none is written",
             hint="--format pytorchjob, or trainjob, or leave kind and apiVersion out",
@@ -105,17 +107,17 @@ def _named(format: str) -> tuple[Format, ...]:
 
 def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, ...]:
     files: dict[str, EmittedFile] = {}
-    for one in formats:
-        alone = one.alone and job.plan.world_size == 1
-        told = without_carried(job) if alone else job
-        main, *others = one.write(told)
-        notes = (*job.aloud, *(() if one.printed else told.notes), *main.notes)
+    for chosen in formats:
+        alone = chosen.alone and job.plan.world_size == 1
+        shortened = without_carried(job) if alone else job
+        main, *others = chosen.write(shortened)
+        notes = (*job.aloud, *(() if chosen.printed else shortened.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
-        for file in () if one.printed else job.companions:
+        for file in () if chosen.printed else job.companions:
             if not (alone and is_left_out(job, file.name)):
                 files.setdefault(file.name, file)
-    jobs = [one.name for one in formats if one in (PYTORCHJOB, TRAINJOB)]
+    jobs = [chosen.name for chosen in formats if chosen in (PYTORCHJOB, TRAINJOB)]
     if len(jobs) > 1:  # each has written one that names itself alone
         files["kustomization.yaml"] = kustomization(jobs)
     return tuple(files.values())

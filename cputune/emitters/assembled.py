@@ -55,22 +55,22 @@ def carry_file(force: Force | None, *, together: bool) -> str:
     made += [f"{part.name}({part.takes})" for part in parts]
     listed = "[]"
     if made:
-        listed = "[\n" + "".join(f"        {one},\n" for one in made) + "    ]"
+        listed = "[\n" + "".join(f"        {part},\n" for part in made) + "    ]"
     setting = ""
     if "force" in read.seen:
-        text += f"\n\nPLAN = {_said(force or Force())}\n"
+        text += f"\n\nPLAN = {_as_literal(force or Force())}\n"
         setting = "    setting = Setting(Force(**PLAN), refuse, say)\n"
     run = ", run_together" if together else ""
     text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed}{run})\n'
     return text
 
 
-def _said(force: Force) -> str:
+def _as_literal(force: Force) -> str:
     """What is set; what is as by default is left out."""
     usual = Force()
-    said = {one.name: getattr(force, one.name) for one in fields(force)}
-    told = {name: value for name, value in said.items() if value != getattr(usual, name)}
-    return pprint.pformat(told, width=90, sort_dicts=False)
+    said = {field.name: getattr(force, field.name) for field in fields(force)}
+    changed = {name: value for name, value in said.items() if value != getattr(usual, name)}
+    return pprint.pformat(changed, width=90, sort_dicts=False)
 
 
 class _Pieces:

@@ -213,7 +213,7 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
     if plan.nodes == 1 or chosen or (workload.global_batch_size is not None and not owned):
         return
     own = workload.global_batch_size
-    told = f", {plan.world_size} × {own} = {plan.world_size * own} samples" if own else ""
+    product = f", {plan.world_size} × {own} = {plan.world_size * own} samples" if own else ""
     hint = (
         "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives each of "
         "them N"
@@ -222,7 +222,7 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         hint = "change the batch in the script, and say what each rank takes: --batch-per-rank N"
     raise UsageError(
         f"each of {plan.world_size} ranks on {plan.nodes} nodes would take the batch that "
-        f"{workload.name} has by itself{told}: a global batch that nobody has chosen",
+        f"{workload.name} has by itself{product}: a global batch that nobody has chosen",
         hint=hint,
     )
 
@@ -254,7 +254,7 @@ def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile,
             else:
                 warnings.append(f"{finding.title}: {finding.evidence}")
         if errors:
-            told = "; ".join(f"{one.evidence} ({one.title})" for one in errors)
-            raise UsageError(told, hint=errors[0].command or errors[0].remedy)
+            problems = "; ".join(f"{error.evidence} ({error.title})" for error in errors)
+            raise UsageError(problems, hint=errors[0].command or errors[0].remedy)
     main, *others = files
     return (replace(main, notes=(*main.notes, *warnings)), *others)

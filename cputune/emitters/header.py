@@ -64,8 +64,8 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
             "written down."
         )
     versions = result.versions
-    if told := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
-        lines.append(f"With {', '.join(told)}.")
+    if packages := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
+        lines.append(f"With {', '.join(packages)}.")
     return tuple(lines)
 
 

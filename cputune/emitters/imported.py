@@ -42,7 +42,7 @@ def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, .
     """The files, and what they import of ``folder``, each once."""
     found = list(paths)
     for path in found:  # it grows
-        found += [one for one in _imported_by(path, folder, host) if one not in found]
+        found += [module for module in _imported_by(path, folder, host) if module not in found]
     return tuple(dict.fromkeys(found))
 
 

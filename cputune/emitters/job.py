@@ -90,11 +90,11 @@ def _job(
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
     if result is not None:
-        told = header.measured(result, plan)
+        lines = header.measured(result, plan)
     else:
         own = workload.framework == "pytorch"
-        told = header.unmeasured(host, plan, asked=named, own_loop=own)
-    said = (*told, *scale)
+        lines = header.unmeasured(host, plan, asked=named, own_loop=own)
+    said = (*lines, *scale)
     command, notes = training_command(workload, way)
     beside = companions(plan, workload, command, way)
     promised = promise(plan, workload, result, way.variables, hosts)
@@ -159,7 +159,7 @@ def rank_bytes(result: Result, plan: Plan) -> int | None:
     """
     trials = (trial for trial in result.trials if trial.plan == plan)
     held = (rank.get("peak_bytes") for trial in trials for rank in trial.observed)
-    return max((int(one) for one in held if isinstance(one, int)), default=None)
+    return max((int(number) for number in held if isinstance(number, int)), default=None)
 
 
 def promise(
@@ -225,7 +225,9 @@ def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFa
 def mpi_of(facts: HostFacts | None) -> str | None:
     """The dialect of the first ``mpirun`` on PATH; None where there is none that we know."""
     launchers = facts.launchers if facts is not None else ()
-    return next((one.dialect for one in launchers if one.dialect in MPI_DIALECTS), None)
+    return next(
+        (launcher.dialect for launcher in launchers if launcher.dialect in MPI_DIALECTS), None
+    )
 
 
 def usual_format(facts: HostFacts) -> str:

@@ -319,21 +319,21 @@ def environment(job: LaunchJob) -> list[Manifest]:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
     values.pop("CCL_WORKER_AFFINITY", None)
     plain = [{"name": VariableName(name), "value": escape(text)} for name, text in values.items()]
-    named = {one.variable: one for one in job.cluster.secret_variables}
+    named = {key.variable: key for key in job.cluster.secret_variables}
     for name in (*job.workload.secrets, HUB_TOKEN):
         named.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
-    optional = {HUB_TOKEN} - {one.variable for one in job.cluster.secret_variables}
+    optional = {HUB_TOKEN} - {key.variable for key in job.cluster.secret_variables}
     return [
         *plain,
-        *(_from_secret(one, optional=one.variable in optional) for one in named.values()),
+        *(_from_secret(key, optional=key.variable in optional) for key in named.values()),
     ]
 
 
-def _from_secret(one: SecretKey, *, optional: bool) -> Manifest:
-    reference: Manifest = {"name": YamlScalar(one.secret), "key": YamlScalar(one.key)}
+def _from_secret(key: SecretKey, *, optional: bool) -> Manifest:
+    reference: Manifest = {"name": YamlScalar(key.secret), "key": YamlScalar(key.key)}
     if optional:
         reference["optional"] = True
-    return {"name": VariableName(one.variable), "valueFrom": {"secretKeyRef": reference}}
+    return {"name": VariableName(key.variable), "valueFrom": {"secretKeyRef": reference}}
 
 
 def _on_volume(path: str) -> bool:
@@ -374,7 +374,7 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
     said = [UNPROMISED, WISHES, *_notes_of_paths(job)]
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")
-    given = {one.variable for one in job.cluster.secret_variables}
+    given = {key.variable for key in job.cluster.secret_variables}
     left = [name for name in job.workload.secrets if name not in given]
     if left:
         values = " ".join(f"--from-literal={name}=…" for name in left)

@@ -63,10 +63,10 @@ def launch_in(text: str, name: str) -> TrainingCommand | None:
         found = list(read_launches(text, name))
     else:
         documents = read_documents(text, name)
-        if any(key in one.mapping() for one in documents for key in MARKS):
+        if any(key in document.mapping() for document in documents for key in MARKS):
             return None
-        jobs = (one for one in documents if one.get("kind") in _FORMATS)
-        found = [launch for one in jobs for launch in job_launches(one)]
+        jobs = (document for document in documents if document.get("kind") in _FORMATS)
+        found = [launch for job in jobs for launch in job_launches(job)]
     if not found:
         raise UsageError(
             f"no training command was found in {name}",
@@ -103,8 +103,8 @@ def _machines(text: str, launch: TrainingCommand | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
     by_slurm, by_accelerate = r"#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)", r"num_machines:\s*"
     asked = re.findall(rf"(?m)^(?:{by_slurm}|{by_accelerate})(\d+)", text)
-    told = 1 if launch is None else launch.machines
-    return max(told, *map(int, asked)) if asked else told
+    machines = 1 if launch is None else launch.machines
+    return max(machines, *map(int, asked)) if asked else machines
 
 
 def _carries(job: LaunchJob) -> bool:
@@ -145,17 +145,17 @@ def _launch(
     edits = [*_started(places, launch, job, bound=not in_yaml and not by_slurm)]
     flags = [*_flags(places, launch, job)]
     notes = list[str]()
-    told: dict[str, str] = {str(one): str(value) for one, value in variables(job).items()}
-    if in_yaml and "LD_PRELOAD" in told:
-        preload = told.pop("LD_PRELOAD")
+    planned: dict[str, str] = {str(name): str(value) for name, value in variables(job).items()}
+    if in_yaml and "LD_PRELOAD" in planned:
+        preload = planned.pop("LD_PRELOAD")
         notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
-    of_plan = {one: value for one, value in told.items() if not _same(launch, one, value)}
+    of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
     edits += flags
     edits += _variables(places, launch, of_plan, result)
     kept = _MEETING if job.plan.world_size == 1 else (*_MEETING, *_NUMBERS)
     for gone in launch.environment:
         of_image = in_yaml and gone == "LD_PRELOAD"
-        if is_cleared(gone) and gone not in told and gone not in kept and not of_image:
+        if is_cleared(gone) and gone not in planned and gone not in kept and not of_image:
             edits += places.unset_variable(launch, gone)
     if by_slurm:
         edits += _allocated(text, job)
@@ -163,7 +163,11 @@ def _launch(
     if edits:
         after = _commented(after, name, _worth(result, _named(of_plan)))
     kind = _format(after, name, launch, by_slurm)
-    beside = tuple(one for one in job.companions if _carries(job) and one.name == CARRY_SCRIPT)
+    beside = tuple(
+        companion
+        for companion in job.companions
+        if _carries(job) and companion.name == CARRY_SCRIPT
+    )
     text = after if kind is None else _promised(after, name, job, kind)
     return Rewritten(text=text, beside=beside, notes=tuple(notes))
 
@@ -178,17 +182,17 @@ def _same(launch: TrainingCommand, name: str, value: str) -> bool:
 
 
 def _variables(
-    places: Places, launch: TrainingCommand, told: dict[str, str], result: Result | None
+    places: Places, launch: TrainingCommand, planned: dict[str, str], result: Result | None
 ) -> Iterator[Edit]:
     """Each variable where it stands; those that stand nowhere in one line before the launch."""
     new = list[str]()
-    for name, value in told.items():
+    for name, value in planned.items():
         if places.yaml or places.assigned(name):
             yield from places.set_variable(launch, name, value)
         else:
             new.append(f"{name}={ShellWord(value)}")
     if new:
-        worth = _worth(result, _named(told), only=True)
+        worth = _worth(result, _named(planned), only=True)
         beside = f"  # {worth}" if worth else ""
         yield from places.line_before(launch, f"export {' '.join(new)}{beside}")
 
@@ -250,14 +254,16 @@ def _started(
     tokens = places.of(launch)
     carried = (CARRY_SCRIPT,) if _carries(job) else ()
     own = launch.launcher == "python" and ranks == 1 and not carried
-    program = next((one for one in tokens if one.text == launch.program), None)
+    program = next((token for token in tokens if token.text == launch.program), None)
     if program is None:
         return
     if own and not bound:
         return
     if own:
         said = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
-        binder = next((one for one in tokens if one.text.rpartition("/")[2] in CONFINERS), None)
+        binder = next(
+            (token for token in tokens if token.text.rpartition("/")[2] in CONFINERS), None
+        )
         start = binder.start if binder and binder.start < program.start else program.start
         if places.text[start : program.start].split() != said.split():
             yield Edit(start=start, end=program.start, text=f"{said} ")
@@ -313,8 +319,8 @@ def _configuration(text: str, job: LaunchJob) -> Rewritten:
         *places.set_key("distributed_type", "'NO'"),
         *places.set_key("use_cpu", "true"),
     ]
-    told = dict(variables(job))
-    kept = {n: v for n, v in told.items() if not n.startswith("ACCELERATE_")}
+    planned = dict(variables(job))
+    kept = {n: v for n, v in planned.items() if not n.startswith("ACCELERATE_")}
     line = " ".join(f"{n}={ShellWord(v)}" for n, v in kept.items())
     bound = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
     note = f"it holds no threads, CPUs or allocator; type {line} {bound} accelerate launch …"
@@ -329,9 +335,10 @@ def _worth(result: Result | None, knobs: frozenset[str], *, only: bool = False) 
     if result is None:
         return "" if only else "cputune: not measured, the guides' plan for this machine"
     said = [
-        f"{one.value} ×{one.speedup.ratio:.2f} ({one.speedup.low:.2f} to {one.speedup.high:.2f})"
-        for one in result.worth
-        if bool(set(one.knob.split(", ")) & knobs) == only
+        f"{step.value} ×{gain.ratio:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+        for step in result.worth
+        for gain in [step.speedup]
+        if bool(set(step.knob.split(", ")) & knobs) == only
     ]
     if only:
         return f"cputune: {', '.join(said)}" if said else ""
@@ -354,7 +361,7 @@ def _commented(text: str, name: str, worth: str) -> str:
 def _format(text: str, name: str, launch: TrainingCommand, by_slurm: bool) -> str | None:
     """By which consumers `cputune verify` has it run; None where none of them starts it."""
     if is_yaml(text, name):
-        kind = next((one.get("kind") for one in read_documents(text, name)), "")
+        kind = next((document.get("kind") for document in read_documents(text, name)), "")
         return _FORMATS.get(str(kind))
     return None if by_slurm or launch.part else "torchrun"
 

@@ -33,9 +33,9 @@ def at(value: Any, *path: str | int) -> Any:
 
 def decided(job: Any) -> dict[str, str]:
     """Of a PyTorchJob or a TrainJob: what decides, by names that people know, as text."""
-    facts = {"apiVersion": _said(at(job, "apiVersion")), "kind": _said(at(job, "kind"))}
+    facts = {"apiVersion": _as_text(at(job, "apiVersion")), "kind": _as_text(at(job, "kind"))}
     of_kind = _of_trainjob if facts["kind"] == "TrainJob" else _of_pytorchjob
-    return facts | {name: _said(value) for name, value in of_kind(job)}
+    return facts | {name: _as_text(value) for name, value in of_kind(job)}
 
 
 def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
@@ -51,7 +51,7 @@ def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
         yield f"{role}: restartPolicy", at(replica, "restartPolicy")
         pod = at(replica, "template", "spec")
         containers = at(pod, "containers") or [None]
-        known = [one for one in containers if at(one, "name") == "pytorch"]
+        known = [named for named in containers if at(named, "name") == "pytorch"]
         container = (known or containers)[0]
         for name, value in _of_container(container, at(container, "resources")):
             yield f"{role}: {name}", value
@@ -70,8 +70,8 @@ def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
             pod = at(replicated, "template", "spec", "template", "spec")
             for container in at(pod, "containers") or []:
                 yield from _mounts(pod, container)
-                for one in at(container, "env") or []:
-                    yield f"patched {at(one, 'name')}", _value(one)
+                for variable in at(container, "env") or []:
+                    yield f"patched {at(variable, 'name')}", _value(variable)
 
 
 def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
@@ -79,8 +79,8 @@ def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
     for words in ("command", "args"):
         yield words, shlex.join(map(str, at(container, words) or []))
     yield "workingDir", at(container, "workingDir")
-    for one in at(container, "env") or []:
-        yield str(at(one, "name")), _value(one)
+    for variable in at(container, "env") or []:
+        yield str(at(variable, "name")), _value(variable)
     for kind in ("requests", "limits"):
         for what in _GIVEN:
             yield f"{kind}.{what}", at(resources, kind, what)
@@ -94,7 +94,7 @@ def _value(variable: Any) -> Any:
 
 def _mounts(pod: Any, container: Any) -> Iterator[tuple[str, Any]]:
     """What is mounted where; the name of a claim is its owner's."""
-    volumes = {at(one, "name"): one for one in at(pod, "volumes") or []}
+    volumes = {at(volume, "name"): volume for volume in at(pod, "volumes") or []}
     for mount in at(container, "volumeMounts") or []:
         volume = _mapping(volumes.get(at(mount, "name")))
         kinds = [kind for kind in volume if kind != "name"]
@@ -106,9 +106,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if value in (None, "", {}, []):
         return NOTHING
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_said(value[name])}" for name in sorted(value))
+        return ", ".join(f"{name} {_as_text(value[name])}" for name in sorted(value))
     return str(value)

@@ -47,7 +47,7 @@ def _merged(ours: Any, theirs: Any, where: str) -> Any:
                 found[key] = _merged(found.get(key), value, there)
         return found
     if isinstance(theirs, list):
-        named = all(isinstance(one, dict) and "name" in one for one in theirs)
+        named = all(isinstance(item, dict) and "name" in item for item in theirs)
         if named and isinstance(ours, list):
             return _by_name(ours, theirs, where)
         return [_merged(None, item, where) for item in theirs]
@@ -55,8 +55,8 @@ def _merged(ours: Any, theirs: Any, where: str) -> Any:
 
 
 def _by_name(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
-    found = {str(one["name"]): one for one in ours if isinstance(one, dict) and "name" in one}
-    for one in theirs:
-        name = str(one["name"])
-        found[name] = _merged(found.get(name), one, f"{where}[{name}]")
+    found = {str(item["name"]): item for item in ours if isinstance(item, dict) and "name" in item}
+    for item in theirs:
+        name = str(item["name"])
+        found[name] = _merged(found.get(name), item, f"{where}[{name}]")
     return list(found.values())

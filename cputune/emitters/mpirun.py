@@ -51,7 +51,7 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.mpi_rank(job),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         mpirun="${MPIRUN:-mpirun}",
-        **detected(job, {one: _launch(job, one) for one in dialects_of(job)}),
+        **detected(job, {dialect: _launch(job, dialect) for dialect in dialects_of(job)}),
         start=shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n',
     )
     return (script, *host_files(job, dialects_of(job)))

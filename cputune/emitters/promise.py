@@ -117,12 +117,12 @@ def promise_in(text: str) -> Promise:
     except (yaml.YAMLError, ValueError, RecursionError):
         return Promise()
     said = (at(job, "metadata", "annotations", PLAN) for job in jobs)
-    return promise_of(next((one for one in said if one is not None), ""))
+    return promise_of(next((line for line in said if line is not None), ""))
 
 
 def promise_of(said: object) -> Promise:
     """What a line, or an annotation, promises."""
-    known = {one.name for one in fields(Promise)}
+    known = {field.name for field in fields(Promise)}
     try:
         values = parse(str(said)) if said else {}
         return record_of(Promise, {name: values[name] for name in values if name in known})

@@ -33,8 +33,12 @@ def trained(
     rank.py and carry.py carry the plan, which ranks show themselves.
     """
     own = command[1:] if command[:1] == (Beside(CARRY_SCRIPT),) else command
-    words = tuple(map(_said, own))
-    files = {BESIDE + one.name: digest(one.text) for one in companions if not one.executable}
+    words = tuple(map(_as_text, own))
+    files = {
+        BESIDE + companion.name: digest(companion.text)
+        for companion in companions
+        if not companion.executable
+    }
     return PromisedTraining(
         words=words,
         files=files | ({} if host is None else digests(words, host)),
@@ -67,7 +71,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def _said(word: Word) -> str:
+def _as_text(word: Word) -> str:
     if isinstance(word, Secret):
         return f"{word.before}${{{word.variable}}}"
     if isinstance(word, Beside):

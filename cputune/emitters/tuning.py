@@ -45,7 +45,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     tune = ["cputune", "tune", "-o", RESULT, "--no-history"]
     command = [*map(YamlScalar, tune), *(_in_pod(word) for word in tuned(job))]
     hub = {"name": VariableName("HF_HOME"), "value": YamlScalar(f"{kubernetes.DATA}/huggingface")}
-    secrets = [one for one in kubernetes.environment(job) if "valueFrom" in one]
+    secrets = [variable for variable in kubernetes.environment(job) if "valueFrom" in variable]
     program: Manifest = {
         "image": YamlScalar(kubernetes.image(job)),
         "command": command,

@@ -38,10 +38,10 @@ def end(
     steps = [(signal.SIGINT, grace_seconds), (signal.SIGTERM, grace_seconds)]
     for number, seconds in [*(steps if grace_seconds > 0 else ()), (signal.SIGKILL, KILL_SECONDS)]:
         until = time.monotonic() + seconds
-        told: set[psutil.Process] = set()
+        signalled: set[psutil.Process] = set()
         while alive := find():
-            tell([process for process in alive if process not in told], number)
-            told.update(alive)
+            tell([process for process in alive if process not in signalled], number)
+            signalled.update(alive)
             if time.monotonic() >= until:
                 break
             pause(LOOK_SECONDS)

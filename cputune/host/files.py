@@ -144,9 +144,9 @@ def require_writable(path: Path) -> None:
             probe.flush()
             os.fsync(probe.fileno())
         if path.exists() and path.stat().st_uid == os.geteuid():
-            told = path.stat()
+            status = path.stat()
             # What is immutable (chattr) cannot be replaced, and this cannot be done to it either.
-            os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     except OSError as error:
         raise CannotError(
             f"nothing can be written to {path}: {(error.strerror or str(error)).lower()}",
@@ -173,8 +173,8 @@ def _remove_left(path: Path) -> None:
     """Remove the unfinished files of writers that were killed before this file had its name."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
-            told = left.lstat()
-            if stat.S_ISREG(told.st_mode) and time.time() - told.st_mtime > LEFT_SECONDS:
+            status = left.lstat()
+            if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFT_SECONDS:
                 left.unlink()
 
 

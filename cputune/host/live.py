@@ -132,10 +132,10 @@ class LiveHost(Host):
         passed = time.monotonic() - self._looked_seconds
         found, used = [], {}
         for pid in numbers:
-            told = _told_of(pid)
-            if told is None or pid == os.getpid():
+            status = _times_of(pid)
+            if status is None or pid == os.getpid():
                 continue
-            name, seconds = told
+            name, seconds = status
             used[pid] = seconds
             then = None if before is None else before.get(pid, seconds)
             share = None if then is None else max(0.0, seconds - then) / passed
@@ -162,7 +162,7 @@ def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
         return "", ""
 
 
-def _told_of(pid: int) -> tuple[str, float] | None:
+def _times_of(pid: int) -> tuple[str, float] | None:
     """Name and CPU seconds of a process (proc_pid_stat(5)); None: it is gone, or the kernel's.
 
     psutil tells the same, and takes ten times as long for it.

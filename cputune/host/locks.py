@@ -100,17 +100,17 @@ def measuring_lock(
     if sys.platform != "linux":
         yield
         return
-    told, others_until = None, time.monotonic() + OTHERS_SECONDS
+    warned, others_until = None, time.monotonic() + OTHERS_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ours:
         while not _is_bound(ours):
             owner, same_user = _owner_of_the_machine()
-            if owner is not None and owner != told and on_wait is not None:
+            if owner is not None and owner != warned and on_wait is not None:
                 on_wait(owner)
-            told, now = owner or told, time.monotonic()
+            warned, now = owner or warned, time.monotonic()
             up = until is not None and now >= until
             if same_user and up:
                 raise CannotError(
-                    f"the time given was up while {told} measured here",
+                    f"the time limit was reached while {warned} measured here",
                     hint="give it more time, or --share-machine where the CPUs are apart",
                 )
             if not same_user and (up or now >= others_until):

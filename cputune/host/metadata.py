@@ -107,18 +107,18 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Package:
     if not JUDGED.fullmatch(name) and version:
         return distribution
     lines = shelf.head(os.path.join(directory, _METADATA_FILES[suffix])) or shelf.head(directory)
-    told = {"Name": "", "Version": ""}
+    headers = {"Name": "", "Version": ""}
     requires = []
     for line in lines:
         key, _, value = line.partition(": ")
-        if key in told:
-            told[key] = told[key] or value.strip()
+        if key in headers:
+            headers[key] = headers[key] or value.strip()
         elif key == "Requires-Dist" and _is_judged(name, value):
             requires.append(value.strip())
     return replace(
         distribution,
-        name=told["Name"] or distribution.name,
-        version=told["Version"] or None,
+        name=headers["Name"] or distribution.name,
+        version=headers["Version"] or None,
         requires=tuple(requires),
     )
 

@@ -185,10 +185,13 @@ class RecordedHost(Host):
         return self._record.python or None
 
     def processes(self) -> tuple[Process, ...] | None:
-        told = self._record.processes
-        if told is None:
+        processes = self._record.processes
+        if processes is None:
             return None
-        return tuple(Process(pid=one.pid, name=one.name, cpu_share=one.cpu_share) for one in told)
+        return tuple(
+            Process(pid=process.pid, name=process.name, cpu_share=process.cpu_share)
+            for process in processes
+        )
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         return self._record.disk_bytes.get(path), self._record.disk_free_bytes.get(path)
@@ -200,10 +203,10 @@ class RecordedHost(Host):
         return self._record.cpuid.get(f"{leaf}.{subleaf}")
 
 
-def _cpus(told: str | None) -> tuple[int, ...]:
+def _cpus(text: str | None) -> tuple[int, ...]:
     """A kernel list; nothing where it is none."""
     try:
-        return cpulist.parse(told or "")
+        return cpulist.parse(text or "")
     except ValueError:
         return ()
 

@@ -25,7 +25,7 @@ Two variables, and one of two ways in::
 - or, where the launch must not be touched, ``site_directory()`` put first on PYTHONPATH:
   every Python process below then reports as soon as it trains, and only then.
 
-What a rank says are the JSON lines of ``messages``; ``cputune.ranks.listen.Post`` is the
+What a rank says are the JSON lines of ``messages``; ``cputune.ranks.listen.Inbox`` is the
 other end. Closing the socket ends nothing: who starts ranks also ends them.
 """
 

@@ -71,7 +71,7 @@ class Asker:
 
     def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
         named = os.environ.get(ASK_VARIABLE, "").split(",")
-        self.asks = tuple(one for one in QUESTIONS if one in named)
+        self.asks = tuple(question for question in QUESTIONS if question in named)
         self.asking = False
         self.draws = Draws()
         self._say = say
@@ -88,7 +88,7 @@ class Asker:
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
-        if self.asks and not any(one is optimizer for one in self._optimizers):
+        if self.asks and not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
     def due(self, steps: int) -> bool:
@@ -246,8 +246,8 @@ class Asker:
             yield batch, factor
         if not self._seen:
             return None
-        gradient = [one for _, gradients in self._seen for one in gradients]
-        return sum(one for one, _ in self._seen), gradient, norm(gradient)
+        gradient = [tensor for _, gradients in self._seen for tensor in gradients]
+        return sum(loss for loss, _ in self._seen), gradient, norm(gradient)
 
     def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
         """Tell loss and gradient of both, and by how much the gradients are apart, relatively."""
@@ -273,25 +273,33 @@ class Asker:
         self._say({"event": "answer", "question": question, "point": point, "why": why})
 
     def _trained_parameters(self, models: Sequence[Any]) -> list[Any]:
-        own = [p for one in self._optimizers for g in one.param_groups for p in g["params"]]
+        own = [
+            p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
+        ]
         own = own or [p for model in models for p in model.parameters() if p.requires_grad]
-        return list({id(one): one for one in own}.values())
+        return list({id(tensor): tensor for tensor in own}.values())
 
     def _move(self) -> None:
         """Move every weight a little; nobody trains on with them."""
         torch = sys.modules["torch"]
         dice = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for one in self._parameters:
-                one.add_(torch.randn(one.shape, generator=dice).to(one.dtype) * MOVED)
+            for parameter in self._parameters:
+                parameter.add_(
+                    torch.randn(parameter.shape, generator=dice).to(parameter.dtype) * MOVED
+                )
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
         """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
-        gradients = [one.grad for one in self._parameters]
-        weights = [one.detach().clone() for one in self._parameters] if self._point > 1 else []
-        steps = [(one, vars(one).get("step")) for one in self._optimizers]
+        gradients = [parameter.grad for parameter in self._parameters]
+        weights = (
+            [parameter.detach().clone() for parameter in self._parameters]
+            if self._point > 1
+            else []
+        )
+        steps = [(optimizer, vars(optimizer).get("step")) for optimizer in self._optimizers]
         for optimizer, _ in steps:
             optimizer.step = lambda *_, **__: None
         self.asking = True
@@ -305,14 +313,14 @@ class Asker:
                 else:
                     optimizer.step = own
             with torch.no_grad():
-                for one, kept in zip(self._parameters, weights, strict=False):
-                    one.copy_(kept)
-            for one, gradient in zip(self._parameters, gradients, strict=True):
-                one.grad = gradient
+                for parameter, kept in zip(self._parameters, weights, strict=False):
+                    parameter.copy_(kept)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient
 
 
 def _samples(batch: object) -> int:
-    counts = (int(one.shape[0]) for one in tensors_of(batch) if len(one.shape))
+    counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
     return next(filter(None, counts), 0)
 
 
@@ -331,9 +339,9 @@ def part_of(batch: Any, count: int, at: int, each: int) -> Any:
         except TypeError:
             return parts
     if isinstance(batch, (list, tuple)):
-        if len(batch) == count and not any(hasattr(one, "shape") for one in batch):
+        if len(batch) == count and not any(hasattr(item, "shape") for item in batch):
             return batch[at : at + each]
-        made = [part_of(one, count, at, each) for one in batch]
+        made = [part_of(item, count, at, each) for item in batch]
         if isinstance(batch, list):
             return made
         return type(batch)(*made) if hasattr(batch, "_fields") else tuple(made)
@@ -343,18 +351,18 @@ def part_of(batch: Any, count: int, at: int, each: int) -> Any:
 def norm(gradients: Sequence[Tensor | None]) -> float:
     """The norm of gradients together, in fp64."""
     torch, squares = sys.modules["torch"], 0.0
-    for one in gradients:
-        if one is not None:
-            held = one.coalesce().values() if one.is_sparse else one
+    for gradient in gradients:
+        if gradient is not None:
+            held = gradient.coalesce().values() if gradient.is_sparse else gradient
             squares += float(torch.linalg.vector_norm(held, dtype=torch.float64)) ** 2
     return math.sqrt(squares) if math.isfinite(squares) else math.nan
 
 
-def _plus(one: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
+def _plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
     """Gradients and a share of others, in fp64 where both are there."""
-    if one is None:
-        one = [None] * len(other)
-    return [_sum(own, value, share) for own, value in zip(one, other, strict=False)]
+    if sums is None:
+        sums = [None] * len(other)
+    return [_sum(own, value, share) for own, value in zip(sums, other, strict=False)]
 
 
 def _sum(own: Any, value: Any, share: float) -> Any:

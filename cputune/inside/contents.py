@@ -18,19 +18,19 @@ def contents_of(batch: object) -> int | None:
     Padding is left out: columns that a mask leaves out, labels of -100, and what is repeated at the
     end of a row.
     """
-    if isinstance(batch, list) and batch and not any(hasattr(one, "shape") for one in batch):
+    if isinstance(batch, list) and batch and not any(hasattr(item, "shape") for item in batch):
         return _sum(_digest(repr(row).encode()) for row in batch)
     parts = list(_named(batch, ""))
-    count = next((int(one.shape[0]) for _, one in parts if len(one.shape)), 0)
+    count = next((int(tensor.shape[0]) for _, tensor in parts if len(tensor.shape)), 0)
     if not count:
         return None
     rows = [hashlib.blake2b(digest_size=8) for _ in range(count)]
-    masks = [mask for one in encodings_of(batch) for mask in masks_of(one).values()]
+    masks = [mask for encoding in encodings_of(batch) for mask in masks_of(encoding).values()]
     for name, tensor in parts:
         if not len(tensor.shape) or tensor.shape[0] != count:
             continue
         values = tensor.detach().cpu()
-        mask = next((one for one in masks if one.shape == values.shape[: one.ndim]), None)
+        mask = next((each for each in masks if each.shape == values.shape[: each.ndim]), None)
         for number, row in enumerate(rows):
             kept = None if mask is None else mask[number] != 0
             row.update(name.encode())

@@ -49,7 +49,7 @@ class Draws:
         before, kept = self.samples, _state()
         self.samples, self._number = samples, 0
         _seed()
-        seeded = _told(_state())
+        seeded = _comparable(_state())
         with contextlib.ExitStack() as put_back:
             for owner, name, called in self._set(torch):
                 put_back.enter_context(_replaced(owner, name, called))
@@ -57,7 +57,7 @@ class Draws:
                 yield
             finally:
                 self.samples = before
-                self.drew = self.drew or self._number > 0 or _told(_state()) != seeded
+                self.drew = self.drew or self._number > 0 or _comparable(_state()) != seeded
                 _put_back(kept)
 
     def _set(self, torch: Any) -> Iterator[tuple[object, str, Callable[..., object]]]:
@@ -106,11 +106,11 @@ class Draws:
         each = self._rows(found.shape)
         if each is None:
             return original(*args, **kwargs)
-        numbers = [one for one in args if isinstance(one, int)]
+        numbers = [arg for arg in args if isinstance(arg, int)]
         bounds = [kwargs.get("low", 0), kwargs.get("high", numbers[-1] if numbers else None)]
         if len(numbers) > 1:
             bounds[0] = numbers[0]
-        if not all(isinstance(one, int) for one in bounds):
+        if not all(isinstance(bound, int) for bound in bounds):
             return original(*args, **kwargs)
         return found.copy_(self._drawn(found, "random_", *bounds))
 
@@ -188,11 +188,11 @@ def _state() -> tuple[Any, Any, Any]:
     return random.getstate(), sys.modules["torch"].get_rng_state(), state
 
 
-def _told(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
+def _comparable(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
     """A state that can be compared."""
     own, torch, numpy = state
-    told = None if numpy is None else (numpy[1].tobytes(), numpy[2])
-    return own, torch.numpy().tobytes(), told
+    legacy = None if numpy is None else (numpy[1].tobytes(), numpy[2])
+    return own, torch.numpy().tobytes(), legacy
 
 
 def _put_back(state: tuple[Any, Any, Any]) -> None:

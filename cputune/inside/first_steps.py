@@ -105,23 +105,23 @@ class FirstSteps:
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
-        told: TrainedStep = {
+        step: TrainedStep = {
             "rates": self._rates or [],
             "samples": _sum_of(self._samples),
             "contents": _sum_of(self._contents),
         }
         if self._steps == 1:
-            told.update(self.facts)
-            told["gradient"] = self._gradient
-            told["dropout"], told["drawn"] = self._drops, self._asker.draws.drew
+            step.update(self.facts)
+            step["gradient"] = self._gradient
+            step["dropout"], step["drawn"] = self._drops, self._asker.draws.drew
             masks = the_parts().get("dropout")
-            told["masked"] = masks is not None and bool(masks.drawn)
-            told["optimizer"] = settings(optimizer)
+            step["masked"] = masks is not None and bool(masks.drawn)
+            step["optimizer"] = settings(optimizer)
             order = the_parts().get("order")
             if order is not None and order.why is None:
-                told["shuffled"] = True
+                step["shuffled"] = True
         self._samples, self._contents, self._rates = [], [], None
-        return told
+        return step
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Called before an optimizer steps; all gradients are there, except those of a closure."""
@@ -131,9 +131,11 @@ class FirstSteps:
         groups = optimizer.param_groups
         self._rates = [float(group["lr"]) for group in groups if "lr" in group]
         if self._steps == 0:
-            parameters = [one for group in groups for one in group["params"]]
+            parameters = [parameter for group in groups for parameter in group["params"]]
             self.facts["parameters"] = trained_numbers(optimizer, parameters)
-            self.facts["unused"] = any(one.grad is None for one in parameters if one.requires_grad)
+            self.facts["unused"] = any(
+                parameter.grad is None for parameter in parameters if parameter.requires_grad
+            )
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
             self.sent = bytes_of(parameters)
@@ -201,29 +203,29 @@ def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
     """
     blocked = getattr(optimizer, "params_attr", {})
     count = 0
-    for one in parameters:
-        if one.requires_grad:
-            plain = getattr(blocked.get(one), "plain_format_shape", None)
-            count += int(one.numel()) if plain is None else math.prod(plain)
+    for parameter in parameters:
+        if parameter.requires_grad:
+            plain = getattr(blocked.get(parameter), "plain_format_shape", None)
+            count += int(parameter.numel()) if plain is None else math.prod(plain)
     return count
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
     """The norm of all gradients together, in fp64; None where there are none."""
-    gradients: list[Any] = [getattr(one, "grad", None) for one in parameters]
-    return None if all(one is None for one in gradients) else norm(gradients)
+    gradients: list[Any] = [getattr(parameter, "grad", None) for parameter in parameters]
+    return None if all(gradient is None for gradient in gradients) else norm(gradients)
 
 
 def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
     """Bytes of all gradients, and of them without the rows of large ones that are zero."""
     whole = touched = 0
-    for one in parameters:
-        gradient = getattr(one, "grad", None)
+    for parameter in parameters:
+        gradient = getattr(parameter, "grad", None)
         if gradient is None or gradient.is_sparse:
             continue
         size = gradient.numel() * gradient.element_size()
         whole += size
-        if has_many_rows(one):
+        if has_many_rows(parameter):
             size = int(gradient.count_nonzero(1).count_nonzero()) * size // len(gradient)
         touched += size
     return whole, touched
@@ -253,13 +255,13 @@ def digest_of(index: Any) -> int | None:
     The sum of each number's digest (the mixer of SplitMix64), so that those of ranks add up.
     """
     numbers = index if isinstance(index, (list, tuple)) else [index]
-    if not all(isinstance(one, int) or hasattr(one, "__index__") for one in numbers):
+    if not all(isinstance(number, int) or hasattr(number, "__index__") for number in numbers):
         return None
-    return _sum_of([_mixed(int(one)) for one in numbers])
+    return _sum_of([_mixed(int(number)) for number in numbers])
 
 
 def _sum_of(digests: Sequence[int | None]) -> int | None:
-    known = [one for one in digests if one is not None]
+    known = [digest for digest in digests if digest is not None]
     return sum(known) % (1 << 64) if len(known) == len(digests) else None
 
 

@@ -70,9 +70,9 @@ class Fitting:
         trainer.num_sanity_val_steps = 0
         trainer.loggers = [loggers.DummyLogger()]
         trainer.callbacks = [
-            one
-            for one in trainer.callbacks
-            if not any(base.__name__ in _LEFT_OUT for base in type(one).__mro__)
+            callback
+            for callback in trainer.callbacks
+            if not any(base.__name__ in _LEFT_OUT for base in type(callback).__mro__)
         ]
         trainer._default_root_dir = self.meter.output
 

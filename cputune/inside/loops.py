@@ -297,7 +297,7 @@ class Loops:
                     done = meter.backwards
                     yield batch
                     if meter.backwards > done and meter.asker.due(meter.steps - 1):
-                        yield from (one for one, _ in meter.asker.batches(batch, self._models))
+                        yield from (part for part, _ in meter.asker.batches(batch, self._models))
                 if meter.backwards == before:
                     return
         finally:
@@ -367,7 +367,7 @@ class Loops:
 
     def _see_prepared(self, accelerator: Accelerator) -> None:
         """Note the loader that is trained on, and how long the training is."""
-        loaders = [one for one, _ in self.prepared]
+        loaders = [loader for loader, _ in self.prepared]
         if self._loader not in loaders:
             return
         meter, first = self.meter, self.meter.first.facts
@@ -404,7 +404,7 @@ class Loops:
             self._refuse_step()
         look = partial(meter.first.before_step, optimizer)
         if meter.steps < LOOKED_AT and any(map(callable, args)):
-            return tuple(_then(one, look) for one in args), kwargs
+            return tuple(_then(arg, look) for arg in args), kwargs
         if meter.steps < LOOKED_AT and callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": _then(kwargs["closure"], look)}
         look(args, kwargs)

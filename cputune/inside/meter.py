@@ -245,7 +245,7 @@ def samples_in(batch: object) -> int:
 
     A batch without tensors is a list of rows: prompts, from which a trainer of TRL generates.
     """
-    counts = (int(one.shape[0]) for one in tensors_of(batch) if len(one.shape))
+    counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
     found = next(filter(None, counts), 0)
     rows = isinstance(batch, list) and all(isinstance(row, Mapping) for row in batch)
     return len(batch) if rows and not found else found  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def samples_in(batch: object) -> int:
 
 def size_of(batch: object) -> int:
     """How many numbers a batch holds, in all its tensors."""
-    return sum(int(one.numel()) for one in tensors_of(batch) if hasattr(one, "numel"))
+    return sum(int(tensor.numel()) for tensor in tensors_of(batch) if hasattr(tensor, "numel"))
 
 
 def length_in(batch: object) -> int | None:

@@ -68,8 +68,8 @@ def read() -> RankState:
         "threads": torch.get_num_threads() if torch is not None else None,
         "affinity": sorted(os.sched_getaffinity(0)),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "allocator": next((one for one in _ALLOCATORS if one in mapped.values()), "default"),
-        "openmp": next((f"lib{one}" for one in _OPENMP if one in mapped.values()), None),
+        "allocator": next((name for name in _ALLOCATORS if name in mapped.values()), "default"),
+        "openmp": next((f"lib{name}" for name in _OPENMP if name in mapped.values()), None),
         "preload": [_file_of(name, libraries) for name in re.split(r"[:\s]+", preloaded) if name],
         "mapped": list(mapped),
         "versions": {
@@ -164,7 +164,7 @@ def model(stepped: object) -> str | None:
     """
     inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
     groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
-    shapes = sorted(tuple(one.shape) for group in groups for one in group["params"])
+    shapes = sorted(tuple(parameter.shape) for group in groups for parameter in group["params"])
     if not shapes:
         return None
     digest = zlib.crc32(repr(shapes).encode())

@@ -183,8 +183,8 @@ def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: train.py RECIPE --output_dir DIR [TrainingArguments flags]")
-    told, *flags = sys.argv[1:]
-    recipe = json.loads(told if told.startswith("{") else Path(told).read_text(encoding="utf-8"))
+    path, *flags = sys.argv[1:]
+    recipe = json.loads(path if path.startswith("{") else Path(path).read_text(encoding="utf-8"))
     if not hasattr(transformers.training_args, "ParallelismConfig"):
         # transformers 4.56 with accelerate < 1.10.1 names this type without importing it,
         # and HfArgumentParser, which looks every type up, fails.

@@ -138,7 +138,7 @@ def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
     """GFLOP/s of matrix products, over the whole time; None where some are not counted."""
     if any(map(_is_of_ipex, events)):
         return None
-    return sum(one.flops or 0 for one in events if one.name in _PRODUCTS) / seconds / 1e9
+    return sum(event.flops or 0 for event in events if event.name in _PRODUCTS) / seconds / 1e9
 
 
 _IPEX = "torch_ipex::"
@@ -172,7 +172,7 @@ def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
     waited = _uncovered(_spans(talk), _spans(e for e in work if e.cpu_parent is None))
     if waited:
         taken[REDUCE] = waited / 1e6
-    found = {kind: min(1.0, one / seconds) for kind, one in taken.items()}
+    found = {kind: min(1.0, spent / seconds) for kind, spent in taken.items()}
     found = dict(sorted(found.items(), key=lambda item: -item[1]))
     return {**found, REST: max(0.0, 1.0 - sum(found.values()))}
 

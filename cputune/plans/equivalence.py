@@ -193,36 +193,38 @@ class Licence:
         """
         parts = ("ranks",) if question == "accumulation" else ()
         for name in ("repeats", *parts, question):
-            for one in self.answers:
-                why = self._refused(one) if one.question == name else None
+            for answer in self.answers:
+                why = self._refused(answer) if answer.question == name else None
                 if why:
-                    return f"{why}, seen {one.point}" if one.point else why
+                    return f"{why}, seen {answer.point}" if answer.point else why
         return None
 
     def answered(self, question: str) -> bool:
         """Whether a question has an answer, or there was nothing to ask."""
-        return any(one.question == question for one in self.answers)
+        return any(answer.question == question for answer in self.answers)
 
     def largest(self, question: str) -> float | None:
         """The largest deviation that a question has shown; None where it has shown none."""
-        found = [one.largest for one in self.answers if one.question == question]
-        known = [one for one in found if one is not None]
-        return max(known, default=None, key=lambda one: math.inf if math.isnan(one) else one)
+        found = [answer.largest for answer in self.answers if answer.question == question]
+        known = [largest for largest in found if largest is not None]
+        return max(
+            known, default=None, key=lambda largest: math.inf if math.isnan(largest) else largest
+        )
 
-    def _refused(self, one: Deviation) -> str | None:
-        if one.apart is None:
-            return one.why
-        own, other = one.loss
+    def _refused(self, answer: Deviation) -> str | None:
+        if answer.apart is None:
+            return answer.why
+        own, other = answer.loss
         wanted = _tolerance(LOSS_TOLERANCES, self.dtype), _tolerance(TOLERANCES, self.dtype)
-        if one.question == "precision":
+        if answer.question == "precision":
             wanted = OTHER_PRECISION, OTHER_PRECISION
         apart = _relative(own, other, LEAST_LOSS)
         if apart is None or not apart <= wanted[0]:
             figures = f"{own:.6g}, and {other:.6g}"
-            return _OTHERWISE[one.question].format(what="loss", figures=figures)
-        if not one.apart <= wanted[1]:
-            figures = f"apart by {one.apart:.2g} of its norm {one.gradient[0]:.4g}"
-            return _OTHERWISE[one.question].format(what="gradient", figures=figures)
+            return _OTHERWISE[answer.question].format(what="loss", figures=figures)
+        if not answer.apart <= wanted[1]:
+            figures = f"apart by {answer.apart:.2g} of its norm {answer.gradient[0]:.4g}"
+            return _OTHERWISE[answer.question].format(what="gradient", figures=figures)
         return None
 
 
@@ -231,7 +233,7 @@ UNASKED = Licence(
         Deviation(
             question="ranks",
             point="",
-            why="the time given is too short to ask whether it trains the same on more of them",
+            why="the time limit is too short to ask whether it trains the same on more of them",
         ),
     )
 )
@@ -240,34 +242,36 @@ UNASKED = Licence(
 
 def licence_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> Licence:
     """What a rank has answered, the last of each question and point."""
-    found = {(one["question"], one["point"]): one for one in answers if one["question"]}
+    found = {
+        (answer["question"], answer["point"]): answer for answer in answers if answer["question"]
+    }
     return Licence(
         answers=tuple(
             Deviation(
-                question=one["question"],
-                point=one["point"],
-                loss=tuple(one.get("loss", ())),
-                gradient=tuple(one.get("gradient", ())),
-                apart=one.get("apart"),
-                why=one.get("why"),
+                question=answer["question"],
+                point=answer["point"],
+                loss=tuple(answer.get("loss", ())),
+                gradient=tuple(answer.get("gradient", ())),
+                apart=answer.get("apart"),
+                why=answer.get("why"),
             )
-            for one in found.values()
+            for answer in found.values()
         ),
         dtype=dtype,
     )
 
 
-def unlike(one: Training, other: Training) -> str:
+def unlike(training: Training, other: Training) -> str:
     """How two starts of the same launch differ, with both figures; empty where they do not."""
-    for number, (own, again) in enumerate(zip(one.contents, other.contents, strict=False), 1):
+    for number, (own, again) in enumerate(zip(training.contents, other.contents, strict=False), 1):
         if own != again:
             return f"step {number} takes other batches in each start of it"
     for what, first, second, tolerances in (
-        ("loss", one.loss, other.loss, LOSS_TOLERANCES),
-        ("norm of the gradient", one.gradient, other.gradient, TOLERANCES),
+        ("loss", training.loss, other.loss, LOSS_TOLERANCES),
+        ("norm of the gradient", training.gradient, other.gradient, TOLERANCES),
     ):
         apart = _relative(first, second, LEAST_LOSS if what == "loss" else 0.0)
-        if apart is not None and not apart <= _tolerance(tolerances, one.dtype):
+        if apart is not None and not apart <= _tolerance(tolerances, training.dtype):
             return (
                 f"the {what} of its first step is {first:.6g} in one start"
                 f" and {second:.6g} in another"
@@ -284,36 +288,36 @@ def training_of(
     data: int | None = None,
 ) -> Training | None:
     """What ranks train together, by what each has told of its steps; None before the first."""
-    count = min((len(told) for told in ranks), default=0)
+    count = min((len(steps) for steps in ranks), default=0)
     if count == 0:
         return None
-    first = [told[0] for told in ranks]
-    gradients = [one.get("gradient") for one in first]
+    first = [steps[0] for steps in ranks]
+    gradients = [step.get("gradient") for step in first]
     known = [value for value in gradients if value is not None]
     seen = [loss for loss in losses if loss is not None]
-    ends = [one["last"] for one in first if "last" in one]
+    ends = [step["last"] for step in first if "last" in step]
     lead = first[0]
     return Training(
         ranks=len(ranks),
         dtype=dtype,
         rates=tuple(tuple(step["rates"]) for step in ranks[0][:count]),
-        samples=tuple(_together([told[n]["samples"] for told in ranks]) for n in range(count)),
+        samples=tuple(_together([steps[n]["samples"] for steps in ranks]) for n in range(count)),
         contents=tuple(
-            _together([told[n].get("contents") for told in ranks]) for n in range(count)
+            _together([steps[n].get("contents") for steps in ranks]) for n in range(count)
         ),
         batch=batch,
         gradient=known[0] if len(known) == len(ranks) else None,
         apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
         loss=sum(seen) / len(seen) if seen else None,
-        drawn=any(one.get("drawn") for one in first),
-        masked=any(one.get("masked") for one in first),
-        dropout=None if "dropout" not in lead else any(one.get("dropout") for one in first),
+        drawn=any(step.get("drawn") for step in first),
+        masked=any(step.get("masked") for step in first),
+        dropout=None if "dropout" not in lead else any(step.get("dropout") for step in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
         epoch_steps=lead.get("epoch_steps"),
         shuffled=lead.get("shuffled", False),
         loader=lead.get("loader", 0),
-        unused=any(one.get("unused") for one in first),
+        unused=any(step.get("unused") for step in first),
         data=data,
         parameters=lead.get("parameters"),
         last=sum(ends) if len(ends) == len(first) else None,
@@ -321,7 +325,7 @@ def training_of(
 
 
 def _together(digests: Sequence[int | None]) -> str | None:
-    known = [one for one in digests if one is not None]
+    known = [digest for digest in digests if digest is not None]
     return f"{sum(known) % (1 << 64):016x}" if len(known) == len(digests) else None
 
 
@@ -453,7 +457,7 @@ def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
 
 def _of_optimizer(typed: Training, plan: Training) -> Iterator[str]:
     for name in dict.fromkeys(("class", *sorted({*typed.optimizer, *plan.optimizer}))):
-        own, other = (str(one.optimizer.get(name, "not set")) for one in (typed, plan))
+        own, other = (str(training.optimizer.get(name, "not set")) for training in (typed, plan))
         if own != other:
             yield f"the optimizer's {name} is {other}, as typed {own}"
 

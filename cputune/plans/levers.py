@@ -88,22 +88,22 @@ def untried(
     ``cure`` is the command that installs tcmalloc, where the doctor misses it.
     """
     found = [
-        Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
-        for one in left_out
-        if one.option is not None and one.what in _BRINGS
-        for words, low, high in (_BRINGS[one.what],)
+        Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {out.option}")
+        for out in left_out
+        if out.option is not None and out.what in _BRINGS
+        for words, low, high in (_BRINGS[out.what],)
     ]
     if cure is not None:
         low, high = GAINS["allocator-missing"]
         what = "tcmalloc is not installed"
         found.append(Lever(what=what, low=low, high=high, takes="one command", do=cure))
     if padding is not None and padding.share >= LEAST_SHARE:
-        of_padding = [one for one in left_out if one.what in ("padding", "order", "order=length")]
-        left_so = next((one.option for one in of_padding if one.option), None)
+        of_padding = [out for out in left_out if out.what in ("padding", "order", "order=length")]
+        left_so = next((out.option for out in of_padding if out.option), None)
         tried = padding.left == 1 and not of_padding  # batches of like length
         if left_so is not None or (padding.kept is not None and not tried):
             found.append(_of_padding(padding, left_so))
-    return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
+    return tuple(sorted(found, key=lambda lever: (-lever.high, -lever.low)))
 
 
 def _of_padding(padding: Padding, option: str | None) -> Lever:

@@ -123,10 +123,10 @@ class TrainingCommand:
         if self.launcher != "mpirun":
             return None
         mapped = re.search(r"ppr:([0-9]{1,9}):node", self.option("--map_by", "-map_by") or "")
-        told = self.option("-ppn", "-perhost", "--npernode", "-npernode", "-N")
-        if not told and mapped:
-            told = mapped[1]
-        return number_of(told)
+        count = self.option("-ppn", "-perhost", "--npernode", "-npernode", "-N")
+        if not count and mapped:
+            count = mapped[1]
+        return number_of(count)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -149,8 +149,8 @@ class TrainingCommand:
             total, here = number_of(self.total), self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
         by_srun = value_of(self.before, "-N", "--nodes")
-        told = self.option("--nnodes", "--num_machines") or by_srun or "1"
-        return max(1, number_of(told.rpartition(":")[2]) or 1)
+        count = self.option("--nnodes", "--num_machines") or by_srun or "1"
+        return max(1, number_of(count.rpartition(":")[2]) or 1)
 
     @property
     def several(self) -> bool:
@@ -238,8 +238,10 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> TrainingCommand | Non
         option, at = words[at], at + 1
         if option in ("--no_python", "--no-python") and (inner := _behind_mpirun(words[at:])):
             options = words[: len(words) - len(inner.words)]
-            told = _handed_on(options)
-            return replace(inner, launcher=launcher, options=options, words=words, environment=told)
+            variables = _handed_on(options)
+            return replace(
+                inner, launcher=launcher, options=options, words=words, environment=variables
+            )
         following = words[at] if at < len(words) else "-"
         if option in ("-", "-c") and launcher == "python":
             return None
@@ -270,8 +272,8 @@ def _handed_on(words: Sequence[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if word in ("-genv", "-env", "--genv"):
             name, value = (*words[position + 1 : position + 3], "", "")[:2]
-            name, equals, told = name.partition("=")
-            found[name] = told if equals else value
+            name, equals, given = name.partition("=")
+            found[name] = given if equals else value
         elif equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
             found[name] = value
     return found

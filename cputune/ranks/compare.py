@@ -79,37 +79,37 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
     )
 
 
-def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
+def runs_alike(plan: Plan, states: Sequence[Mapping[str, object]]) -> bool:
     """Whether ranks with these states (``for_people``) ran as the plan says."""
-    if plan.as_found or len(told) != plan.world_size:
+    if plan.as_found or len(states) != plan.world_size:
         return False
-    rows = compare(plan, list(enumerate(map(_state_of, told))))
+    rows = compare(plan, list(enumerate(map(_state_of, states))))
     return all(row.seen == row.expected for row in rows)
 
 
 def refused_properties(
-    plan: Plan, told: Sequence[Mapping[str, object]], reason: str
+    plan: Plan, states: Sequence[Mapping[str, object]], reason: str
 ) -> tuple[Compared, ...]:
     """What ranks with these states (``for_people``) show otherwise than the plan, and reason names.
 
     ``reason`` is made of ``differences``.
     """
     names = {part.split(": ")[0].split(" of rank ")[0] for part in reason.split("; ")}
-    rows = compare(plan, list(enumerate(map(_state_of, told))))
+    rows = compare(plan, list(enumerate(map(_state_of, states))))
     return tuple(row for row in rows if row.what in names and row.seen != row.expected)
 
 
-def shows_otherwise(what: str, told: Sequence[Mapping[str, object]], plan: Plan) -> bool:
+def shows_otherwise(what: str, states: Sequence[Mapping[str, object]], plan: Plan) -> bool:
     """Whether ranks with these states (``for_people``) show a property otherwise than the plan."""
-    rows = compare(plan, list(enumerate(map(_state_of, told))))
+    rows = compare(plan, list(enumerate(map(_state_of, states))))
     return any(row.what == what and row.seen != row.expected for row in rows)
 
 
-def _state_of(told: Mapping[str, object]) -> RankState:
+def _state_of(state: Mapping[str, object]) -> RankState:
     """The state of a rank out of what a result holds of it."""
-    cpus = cpulist.parse(str(told.get("affinity") or ""))
+    cpus = cpulist.parse(str(state.get("affinity") or ""))
     # A rank shows preloaded libraries as mapped files.
-    return cast("RankState", {"mapped": told.get("preload"), **told, "affinity": cpus})
+    return cast("RankState", {"mapped": state.get("preload"), **state, "affinity": cpus})
 
 
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class Held:
     def start(self, launch: Launch) -> list[RankCommand]:
         """The commands of this machine by which a launch begins."""
         ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
-        told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
+        reported = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
         meeting = str(random.randrange(*PORTS))
         started = launch.argv or ("bash", f"{HERE}/{LAUNCH}/{launch.files[0].name}")
         commands: list[RankCommand] = []
@@ -142,7 +142,7 @@ class Held:
             asked = {
                 **question(launch, all_files(launch)),
                 "argv": [_moved(word) for word in started],
-                "env": {**ours, **told, **several},
+                "env": {**ours, **reported, **several},
                 "cwd": os.getcwd(),
                 "home": launch.variables[SOCKET_VARIABLE],
             }
@@ -163,13 +163,13 @@ class Held:
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """Why it ended: the way to a host that dies (status above 128) means a lost host."""
-        for one in exits:
-            node, status = launch.nodes[one["rank"]], one["status"]
+        for exit in exits:
+            node, status = launch.nodes[exit["rank"]], exit["status"]
             if status < 0:
                 died = signal_name(-status)
                 return HostLost(node.name, f"what leads there ({self.reach.name}) died of {died}")
             if status == UNREACHABLE_STATUS:
-                return HostLost(node.name, self.reach.explain(node, status, one["tail"])[0])
+                return HostLost(node.name, self.reach.explain(node, status, exit["tail"])[0])
         return None
 
 
@@ -192,16 +192,16 @@ class FromHere:
         for name, text in asked["files"].items():
             write(folder / name, text, 0o700 if name in asked["programs"] else 0o600)
         (folder / "scratch").mkdir(exist_ok=True)
-        told = reporting(launch.variables, str(folder), environment.get("PYTHONPATH"))
+        reported = reporting(launch.variables, str(folder), environment.get("PYTHONPATH"))
         if isinstance(self.reach, Srun):
-            told["LAUNCH_DIR"] = str(folder / LAUNCH)
-            told["LAUNCH_NODES"] = ",".join(node.name for node in launch.nodes)
+            reported["LAUNCH_DIR"] = str(folder / LAUNCH)
+            reported["LAUNCH_NODES"] = ",".join(node.name for node in launch.nodes)
         elif launch.nodes:
             ssh = self.reach.words if isinstance(self.reach, Ssh) else ("ssh",)
-            programs = ssh_handing_on(folder, told, ssh, environment)
-            told["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
+            programs = ssh_handing_on(folder, reported, ssh, environment)
+            reported["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
         script = str(folder / LAUNCH / launch.files[0].name)
-        return [{"argv": ["bash", script], "env": {**environment, **told}}]
+        return [{"argv": ["bash", script], "env": {**environment, **reported}}]
 
     def watch(self, launch: Launch) -> None:
         """Raise HostLost where a host is gone: before its ranks have called nothing shows it."""
@@ -214,13 +214,13 @@ class FromHere:
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """The host that one command for all names as it ends: a way or a node has failed."""
-        for one in exits:
-            if one["status"] == 0:
+        for exit in exits:
+            if exit["status"] == 0:
                 continue
             for node in launch.nodes:
-                lines = [line for line in one["tail"].splitlines() if node.name in line]
+                lines = [line for line in exit["tail"].splitlines() if node.name in line]
                 if LOST.search("\n".join(lines)):
-                    said = self.reach.explain(node, one["status"], lines[-1])[0]
+                    said = self.reach.explain(node, exit["status"], lines[-1])[0]
                     return HostLost(node.name, said)
         return None
 
@@ -400,7 +400,7 @@ def all_files(launch: Launch) -> dict[str, str]:
     ours = reporting_files()
     if launch.files:
         del ours[f"{LIBRARY}/cputune/inside/{recipe_script().name}"]
-    return {**ours, **{f"{LAUNCH}/{one.name}": one.text for one in launch.files}}
+    return {**ours, **{f"{LAUNCH}/{file.name}": file.text for file in launch.files}}
 
 
 def question(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def question(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
 
     There an operator's programs are executable.
     """
-    programs = [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable]
+    programs = [f"{LAUNCH}/{file.name}" for file in launch.files if file.executable]
     return {"folder": str(launch.folder), "files": files, "programs": programs}
 
 
@@ -422,8 +422,8 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> dict[str, str]:
     """The variables of a launch that reports, where its folder lies at this path."""
     path = f"{folder}/{SITE}"
-    told = {name: value.replace(HERE, folder) for name, value in variables.items()}
-    return {**told, "PYTHONPATH": f"{path}:{others}" if others else path}
+    placed = {name: value.replace(HERE, folder) for name, value in variables.items()}
+    return {**placed, "PYTHONPATH": f"{path}:{others}" if others else path}
 
 
 def _moved(word: str) -> str:
@@ -439,8 +439,8 @@ while at < len(words) and words[at].startswith("-"):
     at += 2 if words[at][1:] in set("BbcDEeFIiJLlmOopQRSWw") else 1
 command = words[at + 1 :]
 if command:
-    told = [shlex.quote(n + "=" + os.environ[n]) for n in {carried!r} if n in os.environ]
-    command = ["env", *told, "sh", "-c", shlex.quote(" ".join(command))]
+    given = [shlex.quote(n + "=" + os.environ[n]) for n in {carried!r} if n in os.environ]
+    command = ["env", *given, "sh", "-c", shlex.quote(" ".join(command))]
 os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 """
 """An ssh that hands variables on. The command becomes one word for a shell, because Open MPI's is a

@@ -54,7 +54,7 @@ def _failure(
     script: str,
 ) -> TrialError:
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
-    first = max(exits, key=lambda one: (_signal(one) > 0, one["status"] != 0), default=None)
+    first = max(exits, key=lambda rank: (_signal(rank) > 0, rank["status"] != 0), default=None)
     number = 0 if first is None else _signal(first)
     tail = None if first is None else "\n".join(first["tail"].strip().splitlines()[-40:]) or None
     after = f" after {steps} steps" if steps else _AT_ONCE

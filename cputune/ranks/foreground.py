@@ -54,8 +54,8 @@ def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
     if engines.needs_mpirun(plan):
         with WorkFolder() as work:
             files = engines.render_for(engines.BY_MPIRUN, plan, workload, facts)
-            for one in files:
-                engines.write(work.path / one.name, one.text)
+            for file in files:
+                engines.write(work.path / file.name, file.text)
             script = ["bash", str(work.path / files[0].name)]
             return supervise([{"argv": script, "env": dict(os.environ)}])
     return supervise(_ranks(workload, plan, facts, filled=True))
@@ -81,11 +81,11 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
         running = [_start(rank) for rank in ranks]
         status = 0
         while running:
-            told = signal.sigwaitinfo(_WAITED_FOR)
-            if told.si_signo != signal.SIGCHLD:
+            received = signal.sigwaitinfo(_WAITED_FOR)
+            if received.si_signo != signal.SIGCHLD:
                 # SI_KERNEL (above 0): the terminal has sent the signal, to the whole process group.
-                if told.si_code <= 0:
-                    _pass_on(told.si_signo)
+                if received.si_code <= 0:
+                    _pass_on(received.si_signo)
                 continue
             ended = [rank for rank in running if rank.poll() is not None]
             running = [rank for rank in running if rank not in ended]

@@ -86,10 +86,10 @@ def open_hosts(
         raise UsageError(f"{twice} is named twice", hint="name each host once")
     paths = tuple(dict.fromkeys(needed_paths(workload)))
     found = []
-    for one in probe_each(nodes, reach, seconds, content=paths):
-        if not isinstance(one, Probed):
-            raise one.unreachable or Unreachable(one.node.name, "it gave no answer")
-        found.append(one)
+    for host in probe_each(nodes, reach, seconds, content=paths):
+        if not isinstance(host, Probed):
+            raise host.unreachable or Unreachable(host.node.name, "it gave no answer")
+        found.append(host)
     refuse_differences(found, paths)
     return RankHosts(hosts=found, interface=interface_between(found, reach), reach=reach)
 
@@ -122,27 +122,27 @@ def needed_paths(workload: Workload) -> Iterator[str]:
 def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
     """Raise CannotError where ranks of these hosts cannot be one job."""
     first, python_here = hosts[0], training_python()
-    for one in hosts:
-        if one.python != python_here:
+    for host in hosts:
+        if host.python != python_here:
             raise CannotError(
-                f"there is no {python_here} on {one.name}",
+                f"there is no {python_here} on {host.name}",
                 hint="install the same environment at the same path there, or share its folder",
             )
         for path in paths:
-            if one.content.get(path) is None:
+            if host.content.get(path) is None:
                 raise CannotError(
-                    f"there is no {path} on {one.name}",
+                    f"there is no {path} on {host.name}",
                     hint="the script, its data, and the folder that it is started in, are at the "
                     "same path on all hosts: copy them, or share the folder",
                 )
-            if one.content[path] != first.content[path]:
+            if host.content[path] != first.content[path]:
                 raise CannotError(
-                    f"{path} on {one.name} is another one than on {first.name}",
-                    hint=f"copy it there: rsync -a {path} {one.name}:{path}",
+                    f"{path} on {host.name} is another one than on {first.name}",
+                    hint=f"copy it there: rsync -a {path} {host.name}:{path}",
                 )
     seen = [
-        SeenHost(node=one.node, seconds=one.seconds, facts=one.facts, python=one.python)
-        for one in hosts
+        SeenHost(node=host.node, seconds=host.seconds, facts=host.facts, python=host.python)
+        for host in hosts
     ]
     for alike in (architecture, python, training_stack, libraries):
         for found in alike(seen):
@@ -169,7 +169,7 @@ def interface_between(hosts: Sequence[Probed], reach: Reach) -> str | None:
     if carrying:
         asked = os.environ.get("GLOO_SOCKET_IFNAME")
         return asked if asked in carrying else carrying[0]
-    said = [one.evidence for one in judge_ports(reached)] or ["from host to host"]
+    said = [finding.evidence for finding in judge_ports(reached)] or ["from host to host"]
     raise CannotError(
         f"no network interface carries what ranks send: {said[0]}",
         hint="`cputune doctor --hosts` says what is wrong between them",

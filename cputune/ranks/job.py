@@ -31,7 +31,7 @@ from cputune.plans.equivalence import Training, training_of
 from cputune.ranks.compare import global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
-from cputune.ranks.listen import Post
+from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
 from cputune.records.steps import (
@@ -121,7 +121,7 @@ class Job:
     """
 
     supervisor: Supervisor
-    post: Post
+    post: Inbox
     world: int
     grace_seconds: float
     hosts: tuple[str, ...] = ()
@@ -269,8 +269,8 @@ class Job:
         if now - since >= longest:
             reason = f"no step for {longest:.0f} s after {count} steps"
             if not count:
-                told = {number for number, rank in self.ranks.items() if rank.state}
-                silent = [str(n) for n in range(self.world) if n not in told]
+                known = {number for number, rank in self.ranks.items() if rank.state}
+                silent = [str(n) for n in range(self.world) if n not in known]
                 of = f" of rank {', '.join(silent)}" if silent and self.observed else ""
                 reason = f"no first step in {longest:.0f} s{of}"
             tails = self.end().values()
@@ -309,8 +309,8 @@ class Job:
     @property
     def observed(self) -> tuple[RankState, ...]:
         """What each rank has reported, in their order."""
-        told = (self.ranks[number].state for number in sorted(self.ranks))
-        return tuple(state for state in told if state is not None)
+        states = (self.ranks[number].state for number in sorted(self.ranks))
+        return tuple(state for state in states if state is not None)
 
     def training(self) -> Training | None:
         """What all ranks train together, by what they reported of their first steps."""
@@ -344,9 +344,9 @@ class Job:
             if isinstance(source, Supervisor):
                 if message is None:
                     raise source.died()
-                told = cast(Exit, message)
-                if told["event"] == "exit":
-                    self.exits.append({**told, "tail": self.cleaned(told["tail"])})
+                exit_message = cast(Exit, message)
+                if exit_message["event"] == "exit":
+                    self.exits.append({**exit_message, "tail": self.cleaned(exit_message["tail"])})
             elif isinstance(source, int):
                 rank = self.ranks.setdefault(source, Rank(number=source))
                 try:
@@ -371,8 +371,8 @@ class Job:
             step = of_rank(message)
             self.waits.append(float(message.get("waited") or 0.0) / max(step.seconds, 1e-9))
             rank.steps.append(step)
-            if told := message.get("trained"):
-                rank.trained.append(told)
+            if trained := message.get("trained"):
+                rank.trained.append(trained)
             return self._gather.add(rank.number, int(message["number"]), step)
         elif message["event"] == "state":
             message["local_rank"] = rank.number
@@ -440,12 +440,12 @@ class Gather:
 
     def add(self, rank: int, number: int, step: Step) -> Step | None:
         """Add one rank's step. Returns the job's step where this was the last rank missing."""
-        told = self._open.setdefault(number, {})
-        told[rank] = step
-        if len(told) < self._ranks:
+        files = self._open.setdefault(number, {})
+        files[rank] = step
+        if len(files) < self._ranks:
             return None
         del self._open[number]
-        whole = _whole(told.values())
+        whole = _whole(files.values())
         self.count += 1
         short = whole.samples < self._full
         self._full = max(self._full, whole.samples)
@@ -535,17 +535,19 @@ def observe(
         scratch = work.path / "scratch"
         scratch.mkdir()
         supervisor = Supervisor(os.environ, (), work)
-        post = Post(work.path, host=host)
+        post = Inbox(work.path, host=host)
         started = time.monotonic()
         job = Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=GRACE_SECONDS)
         try:
-            told = {
+            variables = {
                 SOCKET_VARIABLE: post.address,
                 SCRATCH_VARIABLE: str(scratch),
                 SHOW_VARIABLE: ",".join(show),
             }
             job.start(
-                commands(told) if callable(commands) else [_command(one, told) for one in commands],
+                commands(variables)
+                if callable(commands)
+                else [_command(command, variables) for command in commands],
                 # slurmd starts the ranks of a batch script, not whoever has submitted it.
                 mark=(SOCKET_VARIABLE, post.address),
             )
@@ -588,6 +590,6 @@ def _listened(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[lis
     return whole, enough
 
 
-def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:
-    environment = on_python_path({**(asked.environment or os.environ), **told})
+def _command(asked: Command, variables: Mapping[str, str]) -> RankCommand:
+    environment = on_python_path({**(asked.environment or os.environ), **variables})
     return {"argv": list(asked.argv), "env": environment, "cwd": asked.cwd}

@@ -67,7 +67,7 @@ class Line:
         return messages
 
 
-class Post:
+class Inbox:
     """A socket that ranks connect to, and other line sockets read in the same wait.
 
     Attributes:

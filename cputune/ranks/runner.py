@@ -37,7 +37,7 @@ from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import STARTUP_SECONDS, Job
-from cputune.ranks.listen import Post
+from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
@@ -325,12 +325,12 @@ class LivingPlan:
         # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
         ranks = self.job.ranks.values() if self.job else ()
-        told = tuple(
+        states = tuple(
             {**rank.profile, "host": (rank.state or {}).get("host")}
             for rank in ranks
             if rank.profile is not None
         )
-        return told if len(told) == self._plan.world_size else ()
+        return states if len(states) == self._plan.world_size else ()
 
     def close(self) -> None:
         """End every process of it, and remove their files; a second time does nothing."""
@@ -363,7 +363,7 @@ class LivingPlan:
     def has_answered(self) -> bool:
         """Whether its model has answered all that it is asked."""
         ranks = [] if self.job is None else self.job.ranks.values()
-        return any(not one["question"] for rank in ranks for one in rank.answers)
+        return any(not answer["question"] for rank in ranks for answer in rank.answers)
 
     def licence(self, typed: Training | None) -> Licence:
         """What its model has answered, and how this start of today's launch differs from another.
@@ -414,7 +414,7 @@ class LivingPlan:
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
         home = None if hosts is None else engines.own_address(hosts.addresses)
-        post = Post(self._folder, host=home)
+        post = Inbox(self._folder, host=home)
         self.job = Job(
             supervisor=supervisor,
             post=post,
@@ -426,8 +426,8 @@ class LivingPlan:
             clean=lambda text: runner.workload.hide(text, os.environ),
         )
         if emitted:
-            told = environment.OFFLINE if offline else {}
-            self.job.launch(*self._emitted(hosts, way, post.address, told))
+            offline_variables = environment.OFFLINE if offline else {}
+            self.job.launch(*self._emitted(hosts, way, post.address, offline_variables))
         else:
             self.job.start(self._here(way, post.address, base, fork=supervisor.fork))
 
@@ -436,10 +436,10 @@ class LivingPlan:
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a launch that was typed runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        told = engines.trial_variables(
+        variables = engines.trial_variables(
             post, self._scratch, way.force or self._question(), self._asks
         )
-        environment = {**base, **way.variables, **told}
+        environment = {**base, **way.variables, **variables}
         words, typed = self._words(way)
         if typed:
             return [as_activated(typed, engines.on_python_path(environment))]
@@ -447,7 +447,7 @@ class LivingPlan:
         return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
     def _emitted(
-        self, hosts: RankHosts | None, way: Carried, post: str, told: Mapping[str, str]
+        self, hosts: RankHosts | None, way: Carried, post: str, variables: Mapping[str, str]
     ) -> tuple[Engine, Launch]:
         """The emitted launch of the plan on its hosts, started by their engine; None: on this one.
 
@@ -459,7 +459,7 @@ class LivingPlan:
         )
         launch = Launch(
             plan=plan,
-            variables={**told, **asked},
+            variables={**variables, **asked},
             environment=os.environ,
             folder=runner.work.path / "launch",
         )

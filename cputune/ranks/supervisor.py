@@ -244,7 +244,7 @@ class Supervisor:
         (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
         """
         for _ in range(LOOKS):
-            running = [one for one in self._below() if one not in self._stopped]
+            running = [process for process in self._below() if process not in self._stopped]
             if not running:
                 return
             self._stopped.update(running)
@@ -357,7 +357,7 @@ class Supervisors:
             origin.end()
             origin = None
         if origin is None:
-            idle = [other for other, one in self._kept.items() if not one.launches]
+            idle = [other for other, kept in self._kept.items() if not kept.launches]
             for other in idle[: max(0, len(self._kept) + 1 - MOST)]:
                 self._kept.pop(other).end()
             self._on_note(f"importing {names_of(modules)}")

@@ -207,10 +207,10 @@ class Children:
                 pass
         self.say("gone", tails={str(child.number): child.tail for child in self._children.values()})
 
-    def say(self, event: str, **told: object) -> None:
+    def say(self, event: str, **details: object) -> None:
         """Tell the tuner what happened, where it still listens."""
         with contextlib.suppress(OSError):
-            self._control.sendall(json.dumps({"event": event, **told}).encode() + b"\n")
+            self._control.sendall(json.dumps({"event": event, **details}).encode() + b"\n")
 
     def _fork_myself(self, descriptor: int) -> None:
         parent = os.getpid()
@@ -367,22 +367,22 @@ def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
 
     Its process id, and its standard input, which is held open, where it has one.
     """
-    parent, told = os.getpid(), command.get("input")
+    parent, text = os.getpid(), command.get("input")
     child = subprocess.Popen(
         command["argv"],
         env=command["env"],
         cwd=command.get("cwd"),
-        stdin=subprocess.DEVNULL if told is None else subprocess.PIPE,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
         stdout=output,
         stderr=output,
         bufsize=0,
         preexec_fn=lambda: _prepare(command.get("cpus"), parent),
     )
-    if told is not None and child.stdin is not None:
+    if text is not None and child.stdin is not None:
         fcntl.fcntl(child.stdin, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
         os.set_blocking(child.stdin.fileno(), False)
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            child.stdin.write(told.encode())
+            child.stdin.write(text.encode())
     child.returncode = 0  # this process reaps it, not subprocess
     return child.pid, child.stdin
 

@@ -62,7 +62,7 @@ def alone(workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool = Tr
     ``filled``: with the values of its secrets. Raises ValueError where the batch cannot be divided
     over the ranks.
     """
-    versions = {one.name: one.version for one in facts.packages if one.version}
+    versions = {package.name: package.version for package in facts.packages if package.version}
     way = carried(workload, plan, versions)
     environment = base_environment(os.environ, plan, way.variables, offline=False)
     words = (training_python(), *launch_command(workload, way))

@@ -61,17 +61,17 @@ def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
     """(name, type, default, what is said) of each option of a record that can be typed."""
     hints = get_type_hints(record)
     found = []
-    for one in fields(record):
-        text = one.metadata["option"]
+    for known in fields(record):
+        text = known.metadata["option"]
         if text.flag is not None:
-            flag = text.flag or f"--{one.name.replace('_', '-')}"
-            found.append((one.name, hints[one.name], one.default, replace(text, flag=flag)))
+            flag = text.flag or f"--{known.name.replace('_', '-')}"
+            found.append((known.name, hints[known.name], known.default, replace(text, flag=flag)))
     return tuple(found)
 
 
 def keywords(record: Any) -> dict[str, Any]:
     """The fields of a record as keywords of a call."""
-    return {one.name: getattr(record, one.name) for one in fields(record)}
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 _WHERE_AND_WHEN = {"budget", "study", "study_name", "resume", "share_machine"}
@@ -90,7 +90,7 @@ def seconds_of(text: str) -> float:
     hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = hours * 3600 + minutes * 60 + seconds
     if total == 0:
-        raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+        raise UsageError("--max-time must be positive", hint="--max-time 10m")
     return float(total)
 
 
@@ -158,64 +158,65 @@ class TuneOptions:
             has ended, and a result that is disturbed is none.
     """
 
-    budget: int = option(20, "The most plans that are tried.")
-    seed: int = option(0, "The same seed tries the same plans.")
+    budget: int = option(20, "Maximum number of plans to try.")
+    seed: int = option(0, "Random seed: the same seed tries the same plans.")
     max_time_seconds: float | None = option(
         None,
-        "When to be done: 90s, 10m, 1h30m, none; usually 5m.",
+        "Time limit: 90s, 10m, 1h30m or none. Default: about 5m.",
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,
     )
     knobs: Iterable[str] | None = option(
         None,
-        "Try these settings alone.",
+        "Only vary these settings.",
         metavar="A,B",
         reads=_names,
     )
     fix: Mapping[str, Any] | None = option(
         None,
-        "Keep a setting at a value: precision=fp32.",
+        "Hold a setting at a value, e.g. precision=fp32.",
         metavar="NAME=VALUE",
         reads=_fixed,
         repeated=True,
     )
     keep: Keep | None = option(
         None,
-        "What of the training stays the same: numbers, mathematics or distribution.",
+        "What of the training must stay the same: numbers, mathematics or distribution.",
         metavar="WHAT",
         reads=_kept,
     )
     price_per_hour: float | None = option(
         None,
-        "What an hour of one machine costs, in your currency: the verdict says what is saved.",
+        "Price of one machine per hour, in your currency; the verdict then says what is saved.",
         metavar="PRICE",
     )
-    allow_slow_precision: bool = option(False, "Try bf16 where the CPU only emulates it.")
+    allow_slow_precision: bool = option(False, "Try bf16 even where the CPU only emulates it.")
     allow_bf16_gradients: bool = option(
-        False, "Try to send gradients in bf16: less on the wire, other numbers."
+        False, "Try sending gradients in bf16: less traffic, other numbers."
     )
     study: str | Path | None = option(
         None,
-        "Where the trials are kept, to resume: a file (SQLite), or postgresql://HOST/DATABASE.",
+        "Storage of the trials, for --resume: an SQLite file, or postgresql://HOST/DATABASE.",
         metavar="FILE.db",
     )
-    study_name: str | None = option(None, "The name of the study there; usually cputune.")
-    resume: bool = option(False, "Go on with the trials that were interrupted.")
+    study_name: str | None = option(None, "Name of the study there. Default: cputune.")
+    resume: bool = option(False, "Continue an interrupted study.")
     share_machine: bool = option(False, "Measure even while another process measures here.")
 
     def __post_init__(self) -> None:
         """Raise UsageError for what makes no sense, whoever asks for it."""
         if type(self.budget) is not int or self.budget < 1:
-            said = f"a budget is a number of trials, 1 or more, not {self.budget!r}"
+            said = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
             raise UsageError(said, hint="--budget 20")
         if self.max_time_seconds is not None and not self.max_time_seconds > 0:
-            raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+            raise UsageError("--max-time must be positive", hint="--max-time 10m")
         if self.keep is not None:
             _kept(self.keep)
         if self.price_per_hour is not None and not 0 < self.price_per_hour < math.inf:
             raise UsageError(
-                f"an hour cannot cost {self.price_per_hour}", hint="--price-per-hour 0.68"
+                f"--price-per-hour must be positive, not {self.price_per_hour}",
+                hint="--price-per-hour 0.68",
             )
 
     @property
@@ -313,9 +314,9 @@ class EmitOptions:
         cluster: what only the user knows: names, images, volumes.
     """
 
-    nodes: int | None = option(None, "Machines to run on. Default: as many as hosts, else 1.")
+    nodes: int | None = option(None, "Number of machines. Default: as many as hosts, else 1.")
     mpi: str | None = option(
-        None, "Whose mpirun will start it. Default: the one that is here.", metavar="NAME"
+        None, "The MPI that will start it. Default: the one installed here.", metavar="NAME"
     )
     versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
     cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
@@ -357,11 +358,11 @@ def keywords_of(record: Callable[P, Record]) -> TakesKeywords[P, Record]:
         @wraps(function)
         def call(*given: Any, **keywords: Any) -> Any:
             bound = shown.bind(*given, **keywords).arguments
-            own = [bound.pop(one.name) for one in first]
+            own = [bound.pop(parameter.name) for parameter in first]
             return function(*own, record(**bound))  # type: ignore[call-arg]
 
         hints = get_type_hints(record)
-        kept = {one.name: own[one.name] for one in first}
+        kept = {parameter.name: own[parameter.name] for parameter in first}
         kept |= {name: hints[name] for name in asked.parameters}
         call.__annotations__ = {**kept, "return": own["return"]}
         call.__signature__ = shown.replace(  # type: ignore[attr-defined]

@@ -106,7 +106,7 @@ class Speedup:
 UNPAIRED = "the file holds no pairs of these two plans"
 """Why a ratio that a file holds is not read."""
 
-TIME_UP = "the time given was up"
+TIME_UP = "the time limit was reached"
 """How the reason of a trial begins that the end of the time has cut short."""
 
 
@@ -431,13 +431,13 @@ class Result:
         values = _refuse_other_documents(document)
         for derived in ("keeps", "time_to_end"):
             values.pop(derived, None)
-        told = values.get("speedup")
+        stored = values.get("speedup")
         try:
-            if told is None:
+            if stored is None:
                 return record_of(cls, values)
-            if isinstance(told, Mapping):
-                told = {key: value for key, value in told.items() if key != "significant"}
-            speedup = record_of(Speedup, told)
+            if isinstance(stored, Mapping):
+                stored = {key: value for key, value in stored.items() if key != "significant"}
+            speedup = record_of(Speedup, stored)
             uncompared = record_of(cls, {**values, "speedup": None, "not_compared": UNPAIRED})
             with suppress(ValueError):
                 return replace(uncompared, speedup=speedup, not_compared=None)
@@ -478,13 +478,13 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
 
 def topology_of(host: Mapping[str, Any]) -> Topology | None:
     """The cores of the machine that a result was measured on; None where it does not say them."""
-    told = host.get("topology") or {}
+    topology = host.get("topology") or {}
     try:
         cores = tuple(
             Core(cpus=cpulist.parse(cpus), socket=int(socket), numa_node=node)
-            for socket, node, cpus in told["cores"]
+            for socket, node, cpus in topology["cores"]
         )
-        allowed = cpulist.parse(told["allowed"])
+        allowed = cpulist.parse(topology["allowed"])
     except (KeyError, TypeError, ValueError):
         return None
     if not cores:

@@ -75,8 +75,8 @@ def verdict_of(result: Result, do: str) -> Verdict:
     if result.best.plan == result.baseline.plan:
         means = "Today's launch is as fast as anything that was tried."
         if result.untried:
-            means = f"{means[:-1]}; not tried: {'; '.join(one.what for one in result.untried)}."
-        if others := ", ".join(dict.fromkeys(one.what for one in result.left_out)):
+            means = f"{means[:-1]}; not tried: {'; '.join(out.what for out in result.untried)}."
+        if others := ", ".join(dict.fromkeys(out.what for out in result.left_out)):
             means = f"{means[:-1]}; left out, with reasons in the report: {others}."
         if not speedup.narrow:
             means = f"Nothing was surely faster than {today}, and the speeds are not sure."

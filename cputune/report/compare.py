@@ -96,7 +96,7 @@ def _differences(
     names: Iterable[str], first: Mapping[str, str | None], second: Mapping[str, str | None]
 ) -> Iterator[str]:
     for name in names:
-        there, here = (told.get(name) or "not told" for told in (first, second))
+        there, here = (versions.get(name) or "not told" for versions in (first, second))
         if there != here:
             yield f"other {name}: {there}, and {here}"
 

@@ -98,8 +98,8 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
     if unfold:
         known = (*machine_lines(facts), *of_recipe)
         return Labelled(rows=(*known, *_unknown_rows(facts, unfold=True)))
-    told = {**dict(machine_lines(facts)), **nodes_in_brief(facts)}
-    rows = tuple((label, text) for label, text in told.items() if label in IN_BRIEF)
+    described = {**dict(machine_lines(facts)), **nodes_in_brief(facts)}
+    rows = tuple((label, text) for label, text in described.items() if label in IN_BRIEF)
     return Labelled(rows=(*rows, *of_recipe, *_unknown_rows(facts, unfold=False)), cut=True)
 
 
@@ -115,12 +115,12 @@ def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
     kept = [finding for finding in findings if finding not in follows]
     for finding in follows:
         cause = under[finding.code][0]
-        place = next((n for n, one in enumerate(kept) if one.code == cause), None)
+        place = next((n for n, other in enumerate(kept) if other.code == cause), None)
         if place is None:  # what it follows from follows from another itself
             kept.append(finding)
             continue
-        told = f"; with it {finding.code}: {finding.evidence}"
-        kept[place] = replace(kept[place], evidence=kept[place].evidence + told)
+        also = f"; with it {finding.code}: {finding.evidence}"
+        kept[place] = replace(kept[place], evidence=kept[place].evidence + also)
     return kept
 
 
@@ -154,12 +154,12 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -
     Without ``machine`` the findings are of a file or of versions, and what to do is their remedy.
     """
     found = diagnosis.findings
-    gravest = next((s for s in Severity if any(one.severity is s for one in found)), None)
+    gravest = next((s for s in Severity if any(finding.severity is s for finding in found)), None)
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
-    first = next((one for one in found if one.severity is gravest), None)
+    first = next((finding for finding in found if finding.severity is gravest), None)
     do = "cputune tune"
     if not isinstance(diagnosis, Diagnosis):
-        do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
+        do += f" --hosts {','.join(host.name for host in diagnosis.hosts)}"
     if first is not None and gravest is not Severity.ADVICE:  # tune measures the advice
         lines = (first.command or "").splitlines()
         if len(lines) == 1:
@@ -169,7 +169,7 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -
         else:  # "Write what the evidence says" is said by the evidence
             do = first.evidence if "the evidence says" in first.remedy else first.remedy
     if not isinstance(diagnosis, Diagnosis):
-        looked_at = [one.facts for one in diagnosis.hosts if one.facts is not None]
+        looked_at = [host.facts for host in diagnosis.hosts if host.facts is not None]
         where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
     else:
         looked_at = [diagnosis.facts]

@@ -18,7 +18,7 @@ from cputune.tuner.events import (
     ComparisonSoFar,
     ConfirmStarted,
     Event,
-    Said,
+    Message,
     StepTaken,
     StudyStarted,
     TrialEnded,
@@ -76,7 +76,7 @@ class Standing:
             self._end(event.trial)
         elif isinstance(event, StepTaken):
             self._step(event)
-        elif isinstance(event, Said):
+        elif isinstance(event, Message):
             self.detail = event.text
         elif isinstance(event, ComparisonSoFar):
             self.compared = event
@@ -160,7 +160,7 @@ def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
     """
     from rich.text import Text
 
-    ordered = sorted(standing.measured.items(), key=lambda one: -one[1].median)[:most]
+    ordered = sorted(standing.measured.items(), key=lambda entry: -entry[1].median)[:most]
     if not ordered:
         return []
     top = max(rate.high for _, rate in ordered)

@@ -109,7 +109,7 @@ def _cores(facts: HostFacts) -> str:
     return ", ".join(parts)
 
 
-def _told(*pairs: tuple[str, object]) -> str:
+def _joined(*pairs: tuple[str, object]) -> str:
     """Each value in its words; values that are not known are left out."""
     return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
 
@@ -117,12 +117,12 @@ def _told(*pairs: tuple[str, object]) -> str:
 def _nodes(facts: HostFacts) -> str:
     """Where there are several: the CPUs of each, and its memory."""
     nodes = facts.topology.numa_nodes
-    told = []
+    sizes = []
     for node in nodes if len(nodes) > 1 else ():
         cpus = "not known" if node.cpus is None else cpulist.render(node.cpus) or "none"
         size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
-        told.append(f"{node.id}: CPUs {cpus}{size}")
-    return "; ".join(told)
+        sizes.append(f"{node.id}: CPUs {cpus}{size}")
+    return "; ".join(sizes)
 
 
 def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
@@ -133,10 +133,10 @@ def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
         cpus = "CPUs not known" if node.cpus is None else f"{len(node.cpus) or 'no'} CPUs"
         size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
         alike.setdefault(cpus + size, []).append(node.id)
-    told = "; ".join(
+    listed = "; ".join(
         f"{cpulist.render(ids)}: {words}{' each' * (len(ids) > 1)}" for words, ids in alike.items()
     )
-    return {"NUMA nodes": told} if told else {}
+    return {"NUMA nodes": listed} if listed else {}
 
 
 def _memory(facts: HostFacts) -> str:
@@ -144,7 +144,7 @@ def _memory(facts: HostFacts) -> str:
     if memory.swap_total_bytes and memory.swap_free_bytes is not None:
         swap = memory.swap_total_bytes
         used = f"{gib(swap - memory.swap_free_bytes)} of {gib(swap)}"
-    return _told(
+    return _joined(
         ("{}", _size(memory.total_bytes)),
         ("{} available", _size(memory.available_bytes)),
         ("swap {} used", used),
@@ -153,7 +153,7 @@ def _memory(facts: HostFacts) -> str:
 
 def _limits(facts: HostFacts) -> str:
     limits = facts.limits
-    return _told(
+    return _joined(
         ("CPU quota {:g}", limits.cpu_quota),
         ("memory {}", _size(limits.memory_bytes)),
         ("/dev/shm {}", _size(limits.shm_bytes)),
@@ -167,7 +167,7 @@ def _settings(facts: HostFacts) -> str:
     settings = facts.settings
     yes_no = {True: "on", False: "off", None: None}
     system = settings.distribution
-    return _told(
+    return _joined(
         ("{}", system and f"{system.id} {system.version or ''}".strip()),
         ("{}", settings.kernel),
         ("governor {}", settings.governor),
@@ -196,7 +196,7 @@ def _launchers(facts: HostFacts) -> str:
 
 def _load(facts: HostFacts) -> str:
     load = facts.load
-    return _told(
+    return _joined(
         ("{:g} over the last minute", load.average_1min),
         ("CPU pressure {:g} %", load.cpu_pressure_percent),
         ("memory pressure {:g} %", load.memory_pressure_percent),
@@ -247,7 +247,7 @@ def host_document(facts: HostFacts) -> dict[str, object]:
 def _record(record: object) -> dict[str, JSON]:
     """A record's fields, its tuples of CPUs as the kernel writes them (``0-3,8``)."""
     assert is_dataclass(record)
-    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
     return {
         name: cpulist.render(value) if name in _CPU_LISTS and value is not None else _json(value)
         for name, value in values.items()

@@ -26,16 +26,19 @@ def network_lines(result: Result) -> Iterator[str]:
             f"gradients are on their way for {figure(max(profile.reduce_seconds.values()))} s of "
             f"a step: {figure(wire)} s on the wire, waiting for the slowest rank: {waits}"
         )
-    one = next((o for o in (result.best, result.baseline) if o.plan.nodes == 1), None)
-    if one is not None and (needed := second_node_pays_from(result.workload, one)) is not None:
-        sent = sent_bytes(result.workload, one.plan)
+    measured = next((o for o in (result.best, result.baseline) if o.plan.nodes == 1), None)
+    if (
+        measured is not None
+        and (needed := second_node_pays_from(result.workload, measured)) is not None
+    ):
+        sent = sent_bytes(result.workload, measured.plan)
         yield (
             f"a second node would pay from {figure(needed)} Gbit/s on, where it halves the "
             f"computing: a step sends {figure((sent or 0.0) / 1e6)} MB from each node"
         )
 
 
-def second_node_pays_from(job: Workload, one: Measured) -> float | None:
+def second_node_pays_from(job: Workload, measured: Measured) -> float | None:
     """Gbit/s of a network over which two nodes are as fast as this one; None where not known.
 
     A step of one node takes T. Two take T / 2 to compute, and add up their gradients by a ring, in
@@ -43,8 +46,8 @@ def second_node_pays_from(job: Workload, one: Measured) -> float | None:
     they are faster from bytes / (T / 2) on. What is sent while others compute makes it better, what
     each rank does alone (the optimizer's step) worse.
     """
-    samples, sent = job.global_batch_size, sent_bytes(job, one.plan)
-    rate = one.samples_per_second.median
+    samples, sent = job.global_batch_size, sent_bytes(job, measured.plan)
+    rate = measured.samples_per_second.median
     alone = job.batch_per_rank is not None or job.framework == "pytorch"
     if alone or not sent or not samples or samples < 2 or rate <= 0:
         return None

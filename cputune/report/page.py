@@ -122,7 +122,7 @@ def page_of(result: Result, file: str) -> Page:
         launch=tuple((WAYS[way], text) for way, text in shown.launch().items() if way in WAYS),
         speeds=speeds(result),
         notes=shown.notes(),
-        pictures={one.name: one for one in pictures(result)},
+        pictures={picture.name: picture for picture in pictures(result)},
         changes=change_rows(result),
         times=time_rows(result),
         limits=tuple(profile_lines(result)),

@@ -147,7 +147,7 @@ def time_rows(result: Result) -> Rows:
         samples = job.batch_per_rank * result.baseline.plan.world_size
     seconds = (samples or 1) / rate
     rows = [(f"a step of {samples} samples" if samples else "a sample", _time(seconds))]
-    for kind, share in sorted(profile.shares.items(), key=lambda one: -one[1]):
+    for kind, share in sorted(profile.shares.items(), key=lambda part: -part[1]):
         if share >= LEAST_SHARE:
             rows.append((kind, f"{_time(share * seconds)} ({share:.0%})"))
     column = "today" if best.plan == result.baseline.plan else "best"
@@ -201,12 +201,14 @@ def time_bars(result: Result, most: int) -> Bars:
 def change_bars(result: Result) -> Bars:
     """What to change, a line each; the bar is what it brings, as a share of what all bring."""
     changes = changes_of(result)
-    logs = [0.0 if one.worth is None else max(0.0, log(one.worth.ratio)) for one in changes]
+    logs = [
+        0.0 if change.worth is None else max(0.0, log(change.worth.ratio)) for change in changes
+    ]
     longest = max(logs, default=0.0) or 1.0
     rows = []
-    for one, length in zip(changes, logs, strict=True):
-        brings, unsure = worth_words(one).partition(", ")[::2]
-        rows.append((_brief(one), brings, length / longest, unsure or one.keeps))
+    for change, length in zip(changes, logs, strict=True):
+        brings, unsure = worth_words(change).partition(", ")[::2]
+        rows.append((_brief(change), brings, length / longest, unsure or change.keeps))
     return Bars(tuple(rows))
 
 
@@ -280,22 +282,22 @@ class ResultToShow:
         """How the best plan is started, and what each of its ranks is given."""
         result, plan = self.result, self.result.best.plan
         now, files = launch_commands(self.file, plan.nodes)
-        told = {"train": now, "launch files": files}
+        commands = {"train": now, "launch files": files}
         try:
-            told = {"train": self.by_hand(), "the same": now, "launch files": files}
+            commands = {"train": self.by_hand(), "the same": now, "launch files": files}
             way = carried(result.workload, plan, result.versions)
         except (UsageError, ValueError) as error:  # the batch was changed by hand
-            return {**told, "impossible": str(error)}
-        if told["train"] == now:
-            del told["the same"]
+            return {**commands, "impossible": str(error)}
+        if commands["train"] == now:
+            del commands["the same"]
         else:
-            return told
+            return commands
         if way.variables:
             words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
-            told["variables"] = " ".join(words)
+            commands["variables"] = " ".join(words)
         if way.flags:
-            told["flags"] = shlex.join(way.flags)
-        return told
+            commands["flags"] = shlex.join(way.flags)
+        return commands
 
 
 def legend(result: Result) -> str:
@@ -324,8 +326,8 @@ def change_rows(result: Result) -> Rows:
     return Rows(
         headings=("knob", "from today to best", "faster by", "it computes"),
         rows=tuple(
-            (one.knob, f"{one.today} → {one.best}", worth_words(one), one.keeps)
-            for one in changes_of(result)
+            (change.knob, f"{change.today} → {change.best}", worth_words(change), change.keeps)
+            for change in changes_of(result)
         ),
     )
 
@@ -387,11 +389,11 @@ def _untried(levers: Sequence[Lever]) -> Iterator[Block]:
         return
     yield Heading("Not tried, and would pay")
     lines = []
-    for one in levers:
-        if one.takes == "one command":
-            lines += [("", one.brings), ("$", one.do)]
+    for lever in levers:
+        if lever.takes == "one command":
+            lines += [("", lever.brings), ("$", lever.do)]
         else:
-            lines.append(("", one.words))
+            lines.append(("", lever.words))
     yield Lines(tuple(lines))
 
 

@@ -14,7 +14,7 @@ from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.text.plain import figure
 from cputune.tuner.events import (
     Event,
-    Said,
+    Message,
     StudyEnded,
     StudyStarted,
     TrialEnded,
@@ -38,14 +38,14 @@ def is_kept(event: Event) -> bool:
     """Whether its line stays above the live view: what failed, and what warns."""
     if isinstance(event, TrialEnded):
         return event.trial.state == FAILED
-    return isinstance(event, StudyStarted) or (isinstance(event, Said) and event.warns)
+    return isinstance(event, StudyStarted) or (isinstance(event, Message) and event.warns)
 
 
 def style_of(event: Event) -> str | None:
     """The style of an event's line where there is colour; None for no style of its own."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
-    return "yellow" if isinstance(event, Said) and event.warns else None
+    return "yellow" if isinstance(event, Message) and event.warns else None
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)

@@ -61,7 +61,7 @@ def unmet(facts: HostFacts) -> Iterator[Unmet]:
         if _meets(held, requirement) or (judged_elsewhere and held is not None):
             continue
         others = (other for _, other in asked if canonicalize_name(other.name) == name)
-        every = {str(one) for other in others for one in other.specifier}
+        every = {str(specifier) for other in others for specifier in other.specifier}
         found = f"found {held.version}" if held and held.version else "and there is none"
         asks = f"{package.name} {package.version} requires {requirement.name}"
         yield Unmet(

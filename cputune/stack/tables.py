@@ -185,10 +185,13 @@ class MpiOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """All tables. Rows stand in the order of their versions, the oldest first."""
+    """All tables. Rows stand in the order of their versions, the oldest first.
+
+    ``checked`` is the ``day`` of that, and what was then the newest release of each package.
+    """
 
     schema: Literal[1]
-    checked: str
+    checked: Mapping[str, str]
     eras: tuple[Era, ...]
     launchers: tuple[BroughtLauncher, ...]
     images: tuple[EndedImage, ...]

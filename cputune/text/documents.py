@@ -194,6 +194,6 @@ def _unknown_key(document: Any, kept: Any, place: str = "") -> str | None:
     elif isinstance(document, (list, tuple)):
         both = enumerate(zip(document, kept, strict=False))
         pairs = ((f"{place}[{number}]", value, part) for number, (value, part) in both)
-    nested = (one for one in pairs if isinstance(one[1], (dict, list, tuple)))
+    nested = (pair for pair in pairs if isinstance(pair[1], (dict, list, tuple)))
     found = (_unknown_key(value, part, where) for where, value, part in nested)
     return next((key for key in found if key is not None), None)

@@ -134,7 +134,7 @@ def _is_shuffled(run: str) -> bool:
     if not _is_mixed(run):
         return False
     kinds = [(letter.isdigit(), letter.isupper()) for letter in run]
-    changes = sum(one != other for one, other in pairwise(kinds))
+    changes = sum(kind != other for kind, other in pairwise(kinds))
     return changes >= 0.5 * (len(run) - 1)
 
 
@@ -275,4 +275,4 @@ def _variable(flag: str, value: str, taken: Mapping[str, str]) -> str:
     if not re.search("TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|JWT|BEARER|OTP|COOKIE", name):
         name += "_SECRET"
     names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-    return next(one for one in names if taken.get(one, value) == value)
+    return next(free for free in names if taken.get(free, value) == value)

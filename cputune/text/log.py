@@ -2,7 +2,7 @@
 
 ``cputune.probing`` tells what is not known, ``cputune.host`` which files are written and which
 children are asked, ``cputune.ranks`` how many processes start, ``cputune.events`` what ``on_event``
-hears. The words and the output of a training script are never logged: they may hold secrets.
+is given. The words and the output of a training script are never logged: they may hold secrets.
 """
 
 from __future__ import annotations

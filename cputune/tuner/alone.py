@@ -12,7 +12,7 @@ from cputune.plans.workload import Workload
 from cputune.ranks.hosts import RankHosts
 from cputune.records.steps import Runner
 from cputune.text.plain import visible
-from cputune.tuner.events import OnEvent, Said, waiting_for
+from cputune.tuner.events import Message, OnEvent, waiting_for
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def measuring_alone(
     """
 
     def wait_for(owner: str) -> None:
-        hear(Said(text=waiting_for(owner), warns=True))
+        hear(Message(text=waiting_for(owner), warns=True))
 
     with ExitStack() as held:
         if real and not share:
@@ -36,7 +36,7 @@ def measuring_alone(
         busy = () if share else neighbours()
         if busy:
             said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
-            hear(Said(text=f"warning: {said}", warns=True))
+            hear(Message(text=f"warning: {said}", warns=True))
         yield neighbours
 
 
@@ -62,6 +62,6 @@ def open_runner(
     from cputune.ranks.runner import ProcessRunner
 
     def say(text: str) -> None:
-        hear(Said(text=text))
+        hear(Message(text=text))
 
     return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)

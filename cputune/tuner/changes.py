@@ -45,7 +45,7 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
     if shape(today) != shape(best):
         pending.append((LAYOUT, layout_words(best)))
     found = {tuple(of.items()): plan for plan, of in space.values.items()}
-    way: list[Change] = []
+    path: list[Change] = []
     for name in (None, *separate_knobs()):
         if name is not None:
             if values[name] == meant[name]:
@@ -55,13 +55,13 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
         plan = found.get(tuple(values.items()))
         if plan is not None and pending:
             knobs, texts = zip(*pending, strict=True)
-            way.append(Change(knob=", ".join(knobs), value=", ".join(texts), plan=plan))
+            path.append(Change(knob=", ".join(knobs), value=", ".join(texts), plan=plan))
             pending = []
-    return tuple(way)
+    return tuple(path)
 
 
 def worths(
-    way: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
+    path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
 ) -> tuple[Worth, ...]:
     """What each change brings beside the plan before it; those without a number are left out.
 
@@ -75,7 +75,7 @@ def worths(
             speedup=gain.speedup,
             keeps=kept_between(before.plan, change.plan),
         )
-        for change, (before, after) in zip(way, pairwise(contenders), strict=True)
+        for change, (before, after) in zip(path, pairwise(contenders), strict=True)
         if (gain := gain_of(before, after, noise, doubt=0.05, seen=whole.scattered)) is not None
     )
 

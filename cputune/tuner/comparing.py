@@ -204,11 +204,11 @@ def _why_no_pairs(measuring: Measuring, base: Contender, rival: Contender) -> st
     findings = measuring.findings
     if findings.disturbed:
         return findings.how_disturbed
-    for word, one in (("the first", base), ("the second", rival)):
-        if one.out is not None and one.out != SLOWER:
-            return f"the plan of {word} failed: {one.out}"
+    for word, plan in (("the first", base), ("the second", rival)):
+        if plan.out is not None and plan.out != SLOWER:
+            return f"the plan of {word} failed: {plan.out}"
     if enough_pairs(findings.confirm_runs, base.plan, rival.plan):
         return None
     if measuring.timer.up(1.0):
-        return "the time given was up before both had run side by side twice"
+        return "the time limit was reached before both had run side by side twice"
     return "both could not run side by side twice"

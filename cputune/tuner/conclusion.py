@@ -71,7 +71,9 @@ def conclude(
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     advice = recommend(findings, noise)
     best, baseline = advice.best.plan, advice.baseline.plan
-    missing = [one for one in diagnose(facts).findings if one.code == "allocator-missing"]
+    missing = [
+        finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
+    ]
     cure = missing[0].command or "`cputune doctor` says how" if missing else None
     return Result(
         host=host_fingerprint(facts),
@@ -138,13 +140,15 @@ def paired(findings: Findings) -> list[Contender]:
     if findings.baseline is None or _fell(findings.baseline):
         return []
     today = findings.baseline.plan
-    return [one for one in findings.rivals if pairs_of(findings.confirm_runs, today, one.plan)]
+    return [
+        rival for rival in findings.rivals if pairs_of(findings.confirm_runs, today, rival.plan)
+    ]
 
 
 def _confirmed(
     findings: Findings, baseline: Contender, rival: Contender, gain: Gain, noise: float
 ) -> Recommendation:
-    base, best = (_measured_of(one, noise) for one in (baseline, rival))
+    base, best = (_measured_of(contender, noise) for contender in (baseline, rival))
     speedup = gain.speedup
     if not speedup.significant:
         best = base
@@ -190,14 +194,14 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
     if len({trial.plan for trial in valid} | ran) < 2:
         failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
         if findings.cut_off is not None or findings.time_up:
-            return "the time given was up before another plan had run", _MORE_TIME
+            return "the time limit was reached before another plan had run", _MORE_TIME
         if failed is None:
             return "only one plan gave a number", "cputune tune with a larger --budget"
         return f"every other plan failed: {first_line(failed.reason)}", _KEEP
-    if rivals and all(_fell(one) for one in rivals):
+    if rivals and all(_fell(rival) for rival in rivals):
         return f"every other plan failed when it was started again: {rivals[0].out}", _KEEP
     if findings.time_up or findings.cut_off is not None:
-        return "the time given was up before two plans had run side by side twice", _MORE_TIME
+        return "the time limit was reached before two plans had run side by side twice", _MORE_TIME
     return "no two plans could run side by side twice", _GO_ON
 
 
@@ -231,9 +235,9 @@ def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
 def _notes(findings: Findings) -> list[str]:
     notes = []
     notes += [
-        f"{one.plan.describe()} failed when it was run afresh ({one.out})."
-        for one in findings.rivals
-        if _fell(one)
+        f"{rival.plan.describe()} failed when it was run afresh ({rival.out})."
+        for rival in findings.rivals
+        if _fell(rival)
     ]
     if findings.disturbed and findings.never_quiet:
         notes.append(

@@ -47,7 +47,7 @@ from cputune.tuner.contenders import (
     gain_of,
     level_rounds,
 )
-from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Message
 from cputune.tuner.gains import PROCESS, Gain, throughput_of
 from cputune.tuner.measuring import BLOCK_STEPS, Measuring
 from cputune.tuner.profile import profile_of_living
@@ -85,7 +85,7 @@ CLEARLY = 0.1
 further turns."""
 
 
-Way = Callable[[Plan], Sequence[Change]]
+ChangesTo = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
 
 
@@ -98,7 +98,7 @@ def compare_rivals(
     alive: int,
     *,
     alone: Sequence[Plan] = (),
-    way: Way = lambda plan: (),
+    changes_to: ChangesTo = lambda plan: (),
 ) -> None:
     """Measure plans side by side; the findings hold the rounds.
 
@@ -110,7 +110,7 @@ def compare_rivals(
     try:
         if alive > 1 and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
             measuring.living.only((baseline, *rivals))
-            compared.side_by_side(runner, way, fresh)
+            compared.side_by_side(runner, changes_to, fresh)
         else:
             measuring.living.close()
             compared.one_after_another(fresh)
@@ -138,7 +138,7 @@ class Confirmation:
     def side_by_side(
         self,
         runner: LivingRunner,
-        way: Way = lambda plan: (),
+        changes_to: ChangesTo = lambda plan: (),
         fresh: LivingRunner | None = None,
     ) -> None:
         """Measure rounds until the gain of the leader is sure or the time is up.
@@ -150,8 +150,8 @@ class Confirmation:
         one. Raises TooShort where a script trains to its end before its first turn is over.
         """
         fresh = fresh or runner
-        for one in (runner, fresh):
-            self._measuring.hold_to_time(one, 1.0, together=1 + len(self.rivals))
+        for each in (runner, fresh):
+            self._measuring.hold_to_time(each, 1.0, together=1 + len(self.rivals))
         if not self.is_over:
             self._block(runner, 0, (self.baseline, *self.rivals))
         found: Sequence[Change] = ()
@@ -163,7 +163,7 @@ class Confirmation:
             if leader is None or leader.out is not None:  # a leader that fell: the next one
                 leader, gain = leads
                 if block == 1 and gain.mean > 2 * PROCESS:
-                    found = way(leader.plan)
+                    found = changes_to(leader.plan)
                     self._join(found)
             racing = (self.baseline, leader, *(self._between if block == 1 else ()))
             self._block(fresh if block % 2 else runner, block, racing, leader)
@@ -172,24 +172,24 @@ class Confirmation:
         if leader is not None:
             self._say_what_it_is_worth(leader, found)
 
-    def _join(self, way: Sequence[Change]) -> None:
+    def _join(self, path: Sequence[Change]) -> None:
         """Let the plans between the baseline and the leader take part in the second block."""
-        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in way[:-1])
+        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
         for between in self._between:
             for _ in self.baseline.logs:
                 between.add(0)  # they had no part in the first block
 
-    def _say_what_it_is_worth(self, leader: Contender, way: Sequence[Change]) -> None:
+    def _say_what_it_is_worth(self, leader: Contender, path: Sequence[Change]) -> None:
         findings, whole = self._measuring.findings, self._gain(leader)
         if whole is not None and whole.settles:
             findings.notes.append(
                 f"{leader.plan.describe()} still got faster or slower when it was last measured: "
                 "in a long run its speed may differ."
             )
-        if not way or leader.out is not None or whole is None:
+        if not path or leader.out is not None or whole is None:
             return
-        each = worths(way, (self.baseline, *self._between, leader), self._noise, whole)
-        product = math.fsum(math.log(one.speedup.ratio) for one in each)
+        each = worths(path, (self.baseline, *self._between, leader), self._noise, whole)
+        product = math.fsum(math.log(rival.speedup.ratio) for rival in each)
         if whole.low <= product <= whole.high:
             findings.worth = each
             return
@@ -205,7 +205,7 @@ class Confirmation:
         """Do the same where no two plans can live at once: each round starts new processes."""
         everybody = (self.baseline, *self.rivals)
         for block in range(MOST_ALONE):
-            racing = [one for one in everybody if one.out is None]
+            racing = [contender for contender in everybody if contender.out is None]
             first = block % len(racing) if racing else 0
             logs = {}
             for contender in racing[first:] + racing[:first]:
@@ -264,10 +264,10 @@ class Confirmation:
         0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time is up the
         block ends early; turns that were taken count.
         """
-        measuring, way = self._measuring, -1 if block % 2 else 1
+        measuring, direction = self._measuring, -1 if block % 2 else 1
         started: list[Started] = []
         with ExitStack() as held, suppress(TimeUp):
-            for contender in racing[::way]:
+            for contender in racing[::direction]:
                 begin, rules = (
                     partial(runner.living, contender.plan),
                     measuring.rules(contender.plan),
@@ -275,13 +275,13 @@ class Confirmation:
                 kept = measuring.living.take(contender.plan)
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
-            self._rounds(started[::way], block, leader)
+            self._rounds(started[::direction], block, leader)
             if leader is not None and self._is_answered(leader):
                 self._look_where_time_goes(started, leader)
-        between = [one.plan for one in self._between]
-        for one in started[::way]:
-            if one.contender.plan not in between:
-                self._write_down(block, one)
+        between = [contender.plan for contender in self._between]
+        for entry in started[::direction]:
+            if entry.contender.plan not in between:
+                self._write_down(block, entry)
 
     def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
         """Measure rounds until that is enough: order drawn by lot, reversed in every second round.
@@ -289,8 +289,8 @@ class Confirmation:
         Whoever has no processes here gets an entry for each round, too. Raises TooShort.
         """
         measuring, everybody = self._measuring, (self.baseline, *self.rivals, *self._between)
-        for one in started:
-            one.warm_up(measuring.race)
+        for entry in started:
+            entry.warm_up(measuring.race)
         begun = seconds_of(started)
         measuring.timer.step_seconds += begun
         order, turned, places, quiet, since = random.Random(block), [*started], count(), 0, 0
@@ -300,15 +300,17 @@ class Confirmation:
                 return
             if given_up:  # on a machine that is known to be busy, delayed turns count
                 measuring.findings.never_quiet = True
-                for one in started:
-                    one.rules = measuring.rules(one.contender.plan)
+                for entry in started:
+                    entry.rules = measuring.rules(entry.contender.plan)
                 since = done
             before = seconds_of(started)
             if self._is_enough(leader, started, quiet, before - begun):
                 return
             turned = turned[::-1] if done % 2 else order.sample(started, len(started))
             logs = {
-                id(one.contender): (one.turn(next(places)), one.age) for one in turned if one.is_in
+                id(entry.contender): (entry.turn(next(places)), entry.age)
+                for entry in turned
+                if entry.is_in
             }
             measuring.timer.step_seconds += seconds_of(started) - before
             quiet += logs.get(id(self.baseline), (None,))[0] is not None
@@ -336,7 +338,7 @@ class Confirmation:
             if timer.given and quiet > 1 and timer.left(1.0) < self._measuring.block_seconds:
                 return True
             left = sum(rival.out is None for rival in self.rivals)
-            old = min(one.age for one in started if one.is_in) >= OLD_STEPS
+            old = min(entry.age for entry in started if entry.is_in) >= OLD_STEPS
             return quiet >= LEAST_ROUNDS and ((left < 2 and old) or seconds > TELL_APART_SECONDS)
         if quiet < (LATER_ROUNDS if len(started) == 2 else LEAST_ROUNDS):
             return False
@@ -349,26 +351,26 @@ class Confirmation:
         if leads is not None:
             leader, gain = leads
             seen = gain.speedup
-            told = ComparisonSoFar(
+            standing = ComparisonSoFar(
                 plan=leader.plan,
                 ratio=seen.ratio,
                 low=seen.low,
                 high=seen.high,
                 pairs=seen.pairs,
             )
-            self._measuring.on_event(told)
+            self._measuring.on_event(standing)
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile today's launch and the leader, in the processes that were measured last."""
         findings = self._measuring.findings
-        for one in started:
-            if one.contender not in (self.baseline, leader) or not one.is_in:
+        for entry in started:
+            if entry.contender not in (self.baseline, leader) or not entry.is_in:
                 continue
-            if isinstance(one.living, ProfilingLiving) and not self._measuring.timer.up(1.0):
-                plan = one.contender.plan
+            if isinstance(entry.living, ProfilingLiving) and not self._measuring.timer.up(1.0):
+                plan = entry.contender.plan
                 said = f"looking where the time of {plan.short()} goes"
-                self._measuring.on_event(Said(text=said))
-                findings.profiles[plan] = profile_of_living(one.living, plan)
+                self._measuring.on_event(Message(text=said))
+                findings.profiles[plan] = profile_of_living(entry.living, plan)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
@@ -387,17 +389,17 @@ class Confirmation:
             if behind is not None and behind.low > 0:
                 rival.out = SLOWER
 
-    def _write_down(self, block: int, one: Started) -> None:
+    def _write_down(self, block: int, entry: Started) -> None:
         """Write down what this block has shown of a contender's speed."""
-        findings, contender, reason = self._measuring.findings, one.contender, one.run.why
-        findings.turns += one.turns
-        findings.delayed_turns += one.delayed
+        findings, contender, reason = self._measuring.findings, entry.contender, entry.run.why
+        findings.turns += entry.turns
+        findings.delayed_turns += entry.delayed
         rounds = zip(contender.logs, contender.blocks, strict=True)
         logs = [log for log, at in rounds if at == block and log is not None]
-        rate = throughput_of(logs or one.counted, self._noise) if one.counted else None
+        rate = throughput_of(logs or entry.counted, self._noise) if entry.counted else None
         if rate is None and reason is None:
             reason = "not measured: the comparison ended before"
-            if one.delayed:
+            if entry.delayed:
                 reason = "contended: other processes delayed its steps"
         findings.confirm_runs.append(
             ConfirmRun(
@@ -406,9 +408,9 @@ class Confirmation:
                 role=contender.role,
                 samples_per_second=rate,
                 reason=reason,
-                turns=len(one.counted),
-                taken=tuple(one.taken),
-                kept=one.was_kept,
+                turns=len(entry.counted),
+                taken=tuple(entry.taken),
+                kept=entry.was_kept,
             )
         )
         self._measuring.on_event(findings.confirm_runs[-1])

@@ -51,20 +51,20 @@ class Contender:
 
 def level_rounds(contenders: Sequence[Contender]) -> None:
     """Convert each round to the mean batch; the same samples mean the same batches."""
-    taking = [one for one in contenders if one.steps]
-    alike = len({_order(one.plan) for one in taking}) < 2
-    common = min((len(one.sizes) for one in taking), default=0) if alike else None
-    for one in taking:
-        sizes = one.sizes[:common]
+    taking = [contender for contender in contenders if contender.steps]
+    alike = len({_order(contender.plan) for contender in taking}) < 2
+    common = min((len(contender.sizes) for contender in taking), default=0) if alike else None
+    for contender in taking:
+        sizes = contender.sizes[:common]
         if len(set(sizes)) < 2:
             continue
-        every = [step for steps in one.steps.values() for step in steps]
+        every = [step for steps in contender.steps.values() for step in steps]
         logs = iter(levelled(every, sizes))
-        for at, steps in one.steps.items():
+        for at, steps in contender.steps.items():
             value = median([next(logs) for _ in steps])
-            if one.logs[at] is not None:
-                one.logs[at] = value
-        one.doubt_of_data = doubt_of_mean(every, sizes)
+            if contender.logs[at] is not None:
+                contender.logs[at] = value
+        contender.doubt_of_data = doubt_of_mean(every, sizes)
 
 
 def _order(plan: Plan) -> object:
@@ -102,8 +102,8 @@ def blocks_of(contender: Contender) -> set[int]:
     return {block for block, log in rounds if log is not None}
 
 
-def _age(one: Contender, at: int) -> float:
-    return one.ages[at] if at < len(one.ages) else math.inf
+def _age(contender: Contender, at: int) -> float:
+    return contender.ages[at] if at < len(contender.ages) else math.inf
 
 
 def fastest_of(

@@ -35,7 +35,7 @@ class StudyStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Message:
     """What is going on, in words; ``warns``: what may make the study long, or its numbers false."""
 
     text: str
@@ -101,7 +101,7 @@ class StudyEnded:
 
 Event = (
     StudyStarted
-    | Said
+    | Message
     | TrialStarted
     | StepTaken
     | TrialEnded
@@ -135,7 +135,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 
 def is_in_passing(event: Event) -> bool:
     """Whether an event is logged at DEBUG, and has no line of its own in a terminal."""
-    aside = isinstance(event, Said) and not event.warns
+    aside = isinstance(event, Message) and not event.warns
     return aside or isinstance(event, (StepTaken, TrialStarted, ComparisonSoFar))
 
 
@@ -150,7 +150,7 @@ def waiting_for(owner: str) -> str:
 def in_words(event: Event) -> str:
     """One line for an event, in a terminal and in a log."""
     match event:
-        case Said(text=text):
+        case Message(text=text):
             return text
         case StudyStarted():
             return _beginning(event)

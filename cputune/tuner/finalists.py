@@ -67,8 +67,10 @@ def confirm_best(
     with fresh_runner() as fresh:
         together = alive > 1 and isinstance(fresh, LivingRunner)
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
-        way = partial(on_the_way, space, base, 0 if dear else alive)
-        compare_rivals(measuring, base, chosen, runner, fresh, alive, alone=in_rounds, way=way)
+        changes_to = partial(on_the_way, space, base, 0 if dear else alive)
+        compare_rivals(
+            measuring, base, chosen, runner, fresh, alive, alone=in_rounds, changes_to=changes_to
+        )
 
 
 def may_be_the_best(trial: Trial) -> bool:
@@ -82,8 +84,8 @@ def may_be_the_best(trial: Trial) -> bool:
 
 def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
     """The changes from today's launch to this plan, where all plans on the way can live at once."""
-    way = changes(space, today, best)
-    return way if len(way) < alive else ()
+    path = changes(space, today, best)
+    return path if len(path) < alive else ()
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:

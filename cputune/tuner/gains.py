@@ -200,7 +200,7 @@ def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
     block, centres, own, left = np.array(
-        [(one.block, one.center, one.variance, one.left) for one in pieces]
+        [(piece.block, piece.center, piece.variance, piece.left) for piece in pieces]
     ).T
     covariance = np.diag(own) + 2 * PROCESS**2 * (block[:, None] == block)
     covariance += settling**2 * np.outer(left, left)

@@ -114,7 +114,7 @@ class Layouts:
             return typed.uneven
         needed = needed_bytes(self.workload, ranks, nodes=nodes)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
-        room = min((size for one in machines if (size := room_bytes(one))), default=None)
+        room = min((size for machine in machines if (size := room_bytes(machine))), default=None)
         if room is None or needed <= room:
             return None
         return (

@@ -45,7 +45,7 @@ from cputune.records.steps import (
 )
 from cputune.text.plain import figure
 from cputune.tuner.contenders import Contender
-from cputune.tuner.events import OnEvent, Said, StepTaken
+from cputune.tuner.events import Message, OnEvent, StepTaken
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
@@ -302,7 +302,7 @@ class Measuring:
                 return run, spent
             if attempt + 1 < attempts and number is not None:
                 said = f"trial {number}: {run.failure}, so it is run again"
-                self.on_event(Said(text=said, warns=True))
+                self.on_event(Message(text=said, warns=True))
         if not self.findings.saw_quiet:
             # No run was quiet so far, so none is to be expected: this one counts.
             self.findings.never_quiet = True

@@ -151,7 +151,7 @@ def _held(
         why = "its ranks do not report what they train"
         return Proven(lever=lever, verdict=OTHER, keeps=keeps, deviation=asked, why=why)
     held = equivalent(typed, seen, licence)
-    deviations = [one for one in (asked, held.deviation) if one is not None]
+    deviations = [deviation for deviation in (asked, held.deviation) if deviation is not None]
     verdict, why = SAME, held.summary
     if held.differs:
         verdict, why = OTHER, "; ".join(held.differs)

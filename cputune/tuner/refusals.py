@@ -74,7 +74,7 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
             yield Refusal(what=row.knob, why=why, meets=meets)
             continue
         value = space.values[trial.plan][row.knob]
-        several = all(one.rank > 0 for one in rows if one.what == row.what)
+        several = all(other.rank > 0 for other in rows if other.what == row.what)
         what = f"{row.knob}={in_words(value)}"
         yield Refusal(
             what=f"{what} of several ranks" if several else what,

@@ -78,9 +78,9 @@ class SpeedModel:
 
     def __init__(self, facts: HostFacts, plans: Sequence[Plan]) -> None:
         at = _footprints(facts, plans)
-        self._shares = np.log2([one.share for one in at])
-        self._sockets = np.log2([float(one.sockets) for one in at])
-        self._nodes = np.log2([float(one.nodes) for one in at])
+        self._shares = np.log2([footprint.share for footprint in at])
+        self._sockets = np.log2([float(footprint.sockets) for footprint in at])
+        self._nodes = np.log2([float(footprint.nodes) for footprint in at])
         self._unbound = _labels([plan.as_found for plan in plans])
         self._effects = {knob.name: knob.effect for knob in KNOBS}
         self._alike = {name: _Alike(name, e, plans, at) for name, e in self._effects.items()}

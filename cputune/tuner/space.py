@@ -307,7 +307,7 @@ def _suggestions(
     guide = {"nodes": max(plan.nodes for plan in values), "smt": False}
     guide["ranks"] = guide_plan(facts).processes_per_node
     allocators = {of["allocator"] for of in values.values()}
-    faster = next(one for one in (*FASTER_ALLOCATORS, DEFAULT) if one in {*allocators, DEFAULT})
+    faster = next(name for name in (*FASTER_ALLOCATORS, DEFAULT) if name in {*allocators, DEFAULT})
     libraries: dict[str, KnobValue] = {"allocator": faster}
     if any(of["padding"] == "cut" for of in values.values()):
         libraries["padding"] = "cut"
@@ -336,12 +336,12 @@ def _of_topology(
     cores = usable_cores(facts)
     nodes = len(groups(cores, by_node=True))
     there = {plan.processes_per_node for plan in values if plan.nodes == 1}
-    one = {"nodes": 1, "smt": False}
-    yield {**one, "ranks": max((n for n in there if nodes % n == 0), default=nodes)}
-    yield {**one, "ranks": len(by_caches(cores))}
+    single = {"nodes": 1, "smt": False}
+    yield {**single, "ranks": max((n for n in there if nodes % n == 0), default=nodes)}
+    yield {**single, "ranks": len(by_caches(cores))}
     sockets = groups(cores, by_node=False)
     if len(sockets) > 1:
-        yield {**one, "ranks": 1, "threads": len(sockets[0])}
+        yield {**single, "ranks": 1, "threads": len(sockets[0])}
 
 
 def _liked(plan: Plan) -> tuple[object, ...]:

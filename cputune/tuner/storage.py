@@ -254,7 +254,7 @@ def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
     """What must be the same for a study to be gone on with."""
-    names = [one.name for one in fields(TuneOptions) if one.name not in MAY_CHANGE]
+    names = [field.name for field in fields(TuneOptions) if field.name not in MAY_CHANGE]
     return {
         "schema": STUDY_SCHEMA,
         "host": host_fingerprint(facts),
@@ -269,5 +269,5 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: str(value[name]) for name in sorted(value)}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return sorted(str(one) for one in value)
+        return sorted(str(item) for item in value)
     return value

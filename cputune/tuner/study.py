@@ -56,8 +56,8 @@ from cputune.records.steps import (
 from cputune.text.plain import count
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
+    Message,
     OnEvent,
-    Said,
     StudyEnded,
     StudyStarted,
     TrialEnded,
@@ -210,7 +210,7 @@ class TuningStudy:
         self._write_down()
         if self._unwritten is not None:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
-            self._findings.notes = [one for one in self._findings.notes if one != note] + [note]
+            self._findings.notes = [kept for kept in self._findings.notes if kept != note] + [note]
         return conclude(
             self._findings,
             facts=self._facts,
@@ -235,9 +235,9 @@ class TuningStudy:
         self._unwritten = lost
         if lost is not None and before is None:
             said = f"warning: {lost}. The study goes on; its result will hold all trials"
-            self._on_event(Said(text=said, warns=True))
+            self._on_event(Message(text=said, warns=True))
         elif lost is None and before is not None:
-            self._on_event(Said(text="the study can be written again", warns=True))
+            self._on_event(Message(text="the study can be written again", warns=True))
 
     def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours())
@@ -327,7 +327,7 @@ class TuningStudy:
         for refusal in self._history.refused:
             if refusal.what not in known:
                 said = f"{refusal.what} is left out from now on; {refusal.why}"
-                self._on_event(Said(text=said, warns=True))
+                self._on_event(Message(text=said, warns=True))
 
     # The search
 
@@ -337,7 +337,7 @@ class TuningStudy:
             runner.ask(())
             return
         said = "checking what can be changed without changing what the model learns"
-        self._on_event(Said(text=said))
+        self._on_event(Message(text=said))
         runner.ask()
 
     def _ask_now(self, runner: AskingRunner) -> None:
@@ -393,13 +393,13 @@ class TuningStudy:
         self._space = space
         self._learn_refusals()
         if seen is not None and seen.observed and seen.state == COMPLETED:
-            same = [one for one in space.plans() if runs_alike(one, seen.observed)]
+            same = [plan for plan in space.plans() if runs_alike(plan, seen.observed)]
             self._history.tried.update(same)
             if same:
                 self._findings.notes.append(_equal_to_today(len(same)))
         for out in space.left_out:
             if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
-                self._on_event(Said(text=f"not tried: {out.why}"))
+                self._on_event(Message(text=f"not tried: {out.why}"))
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * timer.used_seconds)
@@ -422,7 +422,7 @@ class TuningStudy:
         while len(findings.trials) < self._options.budget and not findings.host_lost:
             short = self._timer.given and self._measuring.needs_all_time()
             if findings.cut_off is not None or short or self._timer.up(STUDY_SHARE):
-                findings.notes.append("The search ended early: the time given was up.")
+                findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True
                 return
             following = self._following(space, sampler)
@@ -487,7 +487,7 @@ class TuningStudy:
             findings.host_lost = True
             said = f"{run.failure}; the study ends there, and --resume goes on when it is back"
             findings.notes.append(f"{said}.")
-            self._on_event(Said(text=said, warns=True))
+            self._on_event(Message(text=said, warns=True))
             return
         hopeless = run.failure is not None and run.failure.hopeless
         error = cannot_work(findings.trials, hopeless=hopeless)

@@ -201,4 +201,4 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
 def seconds_of(started: Sequence[Started]) -> float:
     """The seconds that all steps of these contenders have taken so far."""
-    return sum(one.run.step_seconds for one in started)
+    return sum(entry.run.step_seconds for entry in started)

@@ -140,7 +140,7 @@ def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
         Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
         for row in rows
     ]
-    wrong = [one for row, one in zip(rows, evidence, strict=True) if row.differs]
+    wrong = [line for row, line in zip(rows, evidence, strict=True) if row.differs]
     if wrong:
         said = f"rank {wrong[0].rank}: {wrong[0].seen}, the plan has {wrong[0].expected}"
         return judged(name, consumer, wrong, "", evidence, wrong=said)
@@ -153,7 +153,7 @@ def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
         shown.setdefault(row.rank, []).append(row.seen)
     alike, *others = shown.values()
     text = f"{', '.join(alike)} in every rank"
-    if any(one != alike for one in others):
+    if any(other != alike for other in others):
         text = " | ".join(dict.fromkeys(row.seen for row in evidence))
     return judged(name, consumer, (), text, evidence)
 
@@ -235,7 +235,7 @@ def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
 def _by_node(plan: Plan, states: States) -> list[States]:
     nodes = (number // plan.processes_per_node for number, _ in states)
     return [
-        [one for one in states if one[0] // plan.processes_per_node == node]
+        [state for state in states if state[0] // plan.processes_per_node == node]
         for node in dict.fromkeys(nodes)
     ]
 

@@ -48,7 +48,7 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
         said = "no YAML: " + str(error).partition("\n")[0]
         yield Outcome(name="syntax", state=FAILED, summary=said)
         return
-    jobs = [one for one in documents if str(at(one, "kind")) in OPERATORS]
+    jobs = [document for document in documents if str(at(document, "kind")) in OPERATORS]
     if not jobs:
         said = "neither a PyTorchJob nor a TrainJob"
         yield Outcome(name="syntax", state=FAILED, summary=said)
@@ -144,8 +144,8 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
         for key in [*expected, *(key for key in seen if key not in expected)]:
             yield from _differences(expected.get(key), seen.get(key), f"{where}.{key}")
     elif isinstance(expected, list) and isinstance(seen, list) and len(expected) == len(seen):
-        for index, (one, other) in enumerate(zip(expected, seen, strict=True)):
-            yield from _differences(one, other, f"{where}[{index}]")
+        for index, (wanted, other) in enumerate(zip(expected, seen, strict=True)):
+            yield from _differences(wanted, other, f"{where}[{index}]")
     elif expected != seen or isinstance(expected, bool) is not isinstance(seen, bool):
         yield Evidence(what=where, expected=repr(expected), seen=repr(seen))
 

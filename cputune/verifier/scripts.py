@@ -141,9 +141,9 @@ def over_hosts(
         yield not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
         return
     try:
-        for one in ask_each(nodes, reach, "print('{}')", lambda _: {}, REACH_SECONDS):
-            if one.unreachable is not None and not is_here(one.node.name):
-                raise one.unreachable
+        for answer in ask_each(nodes, reach, "print('{}')", lambda _: {}, REACH_SECONDS):
+            if answer.unreachable is not None and not is_here(answer.node.name):
+                raise answer.unreachable
     except CputuneError as error:
         yield not_checked("launch", str(error), error.hint, consumer)
         return
@@ -159,8 +159,8 @@ def over_hosts(
         )
 
         def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
-            told = {**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"}
-            return engine.start(replace(launch, variables=told))
+            variables = {**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"}
+            return engine.start(replace(launch, variables=variables))
 
         try:
             address = own_address(expected.hosts)
@@ -175,7 +175,7 @@ COMPANIONS = re.compile(r"(rank|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
 def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:
     """The script, and of what lies beside it the files that a launch may need."""
     beside = [path for path in artefact.path.parent.iterdir() if COMPANIONS.fullmatch(path.name)]
-    others = (EmittedFile(name=one.name, text=read_document(one)) for one in sorted(beside))
+    others = (EmittedFile(name=path.name, text=read_document(path)) for path in sorted(beside))
     return (EmittedFile(name=artefact.path.name, text=artefact.text, executable=True), *others)
 
 
@@ -215,7 +215,7 @@ def measured(
             if ratio is not None and ratio.ratio < SLOWEST_RATIO:
                 again = start()
                 second = throughput(again.steps, tuned) if again.enough else None
-                ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
+                ratio = max((ratio, second or ratio), key=lambda speedup: speedup.ratio)
     except (OSError, TrialError) as error:
         said = f"it cannot be started: {error}"
         yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=said)

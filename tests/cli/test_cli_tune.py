@@ -204,7 +204,7 @@ def test_a_dry_run_has_a_document(cputune: Run) -> None:
         (("--fix", "ranks=1", "--fix", "ranks=2"), "holds ranks at 1 and at 2"),
         (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
         (("--max-time", "soon"), "not a time"),
-        (("--max-time", "0"), "above 0"),
+        (("--max-time", "0"), "--max-time must be positive"),
         (("--batch-per-rank", "0"), "x>=1"),
         (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
         (("-o", "nowhere/cputune.json"), "there is no directory"),

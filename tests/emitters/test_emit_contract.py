@@ -35,6 +35,7 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
 from cputune.plans.workload import Workload
 
+HERE = Path(__file__).parent.parent.parent
 HOSTILE = (
     "two words",
     "it's",
@@ -201,6 +202,15 @@ def training_words(words: list[str]) -> list[str]:
     """What is trained, without carry.py before it."""
     words = words[words.index("--") + 1 :]
     return words[1:] if words[0].endswith("carry.py") else words
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_it_has_its_word_in_the_docs_and_its_consumer_in_the_suite(format: str) -> None:
+    (row,) = re.findall(rf"^\| `{format}` \|.*$", (HERE / "docs/emit.md").read_text(), re.M)
+    assert FORMATS[format].main in row
+    assert FORMATS[format].main in (HERE / "docs/verify.md").read_text()
+    consumers = (HERE / "tests/consumers").glob("test_*.py")
+    assert any(f'"{format}"' in path.read_text() for path in consumers)
 
 
 class TestHostileArguments:

@@ -13,24 +13,24 @@ import pytest
 from cputune.inside import SCRATCH_VARIABLE, messages
 from cputune.inside.messages import RANK_NAMES, Speaker, connected
 from cputune.inside.meter import Meter, samples_in, samples_of
-from cputune.ranks.listen import Post
+from cputune.ranks.listen import Inbox
 
 
 @pytest.fixture
-def post(tmp_path: Path) -> Iterator[Post]:
-    post = Post(tmp_path)
+def post(tmp_path: Path) -> Iterator[Inbox]:
+    post = Inbox(tmp_path)
     yield post
     post.close()
 
 
 @pytest.fixture
-def speaker(post: Post) -> Iterator[Speaker]:
+def speaker(post: Inbox) -> Iterator[Speaker]:
     speaker = Speaker(post.path)
     yield speaker
     speaker.close()
 
 
-def hear(post: Post, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
+def hear(post: Inbox, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
     heard: list[tuple[Any, dict[str, Any] | None]] = []
     while len(heard) < count:
         heard += post.wait(10)
@@ -43,7 +43,7 @@ class Shaped:
 
 
 def test_a_rank_is_known_by_its_number(
-    post: Post, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+    post: Inbox, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         for name in RANK_NAMES:
@@ -56,7 +56,7 @@ def test_a_rank_is_known_by_its_number(
     assert (rank, again, hello["pid"], step["number"]) == (3, 3, os.getpid(), 1)
 
 
-def test_a_line_that_is_closed_is_told(post: Post, speaker: Speaker) -> None:
+def test_a_line_that_is_closed_is_told(post: Inbox, speaker: Speaker) -> None:
     speaker.say({"event": "note", "text": "so long"})
     hear(post, 2)
     speaker.close()
@@ -64,7 +64,7 @@ def test_a_line_that_is_closed_is_told(post: Post, speaker: Speaker) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"[1, 2]\n", b"{\n"])
-def test_who_talks_nonsense_is_hung_up_on(post: Post, nonsense: bytes) -> None:
+def test_who_talks_nonsense_is_hung_up_on(post: Inbox, nonsense: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.connect(post.path)
         stranger.sendall(nonsense)
@@ -74,7 +74,7 @@ def test_who_talks_nonsense_is_hung_up_on(post: Post, nonsense: bytes) -> None:
 def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    with closing(Post(deep)) as post, connected(post.address) as rank:
+    with closing(Inbox(deep)) as post, connected(post.address) as rank:
         rank.sendall(b'{"event": "hello", "rank": 3}\n')
         assert hear(post, 1)[0][0] == 3
     assert not list(deep.iterdir())
@@ -84,7 +84,7 @@ def test_a_speaker_without_a_listener_says_nothing() -> None:
     Speaker("").say({"event": "note", "text": "nobody there"})
 
 
-def test_the_meter_tells_state_then_steps(post: Post, speaker: Speaker) -> None:
+def test_the_meter_tells_state_then_steps(post: Inbox, speaker: Speaker) -> None:
     meter = Meter(speaker)
     meter.begin("trainer")
     for loss in (2.0, 4.0):
@@ -103,7 +103,7 @@ def test_the_meter_tells_state_then_steps(post: Post, speaker: Speaker) -> None:
 
 
 def test_paused_time_is_no_part_of_a_step(
-    post: Post, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+    post: Inbox, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cputune.inside import meter as module
 

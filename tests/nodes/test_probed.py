@@ -102,7 +102,7 @@ def test_the_alarm_over_there_rings_after_we_have_given_up() -> None:
     left = "round(signal.getitimer(signal.ITIMER_REAL)[0])"
     script = f"import json, signal\nprint(json.dumps({{'left': {left}}}))"
     (answer,) = ask_each([NODE], FakeReach(), script, lambda node: {})
-    assert answer.told == {"left": 32}
+    assert answer.content == {"left": 32}
 
 
 def test_noise_of_a_login_shell_is_passed_over() -> None:

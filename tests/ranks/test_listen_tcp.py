@@ -16,18 +16,18 @@ import pytest
 
 from cputune.inside import SOCKET_VARIABLE
 from cputune.inside.messages import connected
-from cputune.ranks.listen import Post
+from cputune.ranks.listen import Inbox
 
 HELLO = b'{"event": "hello", "rank": 3}\n{"event": "note", "text": "x"}\n'
 
 
 @pytest.fixture
-def post(tmp_path: Path) -> Iterator[Post]:
-    with contextlib.closing(Post(tmp_path, host="127.0.0.1")) as made:
+def post(tmp_path: Path) -> Iterator[Inbox]:
+    with contextlib.closing(Inbox(tmp_path, host="127.0.0.1")) as made:
         yield made
 
 
-def heard(post: Post, seconds: float = 5.0) -> list[tuple[object, object]]:
+def heard(post: Inbox, seconds: float = 5.0) -> list[tuple[object, object]]:
     """What comes until a line is closed, or the time is up."""
     said: list[tuple[object, object]] = []
     end = time.monotonic() + seconds
@@ -36,14 +36,14 @@ def heard(post: Post, seconds: float = 5.0) -> list[tuple[object, object]]:
     return said
 
 
-def test_a_rank_with_the_token_is_heard_as_one_of_this_machine_is(post: Post) -> None:
+def test_a_rank_with_the_token_is_heard_as_one_of_this_machine_is(post: Inbox) -> None:
     for address in (post.address, post.path):
         with connected(address) as rank:
             rank.sendall(HELLO)
         assert heard(post)[1:] == [(3, {"event": "note", "text": "x"}), (3, None)]
 
 
-def test_a_rank_says_it_with_the_address_alone(post: Post) -> None:
+def test_a_rank_says_it_with_the_address_alone(post: Inbox) -> None:
     code = (
         "from cputune.inside.messages import Speaker; Speaker().say({'event': 'note', 'text': 'x'})"
     )
@@ -55,7 +55,7 @@ def test_a_rank_says_it_with_the_address_alone(post: Post) -> None:
 @pytest.mark.parametrize(
     "words", [HELLO, b"0" * 32 + b"\n" + HELLO, b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b""]
 )
-def test_a_stranger_is_not_heard_and_not_told_anything(post: Post, words: bytes) -> None:
+def test_a_stranger_is_not_heard_and_not_told_anything(post: Inbox, words: bytes) -> None:
     _, _, port, _ = post.address.split(":")
     with socket.create_connection(("127.0.0.1", int(port)), 5) as stranger:
         stranger.sendall(words)
@@ -70,7 +70,7 @@ def test_a_stranger_is_not_heard_and_not_told_anything(post: Post, words: bytes)
 
 def test_an_address_of_ipv6_is_one_too(tmp_path: Path) -> None:
     try:
-        post = Post(tmp_path, host="::1")
+        post = Inbox(tmp_path, host="::1")
     except OSError:
         pytest.skip("no IPv6 here")
     with contextlib.closing(post), connected(post.address) as rank:
@@ -80,5 +80,5 @@ def test_an_address_of_ipv6_is_one_too(tmp_path: Path) -> None:
 
 
 def test_without_an_address_nothing_listens_on_the_network(tmp_path: Path) -> None:
-    with contextlib.closing(Post(tmp_path)) as post:
+    with contextlib.closing(Inbox(tmp_path)) as post:
         assert post.address == post.path

@@ -15,7 +15,7 @@ import pytest
 from cputune.host.children import below
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
-from cputune.ranks.listen import Post
+from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import SAID_LETTERS, Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import RankCommand
 
@@ -37,7 +37,7 @@ def begin(work: WorkFolder, tmp_path: Path) -> Iterator[Begin]:
     def begin(ranks: int) -> Job:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
-        supervisor, post = Supervisor(os.environ, (), work), Post(folder)
+        supervisor, post = Supervisor(os.environ, (), work), Inbox(folder)
         jobs.append(Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=20))
         return jobs[-1]
 

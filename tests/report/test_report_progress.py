@@ -14,7 +14,7 @@ from cputune.report.live import MOST_LINES, Standing, live_lines
 from cputune.tuner.events import (
     ComparisonSoFar,
     Event,
-    Said,
+    Message,
     StepTaken,
     TrialEnded,
     TrialStarted,
@@ -137,9 +137,9 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
     plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
     standing.take(TrialStarted(number=2, plan=plan, origin="sampler"))
     for event, said in (
-        (Said(text="importing torch"), "importing torch"),
+        (Message(text="importing torch"), "importing torch"),
         (StepTaken(number=2, index=2, seconds=0.4871, delayed=True), "0.487 s, delayed by others"),
-        (Said(text="busy: make\x1b[2J 98 %", warns=True), "busy: make\\x1b"),
+        (Message(text="busy: make\x1b[2J 98 %", warns=True), "busy: make\\x1b"),
     ):
         standing.take(event)
         assert said in lines(standing)[1]

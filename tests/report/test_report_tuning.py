@@ -20,7 +20,7 @@ from cputune.report.writing import print_blocks, rich_table
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
-    Said,
+    Message,
     StudyStarted,
     TrialStarted,
     outcome,
@@ -50,7 +50,7 @@ def shown(renderable: object, width: int = 120) -> str:
             f"{len(SPACE)} plans, at most 9 trials, 2 trials on record; {LEGEND}",
         ),
         (
-            Said(text="trial 3: busy, so it is run again", warns=True),
+            Message(text="trial 3: busy, so it is run again", warns=True),
             "trial 3: busy, so it is run again",
         ),
         (ConfirmStarted(plans=(PLAN, PLAN)), "measuring 2 plans again, side by side"),
@@ -60,7 +60,7 @@ def shown(renderable: object, width: int = 120) -> str:
             ),
             "round 2: crashed: x  1×2 fp32",
         ),
-        (Said(text="importing torch"), None),
+        (Message(text="importing torch"), None),
         (TrialStarted(number=0, plan=PLAN, origin="guide"), None),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
 def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
     alone = replace(result, best=result.baseline, trials=result.trials[:1], **UNCOMPARED)
     said = verdict_of(alone, "")
-    assert said.means == "No plan was compared with today's launch: the time given was up."
+    assert said.means == "No plan was compared with today's launch: the time limit was reached."
     assert said.sure == "not at all: only one plan gave a number"
     two = replace(alone, trials=result.trials)
     assert verdict_of(two, "").sure.startswith("not at all: single trials: 4.9 and 12.5")

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import cputune
 from cputune.stack import Versions, load, tables
 from cputune.stack.fit import misfits
 from cputune.stack.tables import parse, satisfies
-from cputune.stack.ways import way_out
+from cputune.stack.version_changes import version_change
 
 STACK = load()
 LIBRARIES = (STACK.transformers, STACK.accelerate)
@@ -36,6 +37,12 @@ def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
     assert STACK.ipex_for(None) == STACK.ipex_for(Version("2.13.0")) == ()
 
 
+def test_what_was_the_newest_when_the_tables_were_checked_stands_beside_the_day():
+    newest = {name: str(rows[-1]) for name, rows in STACK.releases().items() if name != "numpy"}
+    day = date.fromisoformat(STACK.checked["day"])
+    assert {"day": day.isoformat(), **newest} == dict(STACK.checked)
+
+
 def test_every_row_has_a_source():
     rows = (*STACK.eras, *STACK.torch_behaviours, *STACK.ipex, *STACK.oneccl, *LIBRARIES)
     assert all(row.source for row in rows)
@@ -58,7 +65,7 @@ def test_both_eras_fit_and_are_what_they_say():
     for era in STACK.eras:
         stack = Versions(python=Version("3.11"), **era.versions)
         assert misfits(stack) == ()
-        way = way_out(era.name, stack)
+        way = version_change(era.name, stack)
         assert way is not None
         assert way.changes == ()
 

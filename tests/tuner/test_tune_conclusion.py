@@ -132,7 +132,7 @@ class TestWithoutConfirmation:
             ),
             (
                 Findings(trials=trials(8.0), cut_off="after 2 steps"),
-                "the time given was up before another plan had run",
+                "the time limit was reached before another plan had run",
                 "cputune tune --resume with more time (--max-time 10m)",
             ),
             (
@@ -141,7 +141,7 @@ class TestWithoutConfirmation:
                     time_up=True,
                     confirm_runs=[*confirmed(TODAY, FIRST, blocks=1)],
                 ),
-                "the time given was up before two plans had run side by side twice",
+                "the time limit was reached before two plans had run side by side twice",
                 "cputune tune --resume with more time (--max-time 10m)",
             ),
             (
@@ -161,7 +161,7 @@ class TestWithoutConfirmation:
             ),
             (
                 Findings(trials=trials(8.0, 9.0), time_up=True),
-                "the time given was up before two plans had run side by side twice",
+                "the time limit was reached before two plans had run side by side twice",
                 "cputune tune --resume with more time (--max-time 10m)",
             ),
             (

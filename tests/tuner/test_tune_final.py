@@ -43,7 +43,7 @@ from cputune.records.steps import Crashed, NoMeasurement, Step
 from cputune.report.network import second_node_pays_from
 from cputune.report.show import profile_lines
 from cputune.tuner.changes import LAYOUT, changes
-from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Said
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Message
 from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way
 from cputune.tuner.measuring import Findings
 from cputune.tuner.profile import profile_of_living, profile_of_ranks
@@ -355,7 +355,7 @@ def test_a_study_profiles_today_and_its_best_plan_once_and_says_so() -> None:
     )
     assert result.profile is not None
     assert result.profile.plan == result.best.plan
-    said = [event.text for event in events if isinstance(event, Said)]
+    said = [event.text for event in events if isinstance(event, Message)]
     assert sum("where the time" in text for text in said) == 2
     assert result.today_profile is not None
     assert result.today_profile.plan == result.baseline.plan

@@ -15,7 +15,7 @@ from cputune.plans.plan import Plan
 from cputune.records.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
 from cputune.records.steps import Contended, Crashed, Step
 from cputune.tuner.contenders import Contender
-from cputune.tuner.events import Said
+from cputune.tuner.events import Message
 from cputune.tuner.measuring import (
     MOST_RIVALS,
     Findings,
@@ -107,7 +107,7 @@ class TestTrials:
         assert study.findings.contended_runs == times
         assert (study.findings.saw_quiet, study.findings.never_quiet) == (True, False)
         said = "trial 5: other processes delayed 3 of 3 steps, so it is run again"
-        assert study.of_kind(Said) == [Said(text=said, warns=True)] * times
+        assert study.of_kind(Message) == [Message(text=said, warns=True)] * times
 
     def test_of_a_machine_that_was_never_quiet_are_believed(self) -> None:
         study = FakeStudy()
@@ -115,7 +115,7 @@ class TestTrials:
         assert (run.failure, started) == (None, 4)
         assert spent == 9.0 + run.step_seconds
         assert (study.findings.never_quiet, study.findings.saw_quiet) == (True, False)
-        assert len(study.of_kind(Said)) == 2
+        assert len(study.of_kind(Message)) == 2
         _, _, started = study.run(busy(99))
         assert started == 2, "it is tried once, and believed then"
 
@@ -260,7 +260,7 @@ def test_one_that_was_cut_short_is_a_number_where_its_steps_are_level(
     logs: list[float], state: State
 ) -> None:
     trial = recorded(Run(logs=logs, steps=len(logs), cut="after some steps"))
-    assert (trial.state, trial.reason) == (state, "the time given was up after some steps")
+    assert (trial.state, trial.reason) == (state, "the time limit was reached after some steps")
     assert (trial.at_most_samples_per_second is None) is (state == COMPLETED)
 
 

@@ -21,7 +21,7 @@ import cputune
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.records.result import Result
 from cputune.tuner.databases import StudyFile, StudyServer, database_of
-from cputune.tuner.events import Said, TrialEnded
+from cputune.tuner.events import Message, TrialEnded
 
 PASSWORD = "hunter2planted"
 
@@ -198,7 +198,7 @@ class TestPostgreSQL:
         def hear(event: Any) -> None:
             if isinstance(event, TrialEnded) and event.trial.number in acts:
                 acts[event.trial.number]()
-            if isinstance(event, Said):
+            if isinstance(event, Message):
                 said.append(event.text)
 
         return self.tuned(server, name, on_event=hear), said

@@ -15,7 +15,7 @@ from cputune.plans.plan import Plan
 from cputune.records.result import ConfirmRun
 from cputune.records.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.changes import Change
-from cputune.tuner.confirmation import GIVEN_UP, MOST_ROUNDS, Confirmation, Way
+from cputune.tuner.confirmation import GIVEN_UP, MOST_ROUNDS, ChangesTo, Confirmation
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, doubt_each, gain_of
 from cputune.tuner.measuring import Findings
 
@@ -34,7 +34,7 @@ def confirmed(
     runner: FakeLivingRunner,
     rivals: int = 1,
     seconds: float | None = None,
-    way: Way = lambda plan: (),
+    changes_to: ChangesTo = lambda plan: (),
 ) -> tuple[Contender, list[Contender], Findings]:
     told: list[object] = []
     among = measuring(
@@ -43,7 +43,7 @@ def confirmed(
     )
     compared = Confirmation(among, PLANS[0], PLANS[1 : rivals + 1])
     try:
-        compared.side_by_side(runner, way)
+        compared.side_by_side(runner, changes_to)
     finally:
         assert not runner.alive
         assert told == among.findings.confirm_runs
@@ -127,7 +127,7 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_block() -> None:
             yield Step(seconds=(3.0 if second else 1.0) * 0.8 ** (0, 3, 1, 2)[number], samples=8)
 
     runner = FakeLivingRunner(steps)
-    _, _, findings = confirmed(runner, way=way(2, 3, 1))
+    _, _, findings = confirmed(runner, changes_to=way(2, 3, 1))
     assert runner.begun == [0, 1, 3, 2, 1, 0]
     assert [one.knob for one in findings.worth] == ["knob 2", "knob 3", "knob 1"]
     assert [one.speedup.ratio for one in findings.worth] == pytest.approx([1.25] * 3)
@@ -136,7 +136,7 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_block() -> None:
 
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
     runner = steady(1.0, 1.0)
-    _, _, findings = confirmed(runner, way=way(2, 1))
+    _, _, findings = confirmed(runner, changes_to=way(2, 1))
     assert 2 not in runner.begun
     assert findings.worth == ()
 
@@ -315,6 +315,6 @@ def test_worths_that_do_not_multiply_to_the_whole_are_not_told() -> None:
             yield Step(seconds=(1.0, 3.0 if slow else 0.5, 0.9)[number], samples=8)
 
     runner = FakeLivingRunner(steps)
-    _, _, findings = confirmed(runner, way=way(2, 1), seconds=400.0)
+    _, _, findings = confirmed(runner, changes_to=way(2, 1), seconds=400.0)
     assert findings.worth == ()
     assert any("depend on each other" in note for note in findings.notes)

@@ -23,7 +23,7 @@ from cputune.errors import CannotError
 from cputune.records.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
 from cputune.records.steps import Crashed
 from cputune.tuner import databases
-from cputune.tuner.events import Said, TrialEnded
+from cputune.tuner.events import Message, TrialEnded
 from cputune.tuner.reading import Run
 from cputune.tuner.storage import (
     StudyStorage,
@@ -288,7 +288,7 @@ class TestAStudyThatCannotBeWritten:
         def hear(event: Any) -> None:
             if isinstance(event, TrialEnded) and event.trial.number == after:
                 fault(study)
-            if isinstance(event, Said):
+            if isinstance(event, Message):
                 said.append(event.text)
 
         return tuned(study, on_event=hear), said
@@ -331,7 +331,7 @@ class TestAStudyThatCannotBeWritten:
         monkeypatch.setattr(databases, "connect", impatient)
 
         def hear(event: Any) -> None:
-            if isinstance(event, Said):
+            if isinstance(event, Message):
                 said.append(event.text)
             if isinstance(event, TrialEnded) and event.trial.number == 1:
                 holding.append(sqlite3.connect(study))

@@ -137,7 +137,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
     result = study(23.0, startup=20.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED]
-    assert result.not_compared == "the time given was up before another plan had run"
+    assert result.not_compared == "the time limit was reached before another plan had run"
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:

@@ -71,8 +71,8 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks, by_mpi = env.world_size(facts), env.under_mpi(facts)
     numbered = by_mpi or env.number(facts, "RANK") is not None
-    told = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts) or left_over(facts)
-    if numbered and ranks is not None and ranks > 1 and not told:
+    address = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts) or left_over(facts)
+    if numbered and ranks is not None and ranks > 1 and not address:
         how = "under mpirun" if by_mpi else "by RANK"
         local = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         yield master_addr.finding(

@@ -39,7 +39,7 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
     Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
     """
     if env.without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
-        yield from _told(facts, variable_refused, "refused")
+        yield from _from_table(facts, variable_refused, "refused")
 
 
 @check("debug-left-on", Severity.WARNING)
@@ -55,10 +55,10 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
-    yield from _told(facts, debug_left_on, "slow")
+    yield from _from_table(facts, debug_left_on, "slow")
 
 
-def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
+def _from_table(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
     def is_there(name: str) -> bool:
         return bool(facts.package(name) or env.value(facts, name))
 

@@ -135,8 +135,8 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _isa_known(facts: HostFacts) -> bool:
-    told = bool(facts.cpu.isa) or facts.cpu.architecture is not None
-    return told and facts.why_unknown("cpu.isa") is None
+    known = bool(facts.cpu.isa) or facts.cpu.architecture is not None
+    return known and facts.why_unknown("cpu.isa") is None
 
 
 @check("bf16-slow", Severity.ADVICE)

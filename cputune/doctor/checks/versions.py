@@ -16,25 +16,25 @@ from cputune.host.facts import HostFacts
 from cputune.stack import fit, uses
 from cputune.stack.requirements import unmet
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
-from cputune.stack.ways import both_ways, way_out
+from cputune.stack.version_changes import advised_changes, version_change
 
 
 def misfit(
     code: str,
     severity: Severity,
-    told: Callable[[Versions], str | None],
-    cure: Callable[[Versions], tuple[str, str | None]] = both_ways,
+    wrong: Callable[[Versions], str | None],
+    cure: Callable[[Versions], tuple[str, str | None]] = advised_changes,
 ) -> Callable[[Callable[[], None]], Check]:
     """A check that looks at nothing but versions; the decorated function is its docstring.
 
-    ``told`` says what is wrong with the versions, or None; ``cure`` gives remedy and command.
+    ``wrong`` says what is wrong with the versions, or None; ``cure`` gives remedy and command.
     """
 
-    def find(one: Check, facts: HostFacts) -> Iterator[Finding]:
+    def find(described: Check, facts: HostFacts) -> Iterator[Finding]:
         versions = versions_of(facts)
-        if (said := told(versions)) is not None:
+        if (said := wrong(versions)) is not None:
             remedy, command = cure(versions)
-            yield one.finding(said, remedy=remedy, command=command)
+            yield described.finding(said, remedy=remedy, command=command)
 
     return fault(code, severity, find)
 
@@ -86,13 +86,13 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
-    way = way_out("today", versions)
+    way = version_change("today", versions)
     return f"{stay}. Or leave: {_INSTEAD}.", None if way is None else way.command()
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
     """The versions that fit, both ways, and what replaces each use of what has ended."""
-    said, command = both_ways(versions)
+    said, command = advised_changes(versions)
     return f"{said} Without it: {_INSTEAD}.", command
 
 
@@ -107,7 +107,7 @@ def _oneccl_unused(versions: Versions) -> str | None:
 
 def _remove(name: str, versions: Versions) -> tuple[str, str]:
     """The cure of a package that nothing uses: remove it, or install versions that use it."""
-    way = way_out("ipex", versions)
+    way = version_change("ipex", versions)
     stay = way.command() if way else None
     said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
     return (
@@ -207,7 +207,7 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     refused = fit.transformers_torch(versions)
     said = refused or fit.declared(versions, "transformers", "torch")
     if said is not None:
-        remedy, command = both_ways(versions)
+        remedy, command = advised_changes(versions)
         severity = None if refused else Severity.WARNING
         yield transformers_torch.finding(said, severity=severity, remedy=remedy, command=command)
 

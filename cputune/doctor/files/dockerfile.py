@@ -90,7 +90,12 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     """Every fault of a Dockerfile. Raises UsageError where it neither installs nor starts any."""
     places = context.places or Places("")
     found = list(_INSTRUCTION.finditer(places.code))
-    pins = [pin for one in found if one[1].upper() == "RUN" for pin in _pins(places, one)]
+    pins = [
+        pin
+        for instruction in found
+        if instruction[1].upper() == "RUN"
+        for pin in _pins(places, instruction)
+    ]
     facts = replace(context.facts, packages=_packages(pins), environment={})
     inside = replace(context, facts=facts, host=Host(), here=False)
     launches = list(_launches(places, found, context))
@@ -99,9 +104,9 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
             f"{context.name} installs no part of the stack and starts no training",
             hint="of a Dockerfile, pip install, CMD and ENTRYPOINT are judged",
         )
-    for one in found:
-        if one[1].upper() == "FROM":
-            yield from _image(places, one, context)
+    for instruction in found:
+        if instruction[1].upper() == "FROM":
+            yield from _image(places, instruction, context)
     yield from _versions(pins, context)
     yield from judge_sourced(inside)
     yield from judge_launches(launches, inside)
@@ -128,7 +133,8 @@ def _packages(pins: list[Pin]) -> tuple[Package, ...]:
 
 def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[Finding]:
     token = next(
-        (one for one in places.tokens(named.start(2), named.end(2)) if one.text[:2] != "--"), None
+        (word for word in places.tokens(named.start(2), named.end(2)) if word.text[:2] != "--"),
+        None,
     )
     if token is None:
         return
@@ -179,17 +185,17 @@ def _launches(
 ) -> Iterator[TrainingCommand]:
     """What CMD and ENTRYPOINT start, with the variables of ENV."""
     variables = dict[str, str]()
-    for one in instructions:
-        if one[1].upper() == "ENV":
-            variables |= _set_by(one[2])
-    for one in instructions:
-        if one[1].upper() not in ("CMD", "ENTRYPOINT"):
+    for instruction in instructions:
+        if instruction[1].upper() == "ENV":
+            variables |= _set_by(instruction[2])
+    for instruction in instructions:
+        if instruction[1].upper() not in ("CMD", "ENTRYPOINT"):
             continue
         try:
-            found = read_launches(_as_shell(one[2]), context.name)
+            found = read_launches(_as_shell(instruction[2]), context.name)
         except UsageError:
             continue
-        line = _line(places, one.start(2))
+        line = _line(places, instruction.start(2))
         for launch in found:
             yield replace(launch, line=line, environment={**variables, **launch.environment})
 

@@ -544,14 +544,14 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
     unseen = TrainingCommand(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
     workers = number_of(str(document.get(*_WORKERS))) or 0
     nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
-    told = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
-    told |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
+    given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
+    given |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
     sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
     for launch in found or (unseen,):
         yield replace(
             launch,
             options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,
-            environment={**told, **variables, **launch.environment},
+            environment={**given, **variables, **launch.environment},
             line=document.line(*at, "command") or document.line(*at, "args") or 0,
         )
 
@@ -560,15 +560,17 @@ def job_launches(document: Document) -> Iterator[TrainingCommand]:
     """What the containers of a job that train start, with the variables of their ``env``."""
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
-        variables = {str(one.get("name")): str(one["value"]) for one in items if "value" in one}
-        yield from (one for one in _launches(document, at, variables) if one.script)
+        variables = {str(item.get("name")): str(item["value"]) for item in items if "value" in item}
+        yield from (launch for launch in _launches(document, at, variables) if launch.script)
 
 
 def _shares_memory(document: Document, container: Path) -> bool:
     """Whether memory is mounted at /dev/shm."""
-    volumes = [Document(value=one) for one in document.items(*container[:-2], "volumes")]
-    memory = [one.get("name") for one in volumes if one.get("emptyDir", "medium") == "Memory"]
-    mounts = [Document(value=one) for one in document.items(*container, "volumeMounts")]
+    volumes = [Document(value=volume) for volume in document.items(*container[:-2], "volumes")]
+    memory = [
+        volume.get("name") for volume in volumes if volume.get("emptyDir", "medium") == "Memory"
+    ]
+    mounts = [Document(value=mount) for mount in document.items(*container, "volumeMounts")]
     return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
 
 

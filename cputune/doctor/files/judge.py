@@ -160,7 +160,7 @@ def use_cpu_missing() -> None:
     """
 
 
-def _is_told_cpu(launch: TrainingCommand, context: Context) -> bool:
+def _runs_on_cpu(launch: TrainingCommand, context: Context) -> bool:
     """Whether the launch asks for the CPU, in any of the ways that there are."""
     inside = launch.inner or launch
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
@@ -180,15 +180,15 @@ def _precision(launch: TrainingCommand) -> str:
 
 def _bf16(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     asked = _precision(launch)
-    told = _is_told_cpu(launch, context) or bool(context.facts.accelerators)
+    cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
         asked.endswith("bf16")
-        and not told
+        and not cpu
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{asked} without --use_cpu means bf16 on a GPU, and is refused"
-        edits = context.mended(mending.told_cpu, launch)
+        edits = context.mended(mending.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -391,7 +391,7 @@ def _of_a_rank_mended(
     if context.places is None:
         return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
-        return mending.told_cpu(context.places, launch)
+        return mending.force_cpu(context.places, launch)
     if finding.code == ranks_auto.code and launch.launcher == "torchrun":
         edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
         return edits or mending.by_command(context.places, launch, finding.command)
@@ -429,7 +429,7 @@ def _set_in_a_rank(
 
     precision = _precision(launch)
     decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
-    if _is_told_cpu(launch, context):
+    if _runs_on_cpu(launch, context):
         found["ACCELERATE_USE_CPU"] = "true"
     elif "ACCELERATE_USE_CPU" not in found:
         missing = "--use_cpu is missing" if launcher == "accelerate" else "without --use_cpu"

@@ -33,7 +33,7 @@ def by_command(places: Places, launch: TrainingCommand, command: str | None) -> 
     return tuple(edits)
 
 
-def told_cpu(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
+def force_cpu(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
     """The launch asks for the CPU: accelerate launch by its option, a script by its flag."""
     inside = launch.inner or launch
     if inside.launcher == "accelerate" and launch.script:
@@ -44,7 +44,7 @@ def told_cpu(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
 def behind_program(places: Places, launch: TrainingCommand, *words: str) -> tuple[Edit, ...]:
     """Options of a launcher, as the first of its line."""
     tokens = places.of(launch)
-    at = next((i for i, one in enumerate(tokens) if one.text == launch.program), None)
+    at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
     if at is None:
         return ()
     if tokens[at + 1 : at + 2] and tokens[at + 1].text == "launch":
@@ -95,7 +95,7 @@ def in_dialect(places: Places, launch: TrainingCommand, dialect: str) -> tuple[E
     """The options of an mpirun in the words that this one knows."""
     rows = {name: row for row in load().mpirun for name in row.names}
     tokens = places.of(launch)
-    at = next((i for i, one in enumerate(tokens) if one.text == launch.program), len(tokens))
+    at = next((i for i, token in enumerate(tokens) if token.text == launch.program), len(tokens))
     edits = list[Edit]()
     while at < len(tokens) and tokens[at].text != launch.script:
         row = rows.get(tokens[at].text)
@@ -142,7 +142,9 @@ def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]
     """
     asked = list(_ASKED.finditer(places.code))
     for found in _SETVARS.finditer(places.code):
-        folder = next((one for one in asked if re.search(rf"\$\{{?{one[1]}\b", found[1])), None)
+        folder = next(
+            (variable for variable in asked if re.search(rf"\$\{{?{variable[1]}\b", found[1])), None
+        )
         own = folder is not None or bool(re.search(_BINDINGS, found[1]))
         edits = [_statement(places, found.start(), found.end())]
         if folder is not None:

@@ -77,8 +77,8 @@ def _lacks(compiler: str, context: Context) -> str | None:
         )
     except OSError:
         return None
-    told = re.search(r"(?:fatal )?error: .*", done.stderr)
-    return told[0].strip() if done.returncode and told else None
+    message = re.search(r"(?:fatal )?error: .*", done.stderr)
+    return message[0].strip() if done.returncode and message else None
 
 
 @fault("launch-memory", Severity.ERROR)
@@ -136,8 +136,8 @@ def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, .
     """What a recipe takes at least with the advised ranks, in words; and whether that fits here."""
     ranks = advised(facts).ranks
     need = needed_bytes(job, ranks)
-    told = f"{job.name} needs {need / GIB:.1f} GiB at least with {ranks} rank{'s' * (ranks > 1)}"
-    return told, tuple(_exceeded(told, ranks, need // ranks, facts))
+    needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {ranks} rank{'s' * (ranks > 1)}"
+    return needs, tuple(_exceeded(needs, ranks, need // ranks, facts))
 
 
 @fault("timeout-short", Severity.WARNING)

@@ -38,7 +38,7 @@ def look_at_hosts(
         python: the path of the interpreter that trains, on all hosts; None: as here.
         on_seen: is called with each host when it has answered, from several threads.
     """
-    told = probe_each(
+    answers = probe_each(
         nodes,
         reach,
         seconds,
@@ -46,9 +46,9 @@ def look_at_hosts(
         names=[node.name for node in nodes] if len(nodes) <= AT_ONCE else (),
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
-    hosts = tuple(map(_seen, told))
+    hosts = tuple(map(_seen, answers))
     found = [finding for check in CHECKS for finding in check(hosts)]
-    answered = [one for one in told if isinstance(one, Probed)]
+    answered = [host for host in answers if isinstance(host, Probed)]
     if len(nodes) > AT_ONCE:
         said = f"{len(nodes)} hosts: names and ports are tried between {AT_ONCE} at most"
         remedy = "Name only the hosts of one job."
@@ -71,18 +71,23 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _seen(told: Probed | Answer) -> SeenHost:
+def _seen(answer: Probed | Answer) -> SeenHost:
     """What a host reported, and what the doctor finds on it alone."""
-    if isinstance(told, Answer):
-        error = told.unreachable
+    if isinstance(answer, Answer):
+        error = answer.unreachable
         assert error is not None
-        return SeenHost(node=told.node, seconds=told.seconds, reason=error.reason, cure=error.hint)
+        return SeenHost(
+            node=answer.node, seconds=answer.seconds, reason=error.reason, cure=error.hint
+        )
     return SeenHost(
-        node=told.node,
-        seconds=told.seconds,
-        facts=told.facts,
-        python=told.python,
-        findings=(*diagnose(told.facts).findings, *configured_findings(told.facts, told.host)),
+        node=answer.node,
+        seconds=answer.seconds,
+        facts=answer.facts,
+        python=answer.python,
+        findings=(
+            *diagnose(answer.facts).findings,
+            *configured_findings(answer.facts, answer.host),
+        ),
     )
 
 

@@ -49,16 +49,16 @@ class HostsDiagnosis(FoundOn):
     hosts: tuple[SeenHost, ...]
 
 
-Told = Callable[[HostFacts], "str | None"]
+Reading = Callable[[HostFacts], "str | None"]
 
 MEMORY_SHARE = 0.05
 """Hosts with equal memory report total sizes that differ by less: firmware reserves some of it."""
 
 
-def grouped(told: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+def grouped(values: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
     """Names of hosts by their value, the largest group first; hosts with None are left out."""
     found: dict[str, list[str]] = {}
-    for name, value in told:
+    for name, value in values:
         if value is not None:
             found.setdefault(value, []).append(name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
@@ -76,28 +76,28 @@ def names_of(names: Sequence[str]) -> str:
     return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} more"
 
 
-def difference(hosts: Iterable[SeenHost], told_of: Mapping[str, Told]) -> str:
+def difference(hosts: Iterable[SeenHost], read_by_name: Mapping[str, Reading]) -> str:
     """What differs and on which hosts, in words; empty if nothing does.
 
-    ``told_of`` gives by its name each value to compare; a value of None is unknown.
+    ``read_by_name`` gives by its name each value to compare; a value of None is unknown.
     """
     seen = [(host.name, host.facts) for host in hosts if host.facts is not None]
     differs = []
-    for what, told in told_of.items():
-        groups = grouped((name, told(facts)) for name, facts in seen)
+    for what, read in read_by_name.items():
+        groups = grouped((name, read(facts)) for name, facts in seen)
         if len(groups) > 1:
             differs.append(f"{what}: {in_words(groups)}" if what else in_words(groups))
     return ". ".join(differs)
 
 
 def differing(
-    code: str, severity: Severity, told_of: Mapping[str, Told]
+    code: str, severity: Severity, read_by_name: Mapping[str, Reading]
 ) -> Callable[[Callable[[], None]], Check]:
     """A check that finds values which differ; the decorated function is its docstring."""
 
-    def find(one: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-        if words := difference(hosts, told_of):
-            yield one.finding(words)
+    def find(described: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+        if words := difference(hosts, read_by_name):
+            yield described.finding(words)
 
     return fault(code, severity, find)
 
@@ -106,31 +106,31 @@ def _gib(number: int | None) -> str | None:
     return None if number is None else f"{number / (1 << 30):.1f} GiB"
 
 
-def _limit(name: str, *, size: bool = False) -> Told:
-    def told(facts: HostFacts) -> str | None:
+def _limit(name: str, *, size: bool = False) -> Reading:
+    def read(facts: HostFacts) -> str | None:
         number = getattr(facts.limits, name)
         if number is None:
             return "none" if name in facts.limits.unlimited else None
         return _gib(number) if size else f"{number:g}"
 
-    return told
+    return read
 
 
-def _has(flag: str) -> Told:
-    def told(facts: HostFacts) -> str | None:
+def _has(flag: str) -> Reading:
+    def read(facts: HostFacts) -> str | None:
         if not facts.cpu.isa:
             return None
         return "yes" if facts.cpu.has(flag) else "no"
 
-    return told
+    return read
 
 
-_PROCESSOR: Mapping[str, Told] = {
+_PROCESSOR: Mapping[str, Reading] = {
     "": lambda facts: facts.cpu.codename or facts.cpu.model_name,
     **{flag: _has(flag) for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16")},
 }
 
-_LIMITS: Mapping[str, Told] = {
+_LIMITS: Mapping[str, Reading] = {
     "CPU quota": _limit("cpu_quota"),
     "memory limit": _limit("memory_bytes", size=True),
     "/dev/shm": _limit("shm_bytes", size=True),
@@ -140,7 +140,7 @@ _LIMITS: Mapping[str, Told] = {
 }
 
 
-def _versions(*names: str) -> Mapping[str, Told]:
+def _versions(*names: str) -> Mapping[str, Reading]:
     def version(facts: HostFacts, name: str) -> str | None:
         package = facts.package(name)
         if package is None:
@@ -253,8 +253,10 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     """
     memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
     unlike = memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory)
-    told_of: dict[str, Told] = {"memory": lambda f: _gib(f.memory.total_bytes)} if unlike else {}
-    if words := difference(hosts, {**_LIMITS, **told_of}):
+    read_by_name: dict[str, Reading] = {}
+    if unlike:
+        read_by_name["memory"] = lambda f: _gib(f.memory.total_bytes)
+    if words := difference(hosts, {**_LIMITS, **read_by_name}):
         yield limits.finding(words)
 
 

@@ -190,20 +190,20 @@ def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
 
 def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
     """Names that a host cannot resolve, or that resolve to no address of their host."""
-    networks = {one.name: one.facts.network for one in hosts}
+    networks = {host.name: host.facts.network for host in hosts}
     failing: dict[str, dict[str, str]] = {}
-    for one in hosts:
-        for name, found in one.names.items():
+    for host in hosts:
+        for name, found in host.names.items():
             links = networks[name].links if name in networks else None
             if isinstance(found, str):
-                failing.setdefault(name, {})[one.name] = found
-            elif name == one.name or links is None or not found:
+                failing.setdefault(name, {})[host.name] = found
+            elif name == host.name or links is None or not found:
                 continue
             elif link_with(networks[name], found[0]) in (None, "lo"):
                 held = [address.partition("/")[0] for link in links for address in link.addresses]
                 own = ", ".join(address for address in held if not is_loopback(address))
                 yield name_elsewhere.finding(
-                    f"on {one.name} {name} is {found[0]}; {name} itself has {own or 'none'}"
+                    f"on {host.name} {name} is {found[0]}; {name} itself has {own or 'none'}"
                 )
     for name, why in failing.items():
         said = next(iter(why.values()))
@@ -214,11 +214,11 @@ def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
     """The interface for all layers, by the addresses to which other hosts resolve each name."""
     resolved = {
         name: found[0]
-        for one in reversed(hosts)  # of several answers that of the first host counts
-        for name, found in one.names.items()
-        if name != one.name and found and not isinstance(found, str)
+        for host in reversed(hosts)  # of several answers that of the first host counts
+        for name, found in host.names.items()
+        if name != host.name and found and not isinstance(found, str)
     }
-    return choose_interface([(one.name, one.facts.network) for one in hosts], resolved)
+    return choose_interface([(host.name, host.facts.network) for host in hosts], resolved)
 
 
 def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
@@ -228,21 +228,21 @@ def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
     """
     chosen = chosen_interface(hosts)
     if chosen.name is None:
-        return {"": {one.name: one.own for one in hosts if one.own is not None}}
-    names = [one.name for one in hosts]
+        return {"": {host.name: host.own for host in hosts if host.own is not None}}
+    names = [host.name for host in hosts]
     ways = ((chosen.name, chosen.addresses), *chosen.others)
     return {name: dict(zip(names, addresses, strict=True)) for name, addresses in ways}
 
 
 def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
     """Where gloo would listen on loopback, and where no interface has one name on all hosts."""
-    known = [one for one in hosts if one.facts.network.links is not None]
+    known = [host for host in hosts if host.facts.network.links is not None]
     chosen = chosen_interface(hosts)
     inside = [
-        f"{one.name} as {one.own or '127.0.0.1'}"
-        for one in known
-        if not one.facts.environment.get("GLOO_SOCKET_IFNAME")
-        and link_with(one.facts.network, one.own or "") in (None, "lo")
+        f"{host.name} as {host.own or '127.0.0.1'}"
+        for host in known
+        if not host.facts.environment.get("GLOO_SOCKET_IFNAME")
+        and link_with(host.facts.network, host.own or "") in (None, "lo")
     ]
     if inside:
         yield gloo_interface.finding(
@@ -270,7 +270,7 @@ class Reached:
     def failing(self, place: str) -> dict[str, str]:
         """The hosts that cannot connect to a place, and why."""
         return {
-            name: why for name, told in self.answers.items() if (why := told.reached.get(place))
+            name: why for name, answer in self.answers.items() if (why := answer.reached.get(place))
         }
 
     def carries(self, interface: str) -> bool:
@@ -311,7 +311,7 @@ def ask_ports(
         return {"listen": listen, "reach": call, "seconds": seconds}
 
     script = script_text("meet.py", "cputune.doctor.looks")
-    nodes = [one.node for one in hosts]
+    nodes = [host.node for host in hosts]
     answers: dict[str, OfPorts] = {}
     silent: dict[str, str] = {}
     for answer in ask_each(nodes, reach, script, question, seconds + START_SECONDS):
@@ -330,7 +330,7 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
     for name, why in reached.silent.items():
         yield not_asked.finding(f"the ports of {name}: {why}")
     first, port = reached.first, str(reached.master_port)
-    closed = {name: told.closed for name, told in reached.answers.items()}
+    closed = {name: answer.closed for name, answer in reached.answers.items()}
     if (taken := closed.get(first, {}).get(port)) is not None:
         yield port_taken.finding(f"port {port} on {first}: {taken}")
     elif failing := reached.failing(""):

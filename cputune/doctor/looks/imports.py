@@ -38,8 +38,8 @@ def look(name: str) -> None:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        told = traceback.extract_tb(error.__traceback__)
-        places = [f"{at.filename}:{at.lineno}" for at in told if at.filename != __file__]
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
         ours = [place for place in places if not place.startswith("<")]
         said, where = " ".join(str(error).split())[:300], ours[-1] if ours else ""
         tell(module=name, error=type(error).__name__, said=said, where=where)

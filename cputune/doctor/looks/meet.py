@@ -69,7 +69,7 @@ async def meet(
     """Listen and connect at the same time; the answer as it is printed."""
     deadline = time.monotonic() + seconds
     come, expected = asyncio.Semaphore(0), 0
-    told: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
+    seen: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer(reader, writer)
@@ -80,10 +80,10 @@ async def meet(
             await asyncio.start_server(welcome, address or None, port)
             expected += number
         except OSError as error:
-            told["closed"][str(port)] = in_words(error)
+            seen["closed"][str(port)] = in_words(error)
 
     async def call(name: str, address: str, port: int) -> None:
-        told["reached"][name] = await reach(address, port, deadline - 0.5)
+        seen["reached"][name] = await reach(address, port, deadline - 0.5)
 
     await asyncio.gather(*(call(*other) for other in others))
     try:
@@ -91,14 +91,14 @@ async def meet(
             await asyncio.wait_for(come.acquire(), deadline - time.monotonic())
     except asyncio.TimeoutError:
         pass
-    return told
+    return seen
 
 
 async def main() -> None:
     """Print the answer, and end without waiting for connections that hang."""
     asked = json.loads(sys.argv[1])
-    told = await meet(asked["listen"], asked["reach"], asked["seconds"])
-    print(json.dumps(told), flush=True)
+    seen = await meet(asked["listen"], asked["reach"], asked["seconds"])
+    print(json.dumps(seen), flush=True)
     os._exit(0)
 
 

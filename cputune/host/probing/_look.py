@@ -10,7 +10,7 @@ from cputune.host import Host
 from cputune.host.facts import Unknown
 from cputune.text import cpulist
 
-Told = TypeVar("Told")
+Parsed = TypeVar("Parsed")
 
 CPU_DIR = "/sys/devices/system/cpu"
 NODE_DIR = "/sys/devices/system/node"
@@ -65,13 +65,13 @@ class Look:
         """Note why a fact is not known; the first reason counts."""
         self._unknown.setdefault(fact, reason)
 
-    def known(self, fact: str, value: Told | None, path: str) -> Told | None:
+    def known(self, fact: str, value: Parsed | None, path: str) -> Parsed | None:
         """The value itself; where it is None, note why its file does not give it."""
         if value is None:
             self.not_known(fact, self.why(path))
         return value
 
-    def told(self, fact: str, path: str, read: Callable[[str], Told | None]) -> Told | None:
+    def parsed(self, fact: str, path: str, read: Callable[[str], Parsed | None]) -> Parsed | None:
         """What ``read`` makes of the text of a file; where that is None, note why."""
         text = self.text(path)
         return self.known(fact, None if text is None else read(text), path)

@@ -39,11 +39,11 @@ class CpuInfo:
 
     def ids(self, *keys: str) -> dict[int, Hashable]:
         """These numbers of each CPU that has all of them."""
-        told = {
+        values = {
             cpu: tuple(whole_number(block.get(key)) for key in keys)
             for cpu, block in self.processors.items()
         }
-        return {cpu: numbers for cpu, numbers in told.items() if None not in numbers}
+        return {cpu: numbers for cpu, numbers in values.items() if None not in numbers}
 
 
 def read_cpuinfo(look: Look) -> CpuInfo:
@@ -152,10 +152,10 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
 
 def _without_cpuinfo(look: Look) -> Cpu:
     """What py-cpuinfo says: it asks the processor itself where no /proc is mounted."""
-    told = look.host.cpu_info()
-    flags = told.get("flags")
-    names = {key: value for key, value in told.items() if isinstance(value, str) and value}
-    numbers = {key: value for key, value in told.items() if isinstance(value, int)}
+    info = look.host.cpu_info()
+    flags = info.get("flags")
+    names = {key: value for key, value in info.items() if isinstance(value, str) and value}
+    numbers = {key: value for key, value in info.items() if isinstance(value, int)}
     cpu = Cpu(
         vendor=names.get("vendor_id_raw"),
         model_name=names.get("brand_raw"),

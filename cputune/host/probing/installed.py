@@ -77,7 +77,7 @@ _BUNDLE = re.compile(r"\w+\.libs|\w*(tc|je|mi)malloc\w*")
 """What wheels bring: auditwheel's folders (scikit_learn.libs) and packaged allocators."""
 
 
-LOOKED_FOR = "|".join(f"(?:{one.pattern})" for one in (_BUNDLE, *(p for _, p in _PATTERNS)))
+LOOKED_FOR = "|".join(f"(?:{pattern.pattern})" for pattern in (_BUNDLE, *(p for _, p in _PATTERNS)))
 """Names of such libraries, and of folders with some, as one pattern."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cputune.host import Host
 from cputune.host.facts import Limits
-from cputune.host.probing._look import Look, Told, count, whole_number
+from cputune.host.probing._look import Look, Parsed, count, whole_number
 from cputune.text import cpulist
 
 SHELL = {
@@ -41,13 +41,13 @@ def read_limits(look: Look) -> Limits:
     """Read the limits of the process that asks: the tightest of its cgroup and all above."""
     groups = find_groups(look)
     cpu, cpuset, memory, processes = (groups[name] for name in _CONTROLLERS)
-    told = next((group for group in (cpu, cpuset, memory) if group.directories), None)
+    readable = next((group for group in (cpu, cpuset, memory) if group.directories), None)
     for group, facts in (
         (cpu, ("cpu_quota", "periods", "throttled_periods")),
         (cpuset, ("cpuset",)),
         (memory, ("memory_bytes",)),
         (processes, ("pids", "pids_used")),
-        (told or cpu, ("cgroup_version", "cgroup_path")),
+        (readable or cpu, ("cgroup_version", "cgroup_path")),
     ):
         for fact in () if group.directories else facts:
             look.not_known(f"limits.{fact}", "no cgroup of this process can be seen")
@@ -63,8 +63,8 @@ def read_limits(look: Look) -> Limits:
         cpuset=_cpuset(look, cpuset),
         memory_bytes=_memory(look, memory),
         shm_bytes=size,
-        cgroup_version=None if told is None else told.version,
-        cgroup_path=None if told is None else told.path,
+        cgroup_version=None if readable is None else readable.version,
+        cgroup_path=None if readable is None else readable.path,
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
         shm_free_bytes=free,
@@ -79,8 +79,8 @@ def read_limits(look: Look) -> Limits:
 
 
 def _limits(
-    look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Told | None]
-) -> list[tuple[Told, str]]:
+    look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Parsed | None]
+) -> list[tuple[Parsed, str]]:
     """The limits that one file sets in the cgroup and in those above it, each with its directory.
 
     ``read`` makes a limit of text and directory; None is noted as what is not known.
@@ -100,15 +100,15 @@ def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
     """The tightest quota in CPUs, and the directory that sets it (the own one for none)."""
 
     def share(text: str, directory: str) -> float | None:
-        told, _, period_of = text.partition(" ")
+        quota_of, _, period_of = text.partition(" ")
         period = whole_number(period_of or look.text(f"{directory}/cpu.cfs_period_us"))
-        quota = whole_number(told)
+        quota = whole_number(quota_of)
         return quota / period if quota and period and quota > 0 and period > 0 else None
 
     name = "cpu.max" if group.version == 2 else "cpu.cfs_quota_us"
     found = _limits(look, group, "cpu_quota", name, share)
     own = next(iter(group.directories), None)
-    return min(found, key=lambda told: told[0], default=(None, own))
+    return min(found, key=lambda candidate: candidate[0], default=(None, own))
 
 
 def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
@@ -169,9 +169,9 @@ def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> in
     path = "/proc/self/limits"
     for line in (look.text(path) or "").splitlines():
         if line.startswith(title):
-            told = (*line.removeprefix(title).split(), "", "")[int(hard)]
-            number = whole_number(told)
-            if number is not None or told == "unlimited":
+            value = (*line.removeprefix(title).split(), "", "")[int(hard)]
+            number = whole_number(value)
+            if number is not None or value == "unlimited":
                 return number
     look.not_known(f"limits.{fact}", look.why(path))
     return None
@@ -218,7 +218,7 @@ def find_groups(look: Look) -> dict[str, Group]:
             if controller in found or controller not in held or version != owner:
                 continue
             path = paths.get(controller if version == 1 else "", "/")
-            root, point = (re.sub(r"\\([0-7]{3})", _unescaped, one) for one in left[3:5])
+            root, point = (re.sub(r"\\([0-7]{3})", _unescaped, path) for path in left[3:5])
             directories = _upwards(look, root, posixpath.normpath(posixpath.join("/", point)), path)
             if directories:
                 found[controller] = Group(version=version, path=path, directories=directories)

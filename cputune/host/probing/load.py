@@ -23,14 +23,16 @@ def read_load(look: Look) -> Load:
 
     def pressure(resource: str) -> float | None:
         fact, path = f"load.{resource}_pressure_percent", f"/proc/pressure/{resource}"
-        return look.told(fact, path, _pressure)
+        return look.parsed(fact, path, _pressure)
 
     return Load(
-        average_1min=look.told("load.average_1min", AVERAGES, lambda text: decimal(_word(text, 0))),
+        average_1min=look.parsed(
+            "load.average_1min", AVERAGES, lambda text: decimal(_word(text, 0))
+        ),
         cpu_pressure_percent=pressure("cpu"),
         memory_pressure_percent=pressure("memory"),
-        steal_share=look.told("load.steal_share", "/proc/stat", _steal),
-        running_threads=look.told(
+        steal_share=look.parsed("load.steal_share", "/proc/stat", _steal),
+        running_threads=look.parsed(
             "load.running_threads",
             AVERAGES,
             lambda text: whole_number(_word(text, 3).partition("/")[0]),

@@ -53,10 +53,10 @@ def read_network(look: Look) -> Network:
         addresses = tuple(row[0] for row in rows if host_name in row[1:])
     else:
         look.not_known("network.hostname_addresses", look.why(HOSTS if host_name else HOST_NAME))
-    told = look.text(ROUTES)
-    routes = tuple(routes_of(told or ""))
+    table = look.text(ROUTES)
+    routes = tuple(routes_of(table or ""))
     if (default := _outwards(routes)) is None:
-        reason = look.why(ROUTES) if told is None else "there is no default route of IPv4"
+        reason = look.why(ROUTES) if table is None else "there is no default route of IPv4"
         look.not_known("network.default_link", reason)
     return Network(
         interfaces=names or None,

@@ -39,23 +39,23 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     """
     noted = _Noting(host)
     facts = probe(cast(Host, noted))
-    told = noted.told
+    answers = noted.answers
     affinity, busy = host.affinity(), {process.pid for process in facts.load.busy}
     scrub = Scrubber.of(host)
     texts = {
         _place(path, scrub): _clean(path, text, scrub)
-        for path, text in sorted(told["read_text"].items())
+        for path, text in sorted(answers["read_text"].items())
         if path not in ADDRESSED
     }
     unreadable = {
         path: code for path, code in noted.refused["read_text"].items() if code != errno.ENOENT
     }
-    seen = told["processes"][None]
+    seen = answers["processes"][None]
     processes = None
     if seen is not None:
-        of_note = (one for one in seen if one.pid in busy)
-        processes = [{**asdict(one), "name": scrub.value(one.name)} for one in of_note]
-    disks = told["disk_bytes"]
+        of_note = (process for process in seen if process.pid in busy)
+        processes = [{**asdict(process), "name": scrub.value(process.name)} for process in of_note]
+    disks = answers["disk_bytes"]
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": facts.python,
@@ -69,18 +69,20 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         "processes": processes,
         "disk_bytes": {path: size for path, (size, _) in disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
-        "surroundings": scrub.document(json.loads(json.dumps(asdict(told["surroundings"][None])))),
-        "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in told["cpuid"].items()},
+        "surroundings": scrub.document(
+            json.loads(json.dumps(asdict(answers["surroundings"][None])))
+        ),
+        "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in answers["cpuid"].items()},
         "unreadable": {_place(path, scrub): code for path, code in unreadable.items()},
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
         "directories": {
             scrub.text(directory): _names(directory, names, scrub)
-            for directory, names in sorted(told["list_dir"].items())
+            for directory, names in sorted(answers["list_dir"].items())
         },
-        "real_paths": {scrub.text(k): scrub.text(v) for k, v in told["real_path"].items()},
+        "real_paths": {scrub.text(k): scrub.text(v) for k, v in answers["real_path"].items()},
         "paths": {
             _place(path, scrub, file=False): there
-            for path, there in sorted(told["exists"].items())
+            for path, there in sorted(answers["exists"].items())
             if host.knows(path)
         },
     }
@@ -154,14 +156,14 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
 
 def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
     launchers: dict[str, dict[str, object]] = {}
-    for name, path in noted.told["which"].items():
+    for name, path in noted.answers["which"].items():
         if path is not None:
             launchers[name] = {"path": scrub.text(path)}
     for launcher in launchers.values():
         for question, code in noted.refused["run"].items():
             if scrub.text(question.argv[0]) == launcher["path"]:
                 launcher["error"] = code
-        for question, answer in noted.told["run"].items():
+        for question, answer in noted.answers["run"].items():
             if scrub.text(question.argv[0]) == launcher["path"]:
                 launcher["answer"] = {
                     "returncode": answer.returncode,
@@ -174,13 +176,13 @@ def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
 class _Noting:
     """A host that notes what it was asked, and what the answer was.
 
-    ``told`` has the answers and ``refused`` the numbers of errors: by the method that was called,
-    and by its argument (a tuple of several, None without any).
+    ``answers``, and the numbers of errors in ``refused``, are by the method that was called and by
+    its argument (a tuple of several, None without any).
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.told: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
+        self.answers: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self.refused: defaultdict[str, dict[Any, int]] = defaultdict(dict)
 
     def __getattr__(self, name: str) -> object:
@@ -191,7 +193,7 @@ class _Noting:
         def noted(*arguments: object) -> object:
             key = arguments if len(arguments) > 1 else next(iter(arguments), None)
             try:
-                self.told[name][key] = answer = method(*arguments)
+                self.answers[name][key] = answer = method(*arguments)
             except OSError as error:
                 self.refused[name][key] = error.errno or 0
                 raise

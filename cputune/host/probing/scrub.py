@@ -74,14 +74,14 @@ class Scrubber:
             name = host.read_text("/proc/sys/kernel/hostname").strip()
         except (OSError, ValueError):
             name = variables.get("HOSTNAME", "")
-        told = [variables.get(variable, "").strip() for variable in _HOST_VARIABLES]
+        names = [variables.get(variable, "").strip() for variable in _HOST_VARIABLES]
         lists = " ".join(variables.get(variable, "") for variable in _NODE_LISTS)
-        told += re.findall(r"[\w.-]+(?![\w.-]*\[)", lists)
+        names += re.findall(r"[\w.-]+(?![\w.-]*\[)", lists)
         return cls(
             host_name=name or None,
             home=variables.get("HOME"),
             user=variables.get("USER") or variables.get("LOGNAME"),
-            others=tuple(dict.fromkeys(one for one in told if _HOST.fullmatch(one))),
+            others=tuple(dict.fromkeys(name for name in names if _HOST.fullmatch(name))),
             families=tuple(dict.fromkeys(re.findall(r"([A-Za-z][\w.-]{2,})\[", lists))),
         )
 

@@ -38,7 +38,7 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
     container = _container(look)
     if container is None:
         look.not_known("settings.container", "no trace of one in cgroup, mounts and environment")
-    balancing = look.told(
+    balancing = look.parsed(
         "settings.numa_balancing", "/proc/sys/kernel/numa_balancing", whole_number
     )
     return Settings(
@@ -46,10 +46,10 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
             "settings.governor", governor, f"{CPU_DIR}/cpu0/cpufreq/scaling_governor"
         ),
         turbo=look.known("settings.turbo", _turbo(look), f"{CPU_DIR}/intel_pstate/no_turbo"),
-        transparent_huge_pages=look.told("settings.transparent_huge_pages", HUGE_PAGES, _chosen),
+        transparent_huge_pages=look.parsed("settings.transparent_huge_pages", HUGE_PAGES, _chosen),
         numa_balancing=None if balancing is None else bool(balancing & NUMA_BALANCING_NORMAL),
-        smt=look.told("settings.smt", f"{CPU_DIR}/smt/control", _or_none),
-        kernel=look.told("settings.kernel", "/proc/sys/kernel/osrelease", _or_none),
+        smt=look.parsed("settings.smt", f"{CPU_DIR}/smt/control", _or_none),
+        kernel=look.parsed("settings.kernel", "/proc/sys/kernel/osrelease", _or_none),
         container=container,
         frequencies=frequencies,
         distribution=look.known("settings.distribution", _distribution(look), OS_RELEASE[0]),

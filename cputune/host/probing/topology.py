@@ -81,7 +81,7 @@ def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, 
     return found or tuple(info.processors) or tuple(look.host.affinity() or ())
 
 
-def _told(look: Look, online: tuple[int, ...], *names: str) -> Parts:
+def _read_each(look: Look, online: tuple[int, ...], *names: str) -> Parts:
     """Sets of online CPUs that share something, from the first of these files that each CPU has.
 
     Of each set the files of one CPU are read. A CPU whose files tell none is in no set.
@@ -104,9 +104,9 @@ def _parts(
 
     None where neither tells it for every online CPU. A single CPU is one part.
     """
-    told = _told(look, online, *(f"topology/{name}" for name in names))
-    if online and sum(map(len, told)) == len(online):
-        return told
+    texts = _read_each(look, online, *(f"topology/{name}" for name in names))
+    if online and sum(map(len, texts)) == len(online):
+        return texts
     if online and ids.keys() >= set(online):
         members: dict[Hashable, list[int]] = {}
         for cpu in online:
@@ -119,7 +119,7 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
     """The L3 caches; () where there are none."""
     at = "cache/index3"
     found = []
-    for cpus in _told(look, online, f"{at}/shared_cpu_list"):
+    for cpus in _read_each(look, online, f"{at}/shared_cpu_list"):
         if look.number(f"{CPU_DIR}/cpu{cpus[0]}/{at}/level") == 3:
             size = look.text(f"{CPU_DIR}/cpu{cpus[0]}/{at}/size") or ""
             found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
@@ -208,12 +208,12 @@ MEMINFO = "/proc/meminfo"
 
 def read_memory(look: Look) -> Memory:
     """Read /proc/meminfo. ``MemAvailable`` exists since Linux 3.14."""
-    told = fields(look.text(MEMINFO))
+    sizes = fields(look.text(MEMINFO))
     memory = Memory(
-        total_bytes=kibibytes(told.get("MemTotal")),
-        available_bytes=kibibytes(told.get("MemAvailable")),
-        swap_total_bytes=kibibytes(told.get("SwapTotal")),
-        swap_free_bytes=kibibytes(told.get("SwapFree")),
+        total_bytes=kibibytes(sizes.get("MemTotal")),
+        available_bytes=kibibytes(sizes.get("MemAvailable")),
+        swap_total_bytes=kibibytes(sizes.get("SwapTotal")),
+        swap_free_bytes=kibibytes(sizes.get("SwapFree")),
     )
     for fact in fields_of(Memory):
         look.known(f"memory.{fact.name}", getattr(memory, fact.name), MEMINFO)

@@ -66,7 +66,7 @@ class Answer:
     """
 
     node: Node
-    told: Mapping[str, Any] | None = None
+    content: Mapping[str, Any] | None = None
     unreachable: Unreachable | None = None
     began: float = 0.0
     ended: float = 0.0
@@ -78,13 +78,13 @@ class Answer:
 
     def read(self, make: Callable[[Mapping[str, Any]], Read]) -> Read | Answer:
         """What ``make`` makes of the answer; an Answer with the reason where that fails."""
-        if self.told is None:
+        if self.content is None:
             return self
         try:
-            return make(self.told)
+            return make(self.content)
         except _NO_SENSE as error:
             said = f"what it answers makes no sense ({type(error).__name__}: {error})"
-            return replace(self, told=None, unreachable=Unreachable(self.node.name, said))
+            return replace(self, content=None, unreachable=Unreachable(self.node.name, said))
 
 
 def script_text(name: str, package: str = "cputune.host.remote.sent") -> str:
@@ -174,8 +174,8 @@ def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, second
     except BaseException:
         _ended(process)
         raise
-    answer = Answer(node=node, told=last_object(out), began=began, ended=time.time())
-    if answer.told is not None:
+    answer = Answer(node=node, content=last_object(out), began=began, ended=time.time())
+    if answer.content is not None:
         _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, answer.seconds)
         return answer
     words, noise = err.decode(errors="replace"), out.decode(errors="replace")[:60].strip()
@@ -205,7 +205,7 @@ def last_object(said: bytes) -> dict[str, Any] | None:
     for line in reversed(said.decode("utf-8", "replace").splitlines()):
         if line.startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    return told
+                answer = json.loads(line)
+                if isinstance(answer, dict):
+                    return answer
     return None

@@ -151,10 +151,10 @@ def _counts(text: str) -> list[int]:
     """Slurm's numbers for each node (``2(x4),1``), in their order; empty where there are none."""
     found: list[int] = []
     for word in text.split(","):
-        told = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word)
-        if told is None:
+        counted = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word)
+        if counted is None:
             return []
-        found += [int(told[1])] * int(told[2] or 1)
+        found += [int(counted[1])] * int(counted[2] or 1)
     return found
 
 
@@ -182,7 +182,7 @@ def _each_once(named: Sequence[Node], where: str) -> tuple[Node, ...]:
     for node in named:
         before = found.get(node.name)
         if before is not None:
-            both = [1 if one.slots is None else one.slots for one in (before, node)]
+            both = [1 if listed.slots is None else listed.slots for listed in (before, node)]
             node = replace(node, slots=sum(both), user=node.user or before.user)
         found[node.name] = node
     if not found:
@@ -191,15 +191,15 @@ def _each_once(named: Sequence[Node], where: str) -> tuple[Node, ...]:
 
 
 def _host(word: str, place: str) -> Node:
-    told = _HOST.fullmatch(word)
-    name = "" if told is None else told["name"].strip("[]")
-    if told is None or len(name) > LONGEST_NAME or (":" in name and not _is_ipv6(name)):
+    match = _HOST.fullmatch(word)
+    name = "" if match is None else match["name"].strip("[]")
+    if match is None or len(name) > LONGEST_NAME or (":" in name and not _is_ipv6(name)):
         raise UsageError(
             f"{place}: {word!r} is no host name",
             hint="letters, digits, dots, hyphens, or an address; slots as in `host:2`",
         )
-    slots = int(told["slots"]) if told["slots"] else None
-    return Node(name=name, slots=slots, user=told["user"])
+    slots = int(match["slots"]) if match["slots"] else None
+    return Node(name=name, slots=slots, user=match["user"])
 
 
 def _is_ipv6(name: str) -> bool:

@@ -228,11 +228,11 @@ def _probed(answer: Answer) -> Probed | Answer:
     return answer.read(partial(_judged, answer))
 
 
-def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
-    metadata, record = told["metadata"], {**told["record"], "schema": RECORD_SCHEMA}
+def _judged(answer: Answer, content: Mapping[str, Any]) -> Probed:
+    metadata, record = content["metadata"], {**content["record"], "schema": RECORD_SCHEMA}
     shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
     packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)
-    record["packages"] = [asdict(one) for one in packages]
+    record["packages"] = [asdict(package) for package in packages]
     with tempfile.TemporaryDirectory(prefix="cputune-") as folder:
         Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
         host = FarHost(folder)
@@ -242,10 +242,10 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         seconds=answer.seconds,
         host=host,
         facts=facts,
-        python=str(told["executable"]),
-        content={path: one and str(one) for path, one in told["content"].items()},
-        names=record_of(dict[str, str | tuple[str, ...]], told["names"]),
-        own=told["own"] and str(told["own"]),
+        python=str(content["executable"]),
+        content={path: text and str(text) for path, text in content["content"].items()},
+        names=record_of(dict[str, str | tuple[str, ...]], content["names"]),
+        own=content["own"] and str(content["own"]),
     )
 
 

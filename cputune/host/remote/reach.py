@@ -38,9 +38,9 @@ Explained = tuple[str, str | None]
 """Why a host could not be reached, and what to do about it."""
 
 
-Said = Iterable[tuple[str, str, str]]
+MessagePatterns = Iterable[tuple[str, str, str]]
 
-_SSH_SAYS: Said = (
+_SSH_SAYS: MessagePatterns = (
     # pattern in what it writes, why, what to do; {} is the host
     (
         r"Could not resolve hostname|Name or service not known|unknown host",
@@ -89,7 +89,7 @@ _SSH_SAYS: Said = (
     ),
 )
 
-_SRUN_SAYS: Said = (
+_SRUN_SAYS: MessagePatterns = (
     (
         r"Invalid node name|not in this job|Requested node configuration is not available",
         "it is not in our allocation",
@@ -112,7 +112,7 @@ class Reach:
     """
 
     __slots__ = ()
-    says: ClassVar[Said] = _SSH_SAYS
+    says: ClassVar[MessagePatterns] = _SSH_SAYS
     name: str
 
     @property
@@ -126,9 +126,10 @@ class Reach:
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
         """Why it ended with this exit status and this stderr, and what to do."""
-        told = said.strip() or f"exit {code}"  # ssh writes nothing about a server that fell silent
+        # ssh writes nothing about a server that fell silent.
+        message = said.strip() or f"exit {code}"
         for pattern, reason, hint in self.says:
-            if re.search(pattern, told):
+            if re.search(pattern, message):
                 return reason, hint.format(node.name)
         return _common(node, code, said)
 
@@ -176,7 +177,7 @@ INHERITED = (
 class Srun(Reach):
     """One step of the Slurm allocation that we are in; it has all CPUs of the job on the node."""
 
-    says: ClassVar[Said] = _SRUN_SAYS
+    says: ClassVar[MessagePatterns] = _SRUN_SAYS
     program: str = "srun"
     name: str = "srun"
 

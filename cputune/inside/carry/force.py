@@ -47,7 +47,7 @@ class Force:
     def to_json(self) -> str:
         """PLAN; what is as by default is left out."""
         usual = Force()
-        said = ((one.name, getattr(self, one.name)) for one in fields(self))
+        said = ((field.name, getattr(self, field.name)) for field in fields(self))
         return json.dumps({name: v for name, v in said if v != getattr(usual, name)})
 
     @property

@@ -124,7 +124,7 @@ class Gradients:
         flags = torch.cat(touched).to(torch.uint8)
         torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX, group=group)
         found = {}
-        parts = flags.split([len(one) for one in touched])
+        parts = flags.split([len(rows) for rows in touched])
         for (place, parameter), flag in zip(large.items(), parts):  # noqa: B905 (Python 3.9)
             rows = flag.nonzero()[:, 0]
             if 2 * len(rows) > len(flag):

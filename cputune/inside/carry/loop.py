@@ -99,7 +99,7 @@ class LoopPart:
         trained = accelerator.gradient_state.active_dataloader
         divided = self._prepared[self._setting.force.loader : self._setting.force.loader + 1]
         if self._setting.force.other_ranks and trained is not None and [trained] != divided:
-            number = next((n for n, one in enumerate(self._prepared) if one is trained), None)
+            number = next((n for n, model in enumerate(self._prepared) if model is trained), None)
             known = "" if number is None else f" (number {number} in the order of accelerate)"
             self._setting.refuse(
                 f"the script trains on another data loader{known} than the one whose batch was "

@@ -55,10 +55,10 @@ def made(
     found = []
     for part in needed(force):
         module = importlib.import_module(f"cputune.inside.carry.{part.module}")
-        one = getattr(module, part.name)(setting if part.takes == "setting" else say)
+        carried = getattr(module, part.name)(setting if part.takes == "setting" else say)
         if part == LEVERS["padding"]:
-            one.cuts = force.torch["padding"] == "cut"
-        found.append(one)
+            carried.cuts = force.torch["padding"] == "cut"
+        found.append(carried)
     return found
 
 

@@ -39,7 +39,7 @@ def difference(
     try:
         with _quiet(torch, model) as coarse:
             with as_before(model, whole, shorter, beside):
-                one, its_gradients, shapes = _figures(torch, model, run(model, whole))
+                loss, its_gradients, shapes = _figures(torch, model, run(model, whole))
             with as_before(model, whole, shorter, beside):
                 other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
     except Exception as error:
@@ -48,8 +48,8 @@ def difference(
     if shapes != own_shapes:
         return OUTSIDE
     slack = COARSE if coarse else 1
-    if not abs(one - other) <= slack * SAME_LOSS * max(abs(one), 1e-3):
-        return f"the loss counts it: {one:.4f}, and {other:.4f} without"
+    if not abs(loss - other) <= slack * SAME_LOSS * max(abs(loss), 1e-3):
+        return f"the loss counts it: {loss:.4f}, and {other:.4f} without"
     apart = math.dist(its_gradients, gradients)
     if not apart <= slack * SAME_GRADIENT * max(math.hypot(*its_gradients), 1e-6):
         return f"the gradient changes by {apart / math.hypot(*its_gradients):.1%} without it"
@@ -68,23 +68,25 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
         outputs = outcome.items() if isinstance(outcome, Mapping) else enumerate(_all(outcome))
         dice, loss = torch.Generator().manual_seed(0), 0.0
         for name, value in outputs:
-            for one in _all(value) if name != "past_key_values" else ():
-                if torch.is_tensor(one) and one.requires_grad:
-                    shapes.append(one.shape)
-                    loss = loss + (one * torch.rand(one.shape, generator=dice)).sum()
-    learnt = [one for one in model.parameters() if one.requires_grad]
+            for tensor in _all(value) if name != "past_key_values" else ():
+                if torch.is_tensor(tensor) and tensor.requires_grad:
+                    shapes.append(tensor.shape)
+                    loss = loss + (tensor * torch.rand(tensor.shape, generator=dice)).sum()
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
     norms = [
-        0.0 if one is None else float((one.coalesce().values() if one.is_sparse else one).norm())
-        for one in gradients
+        0.0
+        if gradient is None
+        else float((gradient.coalesce().values() if gradient.is_sparse else gradient).norm())
+        for gradient in gradients
     ]
     return float(loss.detach()), norms, shapes
 
 
 def _all(outcome: object) -> Iterator[Tensor]:
     if isinstance(outcome, (tuple, list)):
-        for one in outcome:
-            yield from _all(one)
+        for value in outcome:
+            yield from _all(value)
     else:
         yield outcome
 
@@ -97,7 +99,7 @@ def _quiet(torch: ModuleType, model: Module) -> Iterator[bool]:
     plain_forward = getattr(model, "_original_forward", None)
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     coarse = getattr(matmul, "fp32_precision", None) == "bf16"
-    coarse |= any(one.dtype != torch.float32 for one in model.parameters())
+    coarse |= any(parameter.dtype != torch.float32 for parameter in model.parameters())
     with contextlib.ExitStack() as held:
         held.enter_context(torch.enable_grad())
         if not coarse:

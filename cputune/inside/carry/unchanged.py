@@ -30,8 +30,8 @@ def as_before(*asked: object) -> Iterator[None]:
     updates none. Of objects of libraries only modules of torch are looked into, of data nothing.
     """
     kept = _Before()
-    for one in asked:
-        kept.look_into(one)
+    for value in asked:
+        kept.look_into(value)
     kept.look_into(sys.modules["__main__"])
     try:
         yield
@@ -53,60 +53,60 @@ class _Before:
         self._seen: dict[int, object] = {}
         self._keep_dice()
 
-    def look_into(self, one: Any) -> None:
+    def look_into(self, value: Any) -> None:
         """Keep the attributes of an object, whatever it is, and what they hold."""
-        if self._torch.is_tensor(one) or not hasattr(one, "__dict__"):
-            self._look(one)
+        if self._torch.is_tensor(value) or not hasattr(value, "__dict__"):
+            self._look(value)
             return
-        self._look(vars(one))
-        for base in type(one).__mro__:
+        self._look(vars(value))
+        for base in type(value).__mro__:
             if _of_script(base.__module__) and id(base) not in self._seen:
                 self._seen[id(base)] = base
                 self._keep_class(base)
                 self._look(vars(sys.modules[base.__module__]))
 
-    def _look(self, one: Any) -> None:
-        if one is None or isinstance(one, (bool, int, float, str)) or id(one) in self._seen:
+    def _look(self, value: Any) -> None:
+        if value is None or isinstance(value, (bool, int, float, str)) or id(value) in self._seen:
             return
-        self._seen[id(one)] = one
-        kind = type(one)
-        if self._torch.is_tensor(one):
-            self._keep_tensor(one)
+        self._seen[id(value)] = value
+        kind = type(value)
+        if self._torch.is_tensor(value):
+            self._keep_tensor(value)
         elif kind in (dict, OrderedDict, defaultdict, list, deque, set):
-            self._keep_container(one)
+            self._keep_container(value)
         elif kind is FunctionType:
-            self._keep_variables(one)
-        elif isinstance(one, tuple):
-            for held in one:
+            self._keep_variables(value)
+        elif isinstance(value, tuple):
+            for held in value:
                 self._look(held)
-        elif isinstance(one, self._torch.nn.Module) or _of_script(kind.__module__):
-            self.look_into(one)
+        elif isinstance(value, self._torch.nn.Module) or _of_script(kind.__module__):
+            self.look_into(value)
 
-    def _keep_container(self, one: Any) -> None:
-        if len(self._seen) + len(one) > MOST_ITEMS:
+    def _keep_container(self, container: Any) -> None:
+        if len(self._seen) + len(container) > MOST_ITEMS:
             return
-        before = one.copy()
-        if isinstance(one, dict):
-            self.put_back.append(functools.partial(_put_back_mapping, one, before))
-        elif isinstance(one, set):
-            self.put_back.append(lambda: one.symmetric_difference_update(one ^ before))
+        before = container.copy()
+        if isinstance(container, dict):
+            self.put_back.append(functools.partial(_put_back_mapping, container, before))
+        elif isinstance(container, set):
+            self.put_back.append(lambda: container.symmetric_difference_update(container ^ before))
         else:
-            self.put_back.append(functools.partial(_put_back_sequence, one, before))
-        for held in before.values() if isinstance(one, dict) else before:
+            self.put_back.append(functools.partial(_put_back_sequence, container, before))
+        for held in before.values() if isinstance(container, dict) else before:
             self._look(held)
 
-    def _keep_tensor(self, one: Any) -> None:
-        size = one.numel() * one.element_size()
-        if one.requires_grad or one.is_inference() or self._bytes + size > MOST_BYTES:
+    def _keep_tensor(self, tensor: Any) -> None:
+        size = tensor.numel() * tensor.element_size()
+        if tensor.requires_grad or tensor.is_inference() or self._bytes + size > MOST_BYTES:
             return
         self._bytes += size
-        before = one.clone()
+        before = tensor.clone()
 
         def put_back() -> None:
             # Of running statistics torch's batch norm counts no version.
-            if not self._torch.equal(one, before):
+            if not self._torch.equal(tensor, before):
                 with self._torch.no_grad():
-                    one.resize_(before.shape).copy_(before)
+                    tensor.resize_(before.shape).copy_(before)
 
         self.put_back.append(put_back)
 
@@ -136,17 +136,17 @@ class _Before:
             )
 
 
-def _put_back_mapping(one: dict[Any, Any], before: dict[Any, Any]) -> None:
+def _put_back_mapping(mapping: dict[Any, Any], before: dict[Any, Any]) -> None:
     """Never empty in between: it may hold the variables of a module, and threads run."""
-    for name in [name for name in one if name not in before]:
-        del one[name]
-    one.update(before)
+    for name in [name for name in mapping if name not in before]:
+        del mapping[name]
+    mapping.update(before)
 
 
-def _put_back_sequence(one: Any, before: Any) -> None:
-    if [*map(id, one)] != [*map(id, before)]:
-        one.clear()
-        one.extend(before)
+def _put_back_sequence(sequence: Any, before: Any) -> None:
+    if [*map(id, sequence)] != [*map(id, before)]:
+        sequence.clear()
+        sequence.extend(before)
 
 
 def _of_script(module: str) -> bool:

@@ -85,8 +85,8 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
         wanted, steps = _accumulation(workload, plan)
         same = workload.recipe is not None  # it trains the same by itself
         same |= not whole.other_ranks and wanted == steps
-        told = replace(whole, by_flags=True, typed_accumulation=wanted)
-        force = torch_alone if same else told
+        by_flags = replace(whole, by_flags=True, typed_accumulation=wanted)
+        force = torch_alone if same else by_flags
     else:
         accumulation = workload.accumulation
         if workload.framework == "trainer":

@@ -187,8 +187,10 @@ def link_with(network: Network, address: str) -> str | None:
 
 def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
     """The interface by which a host is known: to others, by /etc/hosts, or by its very name."""
-    told = [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
-    links = (link_with(network, address) for address in told)
+    addresses = (
+        [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
+    )
+    links = (link_with(network, address) for address in addresses)
     return next((link for link in links if link not in (None, "lo")), None)
 
 

@@ -39,7 +39,7 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
     return unless(why, "backend=ccl", "gloo", "ccl")
 
 
-def _said(plan: Plan, local_rank: int = 0) -> str | None:
+def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
     """The backend as ``--ddp_backend`` names it; None for one process, where it is a ValueError.
 
     Source: ``TrainingArguments._setup_devices``.
@@ -54,20 +54,20 @@ BACKEND = Knob(
     keeps="mathematics",
     offers=_backends,
     argument="ddp_backend",
-    argument_value=_said,
+    argument_value=_backend_argument,
     shown=(
         Shown(
             what="backend",
             key="backend",
-            expected=_said,
+            expected=_backend_argument,
             unknown="the rank has no process group",
         ),
     ),
-    words=_said,
+    words=_backend_argument,
     effect=Effect(
         own=0.1,
         within={"ranks": 0.1},
-        label=lambda plan, at: _said(plan),
+        label=lambda plan, at: _backend_argument(plan),
         source="read on two ranks of a 4-layer BERT in bf16: 12.5 samples/s over ccl, 11.0 over "
         "gloo (log 0.13); the share of the all-reduce grows with the ranks",
     ),
@@ -85,7 +85,7 @@ def _worker_variables(plan: Plan) -> Mapping[str, str]:
 
 
 def _number(plan: Plan, local_rank: int) -> int | None:
-    return plan.ccl_workers if _said(plan) == "ccl" else None
+    return plan.ccl_workers if _backend_argument(plan) == "ccl" else None
 
 
 def _cpus(plan: Plan, local_rank: int) -> str | None:

@@ -77,9 +77,9 @@ def _own_batches(workload: Workload | None) -> int | None:
     """How many batches a step of the script has by itself; None where that is not known."""
     if workload is None or workload.recipe is not None:
         return 1
-    told = workload.argument("--gradient_accumulation_steps")
-    if workload.accumulation is None and told is not None and re.fullmatch(r"[0-9]{1,9}", told):
-        return int(told)
+    typed = workload.argument("--gradient_accumulation_steps")
+    if workload.accumulation is None and typed is not None and re.fullmatch(r"[0-9]{1,9}", typed):
+        return int(typed)
     return workload.accumulation
 
 
@@ -120,7 +120,7 @@ ACCUMULATION = Knob(
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     """The script's own loader workers; one and two, where today's launch waited for its data."""
     job = ask.workload
-    told = None if job is None else job.argument("--dataloader_num_workers")
+    typed = None if job is None else job.argument("--dataloader_num_workers")
     share = None if job is None else job.loading_share
     why = None
     if ask.framework != "trainer":
@@ -129,8 +129,8 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
         pass
     elif job is not None and job.drawn == STREAM:
         why = "its samples come as a stream, and each worker would read all of it"
-    elif told is not None:
-        why = f"the script asks for --dataloader_num_workers {told} itself"
+    elif typed is not None:
+        why = f"the script asks for --dataloader_num_workers {typed} itself"
     elif share is None:
         why = "how long a step waits for its data is not known before it has run"
     elif share < SHOWS:

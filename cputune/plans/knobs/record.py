@@ -300,10 +300,10 @@ class Knob:
     def parse(self, value: object) -> KnobValue:
         """Its value from text or from Python. Raises UsageError."""
         text = str(value).strip()
-        for one in self.values:
-            also = _SWITCH[one] if isinstance(one, bool) else ()
-            if text.lower() in (in_words(one), *also):
-                return one
+        for accepted in self.values:
+            also = _SWITCH[accepted] if isinstance(accepted, bool) else ()
+            if text.lower() in (in_words(accepted), *also):
+                return accepted
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:
             return int(text)

@@ -89,7 +89,7 @@ def _seconds(profile: Profile, step_seconds: float) -> Seconds:
     total = sum(profile.shares.values()) or 1.0
     found: dict[str, float] = {}
     rest = 0.0
-    for kind, share in sorted(profile.shares.items(), key=lambda one: -one[1]):
+    for kind, share in sorted(profile.shares.items(), key=lambda part: -part[1]):
         seconds = step_seconds * share / total
         if kind in WORK and share > 0.01:
             found[kind] = seconds

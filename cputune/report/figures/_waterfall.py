@@ -53,8 +53,8 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
 
 def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
     names = ["today"]
-    for one in worth:
-        name = visible(f"{one.knob} {one.value}")
+    for change in worth:
+        name = visible(f"{change.knob} {change.value}")
         names.append(name if len(name) <= letters else f"{name[: letters - 1]}…")
     if changed:
         names.append("best")

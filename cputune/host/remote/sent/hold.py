@@ -83,7 +83,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     """Start it and wait; its exit status, or that of who was told to end."""
     unpack(asked, folder)
     words = [word.replace("{folder}", folder) for word in asked["argv"]]
-    told = {name: value.replace("{folder}", folder) for name, value in asked["env"].items()}
+    variables = {name: value.replace("{folder}", folder) for name, value in asked["env"].items()}
     ours = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
     sys.path.insert(0, os.path.join(folder, "lib"))
     from cputune.inside.messages import connected
@@ -95,7 +95,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = subprocess.Popen(
         words,
-        env=dict(ours, **told, TMPDIR=folder),  # torchrun never removes its torchelastic_*
+        env=dict(ours, **variables, TMPDIR=folder),  # torchrun never removes its torchelastic_*
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,

@@ -122,11 +122,16 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
         "environment": dict(variables),
-        "launchers": {name: one for name, one in launchers.items() if one["path"]},
+        "launchers": {name: launcher for name, launcher in launchers.items() if launcher["path"]},
         "processes": processes(asked["look_seconds"]),
         "disk_bytes": {p: d.f_frsize * d.f_blocks for p, d in disks.items() if d},
         "disk_free_bytes": {p: d.f_frsize * d.f_bavail for p, d in disks.items() if d},
-        "cpuid": {leaf: told for leaf in asked["cpuid"] for told in [quiet(cpuid, leaf)] if told},
+        "cpuid": {
+            leaf: registers
+            for leaf in asked["cpuid"]
+            for registers in [quiet(cpuid, leaf)]
+            if registers
+        },
         "unreadable": unreadable,
         "files": files,
         "directories": directories,
@@ -145,7 +150,7 @@ def cpuid(leaf: str) -> list[int]:
 def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Where a program lies, on PATH or beside this Python; and what an MPI says of its version."""
     path = shutil.which(name) or shutil.which(name, path=os.path.join(sys.prefix, "bin"))
-    told: dict[str, Any] = {"path": path}
+    launcher: dict[str, Any] = {"path": path}
     if path is not None and name in asked["versions"]:
         argv, seconds = (path, "--version"), asked["version_seconds"]
         code, texts = None, [b"", b""]
@@ -159,8 +164,8 @@ def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             return {"path": path, "error": error.errno}
         out, err = (text.decode("utf-8", "replace") for text in texts)
-        told["answer"] = {"returncode": code, "stdout": out, "stderr": err}
-    return told
+        launcher["answer"] = {"returncode": code, "stdout": out, "stderr": err}
+    return launcher
 
 
 def processes(seconds: float) -> list[dict[str, Any]]:
@@ -170,11 +175,11 @@ def processes(seconds: float) -> list[dict[str, Any]]:
     after, passed = used(), time.monotonic() - started
     found = []
     for key, (name, ticks) in after.items():
-        told: dict[str, Any] = {"pid": key[0], "name": name}
+        process: dict[str, Any] = {"pid": key[0], "name": name}
         if key in before:
             share = (ticks - before[key][1]) / os.sysconf("SC_CLK_TCK") / passed
-            told["cpu_share"] = max(0.0, share)
-        found.append(told)
+            process["cpu_share"] = max(0.0, share)
+        found.append(process)
     return found
 
 
@@ -215,9 +220,9 @@ def metadata(judged: str) -> dict[str, Any]:
             plain = re.sub(r"[-_.]+", "-", entry.partition("-")[0].partition(".")[0]).lower()
             more = ("METADATA", "PKG-INFO") if re.fullmatch(judged, plain) else ()
             for name in ("INSTALLER", *more):
-                told = quiet(head, os.path.join(path, name))
-                if told:
-                    heads[os.path.join(path, name)] = told
+                text = quiet(head, os.path.join(path, name))
+                if text:
+                    heads[os.path.join(path, name)] = text
     return {"names": names, "heads": heads, "ages": ages, "paths": sys.path, "prefix": sys.prefix}
 
 
@@ -234,13 +239,13 @@ def head(path: str) -> list[str]:
 
 def content(path: str) -> str:
     """What lies at a path, to compare it: size and SHA-256 of a file, else its kind."""
-    told = os.stat(path)
-    if stat.S_ISDIR(told.st_mode):
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
         return "folder"
-    if not stat.S_ISREG(told.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "other"
     with open(path, "rb") as file:
-        return f"{told.st_size} {hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()}"
+        return f"{status.st_size} {hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()}"
 
 
 def resolved(names: list[str]) -> dict[str, Any]:
@@ -249,17 +254,17 @@ def resolved(names: list[str]) -> dict[str, Any]:
 
     def look(name: str) -> None:
         try:
-            told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found[name] = list(dict.fromkeys(str(entry[4][0]) for entry in told))
+            addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found[name] = list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
         except (OSError, UnicodeError) as error:
             found[name] = getattr(error, "strerror", None) or str(error)
 
     looking = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
     until = time.monotonic() + NAMES_SECONDS
-    for one in looking:
-        one.start()
-    for one in looking:
-        one.join(max(0.0, until - time.monotonic()))
+    for process in looking:
+        process.start()
+    for process in looking:
+        process.join(max(0.0, until - time.monotonic()))
     return dict(found)
 
 
@@ -281,7 +286,7 @@ def own_address(name: str) -> Any:
 def main() -> None:
     """Print the answer as a line of JSON."""
     asked = json.loads(sys.argv[1])
-    told = {
+    answer = {
         "record": record(asked),
         "metadata": metadata(asked["judged"]),
         "executable": sys.executable,
@@ -289,7 +294,7 @@ def main() -> None:
         "names": resolved(asked["names"]),
         "own": own_address(socket.gethostname()) if asked["names"] else None,
     }
-    print(json.dumps(told))
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
-from cputune.stack.ways import both_ways, way_out, ways_out
+from cputune.stack.version_changes import advised_changes, version_change, version_changes
 
 STACK = load()
 
@@ -47,8 +47,8 @@ def versions(**texts):
 )
 def test_the_smallest_change_each_way(stack, ipex_era, today):
     asked = versions(python="3.11.9", **stack)
-    assert way_out("ipex", asked).command() == ipex_era
-    assert way_out("today", asked).command() == today
+    assert version_change("ipex", asked).command() == ipex_era
+    assert version_change("today", asked).command() == today
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_the_smallest_change_each_way(stack, ipex_era, today):
     ],
 )
 def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
-    assert way_out(era, versions(python="3.10", **stays)).changes == ()
-    assert way_out(era, versions(python="3.10", **goes)).changes != ()
+    assert version_change(era, versions(python="3.10", **stays)).changes == ()
+    assert version_change(era, versions(python="3.10", **goes)).changes != ()
 
 
 def test_what_a_complete_stack_lacks_is_added():
     for era, added in (("today", 2), ("ipex", 3)):
-        way = way_out(era, versions(python="3.11", torch="2.8.0"), complete=True)
+        way = version_change(era, versions(python="3.11", torch="2.8.0"), complete=True)
         assert len([name for name, _ in way.changes if name != "torch"]) == added
 
 
@@ -90,14 +90,14 @@ def test_what_a_complete_stack_lacks_is_added():
     ],
 )
 def test_only_what_pypi_lacks_comes_from_a_page(stack, way):
-    command = way_out("ipex", versions(python="3.10", **stack)).command()
+    command = version_change("ipex", versions(python="3.10", **stack)).command()
     assert way in command
     assert (" -f " in command) is way.endswith(" -f ")
 
 
 def test_both_ways_are_said_the_smaller_one_first():
     stack = versions(python="3.11", torch="2.13.0", ipex="2.8.0", transformers="5.23.0")
-    said, command = both_ways(stack)
+    said, command = advised_changes(stack)
     assert said == (
         "Go to today's stack: pip uninstall -y intel_extension_for_pytorch; "
         "or stay in the IPEX era: pip install torch==2.8.0 transformers==4.55.4."
@@ -107,7 +107,7 @@ def test_both_ways_are_said_the_smaller_one_first():
 
 def test_torch_stays_where_another_accelerate_fits_beside_it():
     stack = versions(python="3.11", torch="2.13.0", transformers="4.36.2", accelerate="0.20.0")
-    said, command = both_ways(stack)
+    said, command = advised_changes(stack)
     assert command == "pip install accelerate==0.34.2"
     assert said.startswith(f"Stay with torch 2.13.0: {command}; or stay in the IPEX era: ")
 
@@ -122,18 +122,18 @@ def test_torch_stays_where_another_accelerate_fits_beside_it():
     ],
 )
 def test_a_cpu_build_is_told_where_to_come_from(stack, told):
-    said, _ = both_ways(versions(python="3.11", **stack))
+    said, _ = advised_changes(versions(python="3.11", **stack))
     assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in said) is told
 
 
 def test_a_python_that_no_stack_has_wheels_for_is_told():
-    said, command = both_ways(versions(python="3.6", torch="2.13.0"))
+    said, command = advised_changes(versions(python="3.6", torch="2.13.0"))
     assert "No stack in the tables has wheels for this Python" in said
     assert command is None
 
 
 def test_a_python_without_ipex_leaves_one_way():
-    (way,) = ways_out(versions(python="3.14", torch="2.13.0", ipex="2.8.0"))
+    (way,) = version_changes(versions(python="3.14", torch="2.13.0", ipex="2.8.0"))
     assert way.says == "today's stack"
 
 
@@ -149,6 +149,6 @@ def test_every_way_leads_to_a_stack_that_fits(torch, python):
         accelerate="1.15.0",
         numpy="2.4.0",
     )
-    for way in ways_out(asked):
+    for way in version_changes(asked):
         assert misfits(way.result) == ()
         assert dict(way.changes).keys() <= {*STACK.era("ipex").versions, "oneccl", "numpy"}

@@ -1,4 +1,4 @@
-"""The smallest change that makes versions fit, both ways: the IPEX era, or today's stack."""
+"""The smallest change that makes versions fit: to the IPEX era, or to today's stack."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way out. ``changes`` names each package that changes and its version, None: remove."""
+class VersionChange:
+    """Versions that fit: each package that changes, with its version, or None to remove it."""
 
     says: str
     changes: tuple[tuple[str, Version | None], ...]
@@ -39,7 +39,7 @@ class Way:
         return " && ".join(parts) or None
 
 
-def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | None:
+def version_change(era: str, versions: Versions, *, complete: bool = False) -> VersionChange | None:
     """The smallest change to a stack of this era in which everything fits.
 
     Only packages that are there are changed or removed; with ``complete`` torch,
@@ -58,49 +58,51 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
             for found in _solutions(era, start, names):
                 changed = [n for n in reversed(ORDER) if versions.get(n) != found.get(n)]
                 changes = tuple((name, found.get(name)) for name in changed)
-                return Way(says=trained.says, changes=changes, result=found)
+                return VersionChange(says=trained.says, changes=changes, result=found)
     return None
 
 
-def ways_out(versions: Versions) -> tuple[Way, ...]:
-    """Both ways, the one with fewer changes first; a way that this Python bars is left out."""
-    found = (way_out(era.name, versions) for era in load().eras)
-    return tuple(sorted((way for way in found if way), key=lambda way: len(way.changes)))
+def version_changes(versions: Versions) -> tuple[VersionChange, ...]:
+    """To either era, the one with fewer packages first; one that this Python bars is left out."""
+    found = (version_change(era.name, versions) for era in load().eras)
+    return tuple(sorted(filter(None, found), key=lambda change: len(change.changes)))
 
 
-def both_ways(versions: Versions) -> tuple[str, str | None]:
-    """Both ways out as a sentence, and the smaller one as a command.
+def advised_changes(versions: Versions) -> tuple[str, str | None]:
+    """The changes to either era as a sentence, and the smaller one as a command.
 
     Where both change several packages, one package alone comes first, if that is enough.
     """
-    ways = [way for way in ways_out(versions) if way.changes]
-    if all(len(way.changes) > 1 for way in ways):
-        ways = [*_beside_this_torch(versions), *ways]
-    if not ways:
+    found = [change for change in version_changes(versions) if change.changes]
+    if all(len(change.changes) > 1 for change in found):
+        found = [*_beside_this_torch(versions), *found]
+    if not found:
         return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.14.", None
-    commands = [way.command() or "" for way in ways]
+    commands = [change.command() or "" for change in found]
     if versions.torch is not None and versions.torch.local == "cpu":
         # PyPI's torch brings the CUDA libraries.
         index = f" --extra-index-url {load().wheels['torch_cpu']}"
         commands = [text + index if " torch==" in text else text for text in commands]
-    said = (f"{_verb(way)}: {text}" for way, text in zip(ways, commands, strict=True))
+    said = (f"{_verb(change)}: {text}" for change, text in zip(found, commands, strict=True))
     sentence = "; or ".join(said)
     return f"{sentence[0].upper()}{sentence[1:]}.", commands[0] or None
 
 
-def _verb(way: Way) -> str:
-    if way.says.startswith("torch "):
-        return f"stay with {way.says}"
-    return ("stay in " if "IPEX" in way.says else "go to ") + way.says
+def _verb(change: VersionChange) -> str:
+    if change.says.startswith("torch "):
+        return f"stay with {change.says}"
+    return ("stay in " if "IPEX" in change.says else "go to ") + change.says
 
 
-def _beside_this_torch(versions: Versions) -> Iterator[Way]:
+def _beside_this_torch(versions: Versions) -> Iterator[VersionChange]:
     """The newest accelerate, else transformers, with which the rest fits as it is."""
     for name in ("accelerate", "transformers"):
         for release in reversed(load().releases()[name]):
             found = versions.changed(**{name: release})
             if versions.torch and not misfits(found):
-                yield Way(says=f"torch {versions.torch}", changes=((name, release),), result=found)
+                yield VersionChange(
+                    says=f"torch {versions.torch}", changes=((name, release),), result=found
+                )
                 return
 
 
