@@ -50,7 +50,7 @@ T ?=
 test: $(VENV)/.dev  ## install and run the whole suite, or a part of it (T=tests/knobs)
 	$(PYTEST) --numprocesses=$(if $(T),0,$(WORKERS)) --dist=loadgroup --durations=15 $(T)
 
-test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
+test-fast: $(VENV)/.dev  ## the part of the suite that trains nothing, without what takes long (a minute and a half)
 	$(PYTEST) --numprocesses=$(WORKERS) -m "not torch and not consumer and not slow" $(T)
 
 # About 7 GB: PyPI's torch 2.8.0 brings the CUDA libraries, and IPEX has no other partner.

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +88,40 @@ _ASKED_FOR = {
 }
 
 
+SLOW = (
+    "test_docs_commands.py",
+    "test_wheel.py",
+    "cli/test_cli_progress.py",
+    "cli/test_cli_run.py",
+    "cli/test_cli_signals.py",
+    "cli/test_cli_tune.py",
+    "cli/test_streams.py",
+    "doctor/test_advice.py",
+    "doctor/test_checkfile_emitted.py",
+    "doctor/test_cures_fit.py",
+    "doctor/test_doctor_typed.py",
+    "doctor/hosts/test_hosts_reached.py",
+    "emitters/test_damaged_results.py",
+    "emitters/test_emit_cli.py",
+    "emitters/test_emit_contract.py",
+    "emitters/test_sizes.py",
+    "emitters/test_launch_scripts.py",
+    "figures/test_figures.py",
+    "nodes/test_probed.py",
+    "ranks/test_hopeless.py",
+    "ranks/test_launched.py",
+    "ranks/test_living.py",
+    "ranks/test_runner.py",
+    "report/test_notebook.py",
+    "report/test_report_page.py",
+    "tuner/test_tune_storage.py",
+    "tuner/test_tune_study.py",
+    "tuner/test_tune_time.py",
+    "verifier/test_verify_documents.py",
+)
+"""Files that take some ten seconds each: `make test-fast` leaves them out."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has a target of its own; what starts ranks is one group, begun first.
@@ -102,9 +137,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=out)
     kept = set(items) - set(out)
     items[:] = [item for item in items if item in kept]
+    slow = {Path(__file__).parent / name for name in SLOW}
     for item in items:
         if any(item.get_closest_marker(name) for name in _LAUNCHES):
             item.add_marker(pytest.mark.xdist_group("launches"))
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 from packaging.version import Version
 
 from cputune.stack.fit import misfits
-from cputune.stack.tables import DISTRIBUTIONS, Versions, load, minor
+from cputune.stack.tables import DISTRIBUTIONS, REMEMBERED, Versions, load, minor
 from cputune.stack.uses import Framework, ipex_use
 
 # What is changed first where one change is as small as another: a small download first.
@@ -68,6 +69,7 @@ def version_changes(versions: Versions) -> tuple[VersionChange, ...]:
     return tuple(sorted(filter(None, found), key=lambda change: len(change.changes)))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def advised_changes(versions: Versions) -> tuple[str, str | None]:
     """The changes to either era as a sentence, and the smaller one as a command.
 

@@ -24,7 +24,7 @@ pytest.importorskip("jinja2", reason="the extra `report` is not installed")
 
 DESKTOP, PHONE = 1280, 390
 
-MOST_APART = ("only_failures", "profiled", "ten_thousand")
+MOST_APART = ("only_failures", "profiled", "a_thousand")
 """Of the studies, those whose pages have the least in common."""
 
 LOOK = (Path(__file__).parent / "look_at_page.js").read_text(encoding="utf-8")

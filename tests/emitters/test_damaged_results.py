@@ -40,7 +40,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(part, (*way, position))
 
 
-one_place_of = pytest.mark.parametrize("one_of", [4, pytest.param(1, marks=pytest.mark.matrix)])
+one_place_of = pytest.mark.parametrize("one_of", [8, pytest.param(1, marks=pytest.mark.matrix)])
 """One place of so many is looked at by `make test`, for each text others; all at night."""
 
 

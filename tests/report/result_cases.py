@@ -92,17 +92,17 @@ def elsewhere() -> Result:
     return replace(tuned(), host={}, versions={}, created=None)
 
 
-def ten_thousand() -> Result:
-    """A study of 10,000 trials, one in ten of which has failed."""
+def a_thousand() -> Result:
+    """A study of 1,000 trials, one in ten of which has failed."""
     result, chance = tuned(), random.Random(0)
     trials = []
-    for number in range(10_000):
+    for number in range(1_000):
         trial = result.trials[number % len(result.trials)]
         middle = chance.uniform(5, 40)
         rate = Throughput(median=middle, low=0.97 * middle, high=1.03 * middle)
         known = replace(trial, state="completed", samples_per_second=rate, reason=None)
         trials.append(replace(_failed(trial) if number % 10 == 9 else known, number=number))
-    return replace(result, trials=tuple(trials), budget=10_000)
+    return replace(result, trials=tuple(trials), budget=1_000)
 
 
 CASES = {
@@ -115,7 +115,7 @@ CASES = {
         interrupted,
         without_confirmation,
         elsewhere,
-        ten_thousand,
+        a_thousand,
     )
 }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from in_process import ran
 from report.result_cases import (
     CASES,
     HOSTILE,
+    a_thousand,
     hostile,
     profiled,
-    ten_thousand,
     tuned,
 )
 
@@ -29,6 +30,15 @@ from cputune.records.result import Result
 from cputune.records.words import verdict_of
 from cputune.report import page as page_module
 from cputune.report.page import page
+
+# One worker has them all: each case is tuned and drawn once.
+pytestmark = pytest.mark.xdist_group("page")
+
+
+@cache
+def page_of(case: Callable[[], Result]) -> str:
+    """The page of a case, drawn once."""
+    return page(case())
 
 
 class Read(HTMLParser):
@@ -64,8 +74,7 @@ class Read(HTMLParser):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
-    result = case()
-    text = page(result)
+    result, text = case(), page_of(case)
     read = Read(text)
     assert verdict_of(result, "").means in read.words
     assert result.baseline.plan.short() in read.words
@@ -78,7 +87,7 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
 
 
 def test_every_picture_stands_there_for_desk_and_telephone() -> None:
-    text = page(profiled())
+    text = page_of(profiled)
     for name in ("change", "step", "comparison", "machine", "trials"):
         for kind in ("desk", "phone"):
             assert f'id="{name}-{kind}-figure_1"' in text
@@ -89,22 +98,22 @@ def test_every_picture_stands_there_for_desk_and_telephone() -> None:
 
 def test_it_can_be_saved() -> None:
     link = re.search(
-        r'download="cputune.json" href="data:application/json;base64,([^"]+)"', page(tuned())
+        r'download="cputune.json" href="data:application/json;base64,([^"]+)"', page_of(tuned)
     )
     assert link is not None
     assert Result.from_json(json.loads(base64.b64decode(link[1]))) == tuned()
-    assert "download=" not in page(ten_thousand())
+    assert "download=" not in page_of(a_thousand)
 
 
 def test_a_colour_means_one_thing() -> None:
-    text = page(tuned())
+    text = page_of(tuned)
     for role in ("today", "best", "other", "lost", "ink", "dim", "line"):
         assert text.count(f"--{role}: #") == 3  # light, dark, on paper
     assert {"today", "best", "other"} <= set(re.findall(r"(?:fill|stroke): var\(--(\w+), #", text))
 
 
 def test_it_asks_no_network() -> None:
-    read = Read(page(tuned()))
+    read = Read(page_of(tuned))
     assert not {"link", "iframe", "img", "object"} & set(read.tags)
     assert [value for name, value in read.attributes if name == "src"] == []
     assert all(
@@ -127,7 +136,7 @@ def test_nothing_in_a_result_becomes_part_of_the_page() -> None:
 
 
 def test_of_many_trials_it_says_how_many_it_shows() -> None:
-    assert re.search(r"99[67]\d slower ones are not shown", Read(page(ten_thousand())).words)
+    assert re.search(r"9[67]\d slower ones are not shown", Read(page_of(a_thousand)).words)
 
 
 def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
