@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from cputune.plans.knobs.backend import BACKENDS
 from cputune.plans.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES

@@ -91,8 +91,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     """
     from cputune.cli.progress import progress
     from cputune.report import compare as page
-    from cputune.tuner.comparing import compare as measure
-    from cputune.tuner.comparing import why_not_here
+    from cputune.tuner.comparing import compare as measure, why_not_here
 
     started = time.monotonic()
     share = None if typed["fail_if_slower"] is None else slower_by(typed["fail_if_slower"])

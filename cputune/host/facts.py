@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cputune.host import Package as Package
-from cputune.host import Surroundings
+from cputune.host import Package as Package, Surroundings
 from cputune.host.metadata import normal_name
 
 

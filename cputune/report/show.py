@@ -17,8 +17,7 @@ from cputune.host import LiveHost
 from cputune.host.interpreter import training_python
 from cputune.plans.carrier.command import carried
 from cputune.plans.knobs import knob_named, least_kept
-from cputune.plans.knobs.record import KEPT, Keeps
-from cputune.plans.knobs.record import in_words as knob_words
+from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
 from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
 from cputune.records.history import Kept

@@ -6,6 +6,7 @@ is compared with the one before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -77,6 +78,20 @@ def worths(
         )
         for change, (before, after) in zip(path, pairwise(contenders), strict=True)
         if (gain := gain_of(before, after, noise, doubt=0.05, seen=whole.scattered)) is not None
+    )
+
+
+def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
+    """Why the changes are given no numbers of their own; None where these multiply to the whole."""
+    product = math.fsum(math.log(worth.speedup.ratio) for worth in each)
+    if whole.low <= product <= whole.high:
+        return None
+    together = whole.speedup
+    return (
+        "The changes depend on each other: one by one they multiply to "
+        f"{math.exp(product):.2f} times as fast, and together they make {together.ratio:.2f} "
+        f"(95 % interval {together.low:.2f} to {together.high:.2f}). So none is given a number "
+        "of its own."
     )
 
 

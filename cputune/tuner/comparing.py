@@ -18,15 +18,20 @@ from cputune.host.interpreter import has_module, training_python
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.options import keywords_of
-from cputune.records.result import ConfirmRun, Result, Speedup, Throughput, host_fingerprint
-from cputune.records.result import pairs_of as enough_pairs
+from cputune.records.result import (
+    ConfirmRun,
+    Result,
+    Speedup,
+    Throughput,
+    host_fingerprint,
+    pairs_of as enough_pairs,
+)
 from cputune.records.steps import Runner
 from cputune.records.words import host_difference
 from cputune.tuner.alone import measuring_alone, open_runner
 from cputune.tuner.confirmation import compare_rivals
-from cputune.tuner.contenders import SLOWER, Contender, fastest_of
+from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
 from cputune.tuner.events import OnEvent, logged
-from cputune.tuner.gains import throughput_of
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
 

@@ -27,8 +27,8 @@ from cputune.records.result import (
     pairs_of,
 )
 from cputune.records.steps import Contended
-from cputune.tuner.contenders import SLOWER, Contender, fastest_of
-from cputune.tuner.gains import Gain, throughput_of
+from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
+from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import Findings, first_line
 
 SAMPLER = "gaussian-process"

@@ -22,7 +22,6 @@ when the time or the blocks are spent. Where the user gave a time, all of it may
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -31,13 +30,8 @@ from itertools import count
 
 from cputune.plans.plan import Plan
 from cputune.records.result import LEAST_BLOCKS, ConfirmRun
-from cputune.records.steps import (
-    LivingRunner,
-    ProfilingLiving,
-    Runner,
-    TimeUp,
-)
-from cputune.tuner.changes import Change, worths
+from cputune.records.steps import LivingRunner, Runner, TimeUp
+from cputune.tuner.changes import Change, why_not_one_by_one, worths
 from cputune.tuner.contenders import (
     SLOWER,
     Contender,
@@ -46,11 +40,12 @@ from cputune.tuner.contenders import (
     fastest_of,
     gain_of,
     level_rounds,
+    throughput_of,
 )
-from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Message
-from cputune.tuner.gains import PROCESS, Gain, throughput_of
+from cputune.tuner.events import ComparisonSoFar, ConfirmStarted
+from cputune.tuner.gains import PROCESS, Gain
 from cputune.tuner.measuring import BLOCK_STEPS, Measuring
-from cputune.tuner.profile import profile_of_living
+from cputune.tuner.profile import profile_plan
 from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.turns import Started, TooShort, seconds_of
 
@@ -189,17 +184,10 @@ class Confirmation:
         if not path or leader.out is not None or whole is None:
             return
         each = worths(path, (self.baseline, *self._between, leader), self._noise, whole)
-        product = math.fsum(math.log(rival.speedup.ratio) for rival in each)
-        if whole.low <= product <= whole.high:
+        if (why := why_not_one_by_one(each, whole)) is None:
             findings.worth = each
-            return
-        together = whole.speedup
-        findings.notes.append(
-            "The changes depend on each other: one by one they multiply to "
-            f"{math.exp(product):.2f} times as fast, and together they make {together.ratio:.2f} "
-            f"(95 % interval {together.low:.2f} to {together.high:.2f}). So none is given a number "
-            "of its own."
-        )
+        else:
+            findings.notes.append(why)
 
     def one_after_another(self, runner: Runner) -> None:
         """Do the same where no two plans can live at once: each round starts new processes."""
@@ -362,15 +350,9 @@ class Confirmation:
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile today's launch and the leader, in the processes that were measured last."""
-        findings = self._measuring.findings
         for entry in started:
-            if entry.contender not in (self.baseline, leader) or not entry.is_in:
-                continue
-            if isinstance(entry.living, ProfilingLiving) and not self._measuring.timer.up(1.0):
-                plan = entry.contender.plan
-                said = f"looking where the time of {plan.short()} goes"
-                self._measuring.on_event(Message(text=said))
-                findings.profiles[plan] = profile_of_living(entry.living, plan)
+            if entry.contender in (self.baseline, leader) and entry.is_in:
+                profile_plan(self._measuring, entry.contender.plan, entry.living)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""

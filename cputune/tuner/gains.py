@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from cputune.records.result import Speedup, Throughput
+from cputune.records.result import Speedup
 
 PROCESS, FREEDOM = 0.03, 1.0
 """What two processes of a plan differ by (log), and how many readings that is worth. Read by
@@ -136,7 +136,7 @@ def gain_side_by_side(
     own = Scattered(squares=fit.off, freedom=len({piece.block for piece in pieces}) - 1)
     freedom = FREEDOM + own.freedom + seen.freedom
     variance = fit.variance * (FREEDOM + own.squares + seen.squares) / freedom + shared
-    half = _students_quantile(1 - doubt / 2, freedom) * math.sqrt(variance)
+    half = students_quantile(1 - doubt / 2, freedom) * math.sqrt(variance)
     return Gain(
         mean=fit.mean,
         low=fit.mean - half,
@@ -243,26 +243,7 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     return math.sqrt((NOISE_WEIGHT * 2 * noise**2 + freedom * seen**2) / (NOISE_WEIGHT + freedom))
 
 
-def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
-    """Samples per second with Student's 95 % interval, from one log time per round.
-
-    The variance includes what two runs usually differ by, since three rounds alone sometimes agree
-    by chance.
-    """
-    count, mean = len(logs), fmean(logs)
-    usual = 2 * (noise**2 / 3 + PROCESS**2)
-    squares = sum((value - mean) ** 2 for value in logs)
-    freedom = count - 1 + FREEDOM
-    variance = (squares + FREEDOM * usual) / freedom
-    half = 2 * math.sqrt(usual / 2)
-    if count > 1:
-        half = _students_quantile(0.975, freedom) * math.sqrt(variance / count)
-    return Throughput(
-        median=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
-    )
-
-
-def _students_quantile(share: float, freedom: float) -> float:
+def students_quantile(share: float, freedom: float) -> float:
     """The value below which so much of Student's distribution lies."""
     from scipy.special import stdtrit  # here: `compare` reads this module, and needs no scipy
 

@@ -8,18 +8,23 @@ from typing import Any
 from cputune.plans.plan import Plan
 from cputune.records.result import Profile
 from cputune.records.steps import Living, ProfilingLiving, TimeUp, TrialError
+from cputune.tuner.events import Message
+from cputune.tuner.measuring import Measuring
 
 
-def profile_of_living(living: Living, plan: Plan) -> Profile | None:
-    """Where the time of processes goes that have taken steps; None where they fail or tell nothing.
+def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
+    """Write down where the time of these processes of a plan goes, while there is time for it.
 
-    What the profiler has held changes how malloc serves the steps that follow.
+    It is the last that they do: what the profiler has held changes how malloc serves later steps.
     """
+    if measuring.timer.up(1.0) or not isinstance(living, ProfilingLiving):
+        return
+    measuring.on_event(Message(text=f"looking where the time of {plan.short()} goes"))
     try:
-        states = living.profile() if isinstance(living, ProfilingLiving) else ()
+        states = living.profile()
     except (TrialError, TimeUp):
-        return None
-    return profile_of_ranks(plan, states)
+        states = ()
+    measuring.findings.profiles[plan] = profile_of_ranks(plan, states)
 
 
 def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile | None:

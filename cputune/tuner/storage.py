@@ -17,8 +17,7 @@ from typing import Annotated
 
 import optuna
 from msgspec import Meta
-from optuna.trial import Trial as OptunaTrial
-from optuna.trial import TrialState
+from optuna.trial import Trial as OptunaTrial, TrialState
 
 from cputune.errors import CannotError, CputuneError
 from cputune.host.facts import HostFacts

@@ -23,7 +23,7 @@ RUNS = (
     # a guide's file, the ranks that it then has, and whether they train in bf16
     ("one_process.sh", 1, True),
     pytest.param("ipexrun.sh", 1, True, marks=THOROUGH),
-    ("ipex_launch.sh", 2, False),
+    pytest.param("ipex_launch.sh", 2, False, marks=THOROUGH),
     pytest.param("run_cpu.sh", 2, False, marks=THOROUGH),
     pytest.param("deepspeed.sh", 2, False, marks=THOROUGH),
     pytest.param("two_ranks.sh", 2, False, marks=THOROUGH),
@@ -61,6 +61,7 @@ def test_a_guides_file_trains_once_it_is_mended(
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_mended_configuration_starts_accelerate(tmp_path):
     path = mended_file("accelerate_one.yaml", tmp_path)
     line = f"accelerate launch --config_file {path} run_qa.py --output_dir out"

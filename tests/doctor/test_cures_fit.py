@@ -11,8 +11,7 @@ import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed
 from doctor_machines import INTEL_MPI, MACHINES, OPEN_MPI, RECORDED, VARIABLES
 from hosts.builder import machine
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from stacks import TODAY
 
 from cputune.doctor import diagnose

@@ -9,8 +9,7 @@ import pytest
 from clean_machine import changed
 from doctor_machines import VARIABLES
 from hosts.builder import PROCESSORS, machine
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from unknown_machine import UNKNOWN
 
 from cputune.doctor import Severity, diagnose

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emit_machines import one_socket
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from cputune.emitters import Node, emit, parse_hostfile, parse_hosts
 from cputune.errors import CputuneError, UsageError

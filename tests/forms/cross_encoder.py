@@ -3,8 +3,11 @@
 import sys
 
 import datasets
-from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer
-from sentence_transformers.cross_encoder import CrossEncoderTrainingArguments as Arguments
+from sentence_transformers.cross_encoder import (
+    CrossEncoder,
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments as Arguments,
+)
 
 rows = [{"one": f"w{n % 60}", "two": f"w{n % 7} w1", "label": float(n % 2)} for n in range(256)]
 model = CrossEncoder(f"{sys.argv[1]}/encoder", num_labels=1, device="cpu")

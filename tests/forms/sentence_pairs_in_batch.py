@@ -3,8 +3,12 @@
 import sys
 
 import datasets
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
-from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments as Arguments,
+    losses,
+)
 
 rows = [{"anchor": f"w{n % 60} w{n % 7}", "positive": f"w{n % 60} w1 w2"} for n in range(256)]
 model = SentenceTransformer(f"{sys.argv[1]}/bert", device="cpu")

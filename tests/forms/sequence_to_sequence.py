@@ -2,8 +2,12 @@
 
 import torch
 from made import Rows
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config
-from transformers import T5ForConditionalGeneration as Model
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration as Model,
+)
 
 
 class Pairs(Rows):

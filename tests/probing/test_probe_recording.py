@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from hosts.builder import Cgroup, machine
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from cputune.errors import CannotError
 from cputune.host import Completed, LiveHost, RecordedHost

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.inside.messages import Raised
-from cputune.ranks.failure import early_end
-from cputune.ranks.failure import failure as why
+from cputune.ranks.failure import early_end, failure as why
 from cputune.ranks.supervisor_main import Exit
 from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
 

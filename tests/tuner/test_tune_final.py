@@ -46,7 +46,7 @@ from cputune.tuner.changes import LAYOUT, changes
 from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Message
 from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way
 from cputune.tuner.measuring import Findings
-from cputune.tuner.profile import profile_of_living, profile_of_ranks
+from cputune.tuner.profile import profile_of_ranks, profile_plan
 
 TODAY = baseline_plan(SMALL.facts)
 GIB = 1 << 30
@@ -379,7 +379,9 @@ class FakeFailing:
 
 
 def test_processes_that_fail_have_no_profile() -> None:
-    assert profile_of_living(FakeFailing(), PLAN) is None
+    small = measuring()
+    profile_plan(small, PLAN, FakeFailing())
+    assert small.findings.profiles == {PLAN: None}
 
 
 def test_what_the_network_costs_by_host() -> None:

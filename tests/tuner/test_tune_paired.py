@@ -14,7 +14,7 @@ from cputune.plans.plan import Plan
 from cputune.records.result import Throughput
 from cputune.records.steps import Crashed, Step
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.contenders import Contender, gain_of
+from cputune.tuner.contenders import Contender, gain_of, throughput_of
 from cputune.tuner.gains import (
     DELTA,
     DOUBT,
@@ -25,7 +25,6 @@ from cputune.tuner.gains import (
     Scattered,
     center_of,
     gain_side_by_side,
-    throughput_of,
 )
 from cputune.tuner.measuring import Findings
 

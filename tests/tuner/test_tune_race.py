@@ -6,8 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from cputune.tuner.race import USUAL_NOISE, Estimate, Noise, Race, estimate, spread
 

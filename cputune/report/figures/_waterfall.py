@@ -17,8 +17,7 @@ from cputune.report.figures.canvas import (
     named_rows,
     new_figure,
 )
-from cputune.text.plain import figure as number
-from cputune.text.plain import visible
+from cputune.text.plain import figure as number, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
