@@ -175,12 +175,13 @@ class StudyFile:
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
         """The study, in a file that is there with all its tables or not at all."""
-        if not self.holds_study():
+        new = not self.holds_study()
+        if new:
             with whole(self.path, private=private) as half, _storage(half) as storage:
                 _begun(storage, self.name)
         elif private:
             self.path.chmod(0o600)
-        with _storage(self.path) as storage:
+        with _storage(self.path, made_just_now=new) as storage:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
@@ -262,15 +263,24 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def _storage(path: Path) -> Iterator[RDBStorage]:
-    """Optuna's storage in this very file: in an address some signs of its name mean something."""
+def _storage(path: Path, *, made_just_now: bool = False) -> Iterator[RDBStorage]:
+    """Optuna's storage in this very file: in an address some signs of its name mean something.
+
+    One that was ``made_just_now`` has all tables, of this Optuna: they are not looked over again.
+    """
     from optuna.storages import RDBStorage
     from sqlalchemy.pool import NullPool
 
     # An interrupt while a connection is closed is raised, and also logged with its traceback.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     engine = {"creator": partial(connect, path), "poolclass": NullPool}
-    with closed(RDBStorage("sqlite:///study", engine_kwargs=engine)) as storage:
+    storage = RDBStorage(
+        "sqlite:///study",
+        engine_kwargs=engine,
+        skip_compatibility_check=made_just_now,
+        skip_table_creation=made_just_now,
+    )
+    with closed(storage):
         yield storage
 
 

@@ -278,6 +278,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._history = history
         self._seed = seed
         self._cores = usable_cores(space.facts)
+        self._astride: dict[int, bool] = {}
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans)
@@ -323,7 +324,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return plans[int(np.argmax(promise + jitter))]
 
     def _lies_astride(self, plan: Plan) -> bool:
-        return lie_astride(self._cores, plan.processes_per_node)
+        ranks = plan.processes_per_node
+        if ranks not in self._astride:
+            self._astride[ranks] = lie_astride(self._cores, ranks)
+        return self._astride[ranks]
 
     def next_plan(self) -> Plan | None:
         """The plan to try next; None where there is none that is worth it."""
