@@ -36,6 +36,7 @@ from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import TuneOptions, keywords
+from cputune.records.words import RESUME
 from cputune.text.documents import plain
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
                 tell(f"what was found so far is in {destination}; it says why it is provisional")
         if isinstance(error, NotMeasurableError):
             raise
-        raise Interrupted(
-            str(error) or "interrupted", hint="go on with: the same words, and --resume"
-        ) from None
+        raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} goes on") from None
 
 
 def _saved(result: Result, destination: Path | None, *, history: bool) -> Saved:

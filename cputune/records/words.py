@@ -59,7 +59,10 @@ class Verdict:
 
 
 NOTHING_TO_DO = "nothing: keep the launch that you have"
-MEASURE_AGAIN = "cputune tune --resume, when the machine is quiet"
+RESUME = "the same command with --resume"
+"""It goes on with a study; what else was typed (``--study``, ``-o``, the script) names which."""
+
+MEASURE_AGAIN = f"{RESUME}, when the machine is quiet"
 
 
 def verdict_of(result: Result, do: str) -> Verdict:

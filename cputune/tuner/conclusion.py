@@ -27,6 +27,7 @@ from cputune.records.result import (
     pairs_of,
 )
 from cputune.records.steps import Contended
+from cputune.records.words import MEASURE_AGAIN, NOTHING_TO_DO, RESUME
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import Findings, first_line
@@ -154,7 +155,7 @@ def _confirmed(
         best = base
     if findings.disturbed:
         why = findings.how_disturbed
-        return Recommendation(baseline=base, best=best, not_compared=why, to_compare=_MEASURE_AGAIN)
+        return Recommendation(baseline=base, best=best, not_compared=why, to_compare=MEASURE_AGAIN)
     notes: tuple[str, ...] = ()
     if not speedup.significant:
         known = "That is undecided: more time would tell (--max-time)."
@@ -168,18 +169,13 @@ def _confirmed(
     return Recommendation(baseline=base, best=best, speedup=speedup, notes=notes)
 
 
-_MEASURE_AGAIN = "cputune tune --resume, when the machine is quiet"
-_GO_ON = "cputune tune --resume"
-_KEEP = "nothing: keep the launch that you have"
-
-
 def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, str]:
     """Why there are no pairs of today's launch and another plan; and the one thing to do now."""
     today, rivals = findings.baseline, findings.rivals
     if findings.taken_away is not None:
-        return findings.taken_away, "cputune tune --resume, when they are given back"
+        return findings.taken_away, f"{RESUME}, when they are given back"
     if findings.disturbed:
-        return findings.how_disturbed, _MEASURE_AGAIN
+        return findings.how_disturbed, MEASURE_AGAIN
     if today is not None and _fell(today):
         what = "today's launch" if today.plan.as_found else today.plan.describe()
         return (
@@ -187,9 +183,9 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
             "start it twice, one after the other, and mend what the second one says",
         )
     if findings.interrupted:
-        return "the study was interrupted", _GO_ON
+        return "the study was interrupted", RESUME
     if findings.host_lost:
-        return "a host is not reached any more", f"{_GO_ON}, when it is back"
+        return "a host is not reached any more", f"{RESUME}, when it is back"
     ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
     if len({trial.plan for trial in valid} | ran) < 2:
         failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
@@ -197,15 +193,15 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
             return "the time limit was reached before another plan had run", _MORE_TIME
         if failed is None:
             return "only one plan gave a number", "cputune tune with a larger --budget"
-        return f"every other plan failed: {first_line(failed.reason)}", _KEEP
+        return f"every other plan failed: {first_line(failed.reason)}", NOTHING_TO_DO
     if rivals and all(_fell(rival) for rival in rivals):
-        return f"every other plan failed when it was started again: {rivals[0].out}", _KEEP
+        return f"every other plan failed when it was started again: {rivals[0].out}", NOTHING_TO_DO
     if findings.time_up or findings.cut_off is not None:
         return "the time limit was reached before two plans had run side by side twice", _MORE_TIME
-    return "no two plans could run side by side twice", _GO_ON
+    return "no two plans could run side by side twice", RESUME
 
 
-_MORE_TIME = "cputune tune --resume with more time (--max-time 10m)"
+_MORE_TIME = f"{RESUME} and more time (--max-time 10m)"
 
 
 def _fell(contender: Contender) -> bool:
@@ -277,6 +273,7 @@ def _nothing_valid(findings: Findings) -> NoValidTrialError:
 
 
 LAST_LINES = 12
+"""Of what a script wrote, where every trial failed alike: its traceback ends there."""
 
 
 def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:

@@ -18,6 +18,9 @@ There is one rule for stopping. After each block from the second on the interval
 looked at. The confirmation ends when the leader is faster by more than ``DELTA`` and it is known by
 how much (``NARROW``), or when it is practically as fast as the baseline. It ends without an answer
 when the time or the blocks are spent. Where the user gave a time, all of it may be used.
+
+``benchmarks/aa.py`` reads the numbers below: how often the interval holds, how wide it is, and the
+seconds that it takes.
 """
 
 from __future__ import annotations

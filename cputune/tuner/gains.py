@@ -15,6 +15,8 @@ and the gain is the mean of the blocks. Its interval is Student's, with a varian
 One of the two plans may still get faster or slower (a long warm-up). Where the rounds speak for
 that, a difference that dies away with the steps of the processes is fitted beside the mean: the
 gain is what is left in the end, and the interval is as much wider as less is known of that.
+
+``benchmarks/aa.py`` reads the numbers below: how often the interval holds, and how wide it is.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 and how much slower the first steps are. After every step of a trial it decides whether another step
 is worth its time.
 
+``benchmarks/search.py`` reads the numbers below: how near to the optimum a study comes, and in how
+many seconds of trials.
+
 All times are natural logarithms of seconds per sample. So the noise of a step is a share of it (3
 to 5 % in quiet times), and the ratio of two plans is a difference.
 """
@@ -28,6 +31,7 @@ _PRIOR_WEIGHT = 6.0
 """How many steps' worth of evidence ``USUAL_NOISE`` counts for."""
 
 Z95 = 1.96
+"""How many standard errors lie on either side in an interval of 95 %."""
 
 _DIFFERENCE = 0.6745 * math.sqrt(2)
 """The median of how far two normal values of deviation 1 lie apart (0.6745: from the mean)."""
@@ -138,8 +142,8 @@ LEAST_KEPT = 3
 FIRST_KEPT = 4
 """The fewest steps of the first trial of a study, from which the warm-up is learnt."""
 
-MOST_KEPT = 8
-MOST_STEPS = 24
+MOST_KEPT, MOST_STEPS = 8, 24
+"""The most steps of a trial that count, and of all of them."""
 
 WANDER = 0.1
 """Standard deviation (log) of what the speed of a machine changes by from one trial to another."""

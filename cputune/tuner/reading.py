@@ -8,6 +8,8 @@ with its size to some power, the weighted median of the slopes of all pairs (The
 weights of Jaeckel 1972). With it each step is told as of the mean of the same batches for all
 contenders: the first ones of the training, which are the same samples in every plan but
 ``order=length``.
+
+``benchmarks/search.py`` reads the numbers below.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ SizedStep = tuple[float, int]
 """Log seconds per sample of a step, and its size (``Step.size``)."""
 
 _MOST_STEPS = 60
+"""How many steps the slope is taken of: the latest, for pairs grow as the square of steps."""
+
 _USUAL, _USUAL_WEIGHT = 1.0, 1.0
 """Seconds rise as tokens do where nothing is known; as much as one pair that is e times apart."""
 

@@ -6,7 +6,7 @@ the sizes that stand in the knobs' records, and a few of the machine: how many c
 busy, how many sockets and NUMA nodes a rank spans. With effects that add up, twenty
 trials tell about hundreds of plans, and with standard errors of the trials known, noise
 is not taken for a difference. All sizes are standard deviations of the natural log of
-the time.
+the time. ``benchmarks/search.py`` reads what they are worth.
 
 Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", algorithm 2.1;
 Duvenaud et al. 2011, "Additive Gaussian Processes", arXiv:1112.4394.

@@ -53,6 +53,7 @@ from cputune.records.steps import (
     TimeUp,
     TrialError,
 )
+from cputune.records.words import RESUME
 from cputune.text.plain import count
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
@@ -263,7 +264,7 @@ class TuningStudy:
         findings = self._findings
         hint = "--study FILE.db keeps what was measured, --resume goes on from there"
         if self._options.study is not None:
-            hint = "go on with: cputune tune --resume"
+            hint = f"{RESUME} goes on"
         trials = count(len(findings.trials), "trial")
         error = Interrupted(f"interrupted after {trials}", hint=hint)
         rounds = len(findings.confirm_runs)

@@ -1,4 +1,7 @@
-"""The processes of a plan that is compared: they take turns, and stand still between these."""
+"""The processes of a plan that is compared: they take turns, and stand still between these.
+
+``benchmarks/turns.py`` and ``aa.py --real`` read the numbers below on real processes.
+"""
 
 from __future__ import annotations
 
