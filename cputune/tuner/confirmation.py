@@ -19,8 +19,7 @@ looked at. The confirmation ends when the leader is faster by more than ``DELTA`
 how much (``NARROW``), or when it is practically as fast as the baseline. It ends without an answer
 when the time or the blocks are spent. Where the user gave a time, all of it may be used.
 
-``benchmarks/aa.py`` reads the numbers below: how often the interval holds, how wide it is, and the
-seconds that it takes.
+``benchmarks/aa.py`` reads the numbers below.
 """
 
 from __future__ import annotations
@@ -72,15 +71,13 @@ NARROW, SHARE_OF_GAIN = 0.08, 0.25
 """How narrow (log) the interval of a gain has to be, or which share of the gain its half."""
 
 UNTIL_PROFILE = 0.95
-"""The share of a given time after which the confirmation ends. The rest is for the profile, which
-shows where the time of the best plan goes."""
+"""The share of a given time after which the confirmation ends: the rest is for the profile."""
 
 TELL_APART_SECONDS = 20.0
 """The seconds of steps in the first block where several rivals are left."""
 
 CLEARLY = 0.1
-"""The doubt of the interval that shows a rival to be slower than the leader. Such a rival takes no
-further turns."""
+"""The doubt of the interval by which a rival is slower than the leader, and turns no more."""
 
 
 ChangesTo = Callable[[Plan], Sequence[Change]]

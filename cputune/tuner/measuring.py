@@ -7,6 +7,8 @@ given: the trial that runs at its end is cut short, and what is known of it is k
 The processes of today's launch and of the best trials are kept, stopped, for the first block of the
 confirmation: they have done their imports and their warm-up. A stopped process costs nothing but
 its memory, so as many are kept as fit beside the next trial.
+
+``benchmarks/search.py`` reads the numbers below, and ``benchmarks/seconds.py`` where the time goes.
 """
 
 from __future__ import annotations
