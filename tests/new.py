@@ -129,7 +129,7 @@ def _why_not(facts: HostFacts, ask: Ask) -> str | None:
     put=in_settings("{name}"),
     variables=lambda plan: {{}},  # FILL: or an argument, or set_in_torch
     shown=(changed_shown("{name}", "{name}", "{name}"),),  # FILL: the key in RankState
-    words=lambda plan: f"{name} {{plan.settings['{name}']}}" if "{name}" in plan.settings else None,
+    words=lambda plan: plan.settings.get("{name}"),  # FILL: in words
     effect=Effect(own=0.05, source="FILL: where the size comes from"),
 )
 ''',
@@ -305,6 +305,7 @@ def main() -> int:
         return 2
     print("Written, to be filled where FILL stands (CONTRIBUTING.md says what with):")
     print("\n".join(f"  {path}" for path in paths))
+    print("`ruff check --fix` sorts the imports, `make doc` renews the pages.")
     return 0
 
 
