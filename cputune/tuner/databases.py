@@ -177,11 +177,11 @@ class StudyFile:
         """The study, in a file that is there with all its tables or not at all."""
         new = not self.holds_study()
         if new:
-            with whole(self.path, private=private) as half, _storage(half) as storage:
+            with whole(self.path, private=private) as half, _storage(half, ours=True) as storage:
                 _begun(storage, self.name)
         elif private:
             self.path.chmod(0o600)
-        with _storage(self.path, made_just_now=new) as storage:
+        with _storage(self.path, ours=new) as storage:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
@@ -263,10 +263,11 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def _storage(path: Path, *, made_just_now: bool = False) -> Iterator[RDBStorage]:
+def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
     """Optuna's storage in this very file: in an address some signs of its name mean something.
 
-    One that was ``made_just_now`` has all tables, of this Optuna: they are not looked over again.
+    ``ours`` is a file that this process makes: it is empty, or has all tables of this Optuna, which
+    are not looked over again.
     """
     from optuna.storages import RDBStorage
     from sqlalchemy.pool import NullPool
@@ -277,8 +278,8 @@ def _storage(path: Path, *, made_just_now: bool = False) -> Iterator[RDBStorage]
     storage = RDBStorage(
         "sqlite:///study",
         engine_kwargs=engine,
-        skip_compatibility_check=made_just_now,
-        skip_table_creation=made_just_now,
+        skip_compatibility_check=ours,
+        skip_table_creation=ours and path.stat().st_size > 0,
     )
     with closed(storage):
         yield storage
