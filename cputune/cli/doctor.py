@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,25 +114,11 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
     """
-    if asked["print_fix"] and asked["check_file"] is None:
-        raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
-    for option, others in _EXCLUDES.items():
-        for other in others:
-            if asked[option] and asked[other]:
-                said = f"{_typed(option)} and {_typed(other)} exclude each other"
-                raise UsageError(said, hint=f"leave {_typed(option)} away")
+    _refuse_what_excludes(asked)
     if asked["explain"] is not None:
         click.echo(_explained(asked["explain"]), nl=False)
         return
-    only = ignore = frozenset[str]()
-    if asked["only"] or asked["ignore"]:
-        codes = tuple(check.code for check in all_checks())
-        only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
-
-    def chosen(finding: Finding | Check) -> bool:
-        wanted = not only or finding.code in only or finding.severity.value in only
-        return wanted and finding.code not in ignore
-
+    chosen = _chosen(asked)
     hosts = chosen_hosts(asked, allocation=not any(asked[name] for name in _ONE_MACHINE))
     found: Diagnosis | HostsDiagnosis
     if hosts is not None:
@@ -146,19 +132,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
     else:
-        words = asked["launch_words"]
-        launch = None
-        if words:
-            from cputune.doctor import typed_launch
-
-            launch = typed_launch.read_launch(words)
-        if asked["root"] is not None:
-            host = RecordedHost(asked["root"])
-        else:
-            choose_python(asked["python"])
-            if launch is not None and asked["python"] is None:
-                choose_python(typed_launch.python_of(launch, LiveHost()))
-            host = LiveHost()  # the chosen Python decides which packages it shows
+        host, launch = _host_and_launch(asked)
         if asked["record"] is not None:
             from cputune.host.probing.recording import record
 
@@ -176,6 +150,46 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
         _show(found, asked, host)
     if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
         ctx.exit(1)
+
+
+def _refuse_what_excludes(asked: Mapping[str, Any]) -> None:
+    """Raise UsageError where options mean nothing beside each other."""
+    if asked["print_fix"] and asked["check_file"] is None:
+        raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
+    for option, others in _EXCLUDES.items():
+        for other in others:
+            if asked[option] and asked[other]:
+                said = f"{_typed(option)} and {_typed(other)} exclude each other"
+                raise UsageError(said, hint=f"leave {_typed(option)} away")
+
+
+def _chosen(asked: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
+    """Whether a finding is shown, by ``--only`` and ``--ignore``. Raises UsageError."""
+    only = ignore = frozenset[str]()
+    if asked["only"] or asked["ignore"]:
+        codes = tuple(check.code for check in all_checks())
+        only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
+
+    def chosen(finding: Finding | Check) -> bool:
+        wanted = not only or finding.code in only or finding.severity.value in only
+        return wanted and finding.code not in ignore
+
+    return chosen
+
+
+def _host_and_launch(asked: Mapping[str, Any]) -> tuple[Host, TrainingCommand | None]:
+    """The machine that is looked at, with the Python that trains; and the launch after ``--``."""
+    launch = None
+    if asked["launch_words"]:
+        from cputune.doctor import typed_launch
+
+        launch = typed_launch.read_launch(asked["launch_words"])
+    if asked["root"] is not None:
+        return RecordedHost(asked["root"]), launch
+    choose_python(asked["python"])
+    if launch is not None and asked["python"] is None:
+        choose_python(typed_launch.python_of(launch, LiveHost()))
+    return LiveHost(), launch  # the chosen Python decides which packages it shows
 
 
 def _picture(host: Host) -> str:

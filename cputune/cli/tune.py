@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,8 @@ from cputune.text.documents import plain
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
+    from cputune.host.remote.named import Node
+    from cputune.host.remote.reach import Reach
     from cputune.records.history import Saved
     from cputune.records.result import Result
     from cputune.tuner.databases import StudyDatabase
@@ -77,15 +80,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     started = time.monotonic()
     options = given(TuneOptions, typed)
     choose_python(typed["python"], script)
-    if script and typed["recipe"] is not None:
-        raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
-    batch = typed["batch_per_rank"], typed["global_batch_size"]
-    recipe, secret = typed["recipe"], typed["secret"]
-    job = launched(None, script or None, *batch, recipe=recipe, secret=secret)
-    if script:
-        require_trainable(job.argv)
-    if job.secrets:
-        tell(f"note: {left_out(job.secrets)}")
+    job = _job_of(script, typed)
 
     from cputune.cli.progress import progress
     from cputune.ranks.hosts import open_hosts
@@ -93,14 +88,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     from cputune.tuner.databases import database_of
     from cputune.tuner.space import space_of
 
-    root = typed["root"]
-    if root is not None and not typed["dry_run"]:
-        raise UsageError(
-            "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
-        )
-    named = chosen_hosts(typed, allocation=root is None)
-    if root is not None and named:
-        raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
+    named = _named_hosts(typed)
     destination = None if typed["output"] == "-" else Path(typed["output"])
     usual = (destination or Path("cputune")).with_suffix(".db")
     options = replace(options, study=options.study or usual)
@@ -112,7 +100,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     opened = None
     if named is not None:
         opened = open_hosts(*named, job, seconds=typed["host_timeout"])
-    facts = facts_of(root) if opened is None else opened.facts[0][1]
+    facts = facts_of(typed["root"]) if opened is None else opened.facts[0][1]
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
         _show_space(space, as_json=typed["json"])
@@ -142,14 +130,46 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
         if found is not None and (destination is not None or found is not result):
-            saved = _saved(found, destination, history=history and found is not result)
-            if saved.failure is not None:
-                tell(f"warning: {saved.failure}; {saved.failure.hint}")
-            elif destination is not None:
-                tell(f"what was found so far is in {destination}; it says why it is provisional")
+            _save_what_was_found(found, destination, history=history and found is not result)
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} goes on") from None
+
+
+def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
+    """What is trained. Raises UsageError."""
+    if script and typed["recipe"] is not None:
+        raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
+    batch = typed["batch_per_rank"], typed["global_batch_size"]
+    recipe, secret = typed["recipe"], typed["secret"]
+    job = launched(None, script or None, *batch, recipe=recipe, secret=secret)
+    if script:
+        require_trainable(job.argv)
+    if job.secrets:
+        tell(f"note: {left_out(job.secrets)}")
+    return job
+
+
+def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | None:
+    """The hosts that are named, and how they are reached. Raises UsageError."""
+    root = typed["root"]
+    if root is not None and not typed["dry_run"]:
+        raise UsageError(
+            "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
+        )
+    named = chosen_hosts(typed, allocation=root is None)
+    if root is not None and named:
+        raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
+    return named
+
+
+def _save_what_was_found(found: Result, destination: Path | None, *, history: bool) -> None:
+    """Keep the result of a study that was cut off, and say where it is."""
+    saved = _saved(found, destination, history=history)
+    if saved.failure is not None:
+        tell(f"warning: {saved.failure}; {saved.failure.hint}")
+    elif destination is not None:
+        tell(f"what was found so far is in {destination}; it says why it is provisional")
 
 
 def _saved(result: Result, destination: Path | None, *, history: bool) -> Saved:

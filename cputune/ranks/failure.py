@@ -65,15 +65,9 @@ def _failure(
         return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
-    if number == signal.SIGKILL:
-        if memory_kills == 0:
-            return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
-        return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
-    if tail and _NO_MEMORY.search(tail):
-        return OutOfMemory(f"a rank could not have memory{after}", details=tail)
-    if first["status"] < 0 or number in _SIGNALS:
-        why = _SIGNALS.get(number, "")
-        return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
+    died = _of_a_signal(first["status"], number, memory_kills, after, tail)
+    if died is not None:
+        return died
     if (asked := _USAGE.search(tail or "")) and first["status"] == USAGE_STATUS and not steps:
         reason = f"{script} was not given the arguments that it takes: {asked[1].strip()[:200]}"
         return Crashed(reason, details=tail, hopeless=True)
@@ -82,6 +76,22 @@ def _failure(
         return raised
     ended = f"{script} ended{after} with exit status {first['status']}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
+
+
+def _of_a_signal(
+    status: int, number: int, memory_kills: int | None, after: str, tail: str | None
+) -> TrialError | None:
+    """Of a rank that died of a signal, or had no memory; None where it did not."""
+    if number == signal.SIGKILL:
+        if memory_kills == 0:
+            return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
+        return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
+    if tail and _NO_MEMORY.search(tail):
+        return OutOfMemory(f"a rank could not have memory{after}", details=tail)
+    if status < 0 or number in _SIGNALS:
+        why = _SIGNALS.get(number, "")
+        return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
+    return None
 
 
 USAGE_STATUS = 2

@@ -374,26 +374,30 @@ class Job:
             if trained := message.get("trained"):
                 rank.trained.append(trained)
             return self._gather.add(rank.number, int(message["number"]), step)
-        elif message["event"] == "state":
+        if message["event"] == "state":
             message["local_rank"] = rank.number
             rank.state = message
         elif message["event"] == "answer":
             rank.answers.append(message)
         elif message["event"] == "profile":
             rank.profile = message
-        elif message["event"] == "refused":
+        elif message["event"] == "note":
+            self.on_note(str(message["text"]))
+        elif message["event"] == "end":
+            self.ends.append(message)
+        else:
+            self._hear_of_trouble(rank, message)
+        return None
+
+    def _hear_of_trouble(self, rank: Rank, message: RankMessage) -> None:
+        if message["event"] == "refused":
             rank.trouble = self.cleaned(str(message["reason"]))
             hopeless = bool(message.get("hopeless"))
             self.refused = self.refused or Infeasible(rank.trouble, hopeless=hopeless)
-        elif message["event"] == "note":
-            self.on_note(str(message["text"]))
         elif message["event"] == "error":
             text = self.cleaned(str(message.get("text", "")))[:MOST_WORDS]
             self.errors.append({**message, "text": text})
             rank.trouble = f"{message['kind']}: {text}"
-        elif message["event"] == "end":
-            self.ends.append(message)
-        return None
 
     def _over(self, script: str) -> TrialError:
         if self._engine is not None:

@@ -127,43 +127,66 @@ def _print(block: Block, console: Console) -> None:
     from rich.text import Text
 
     if isinstance(block, Verdict):
-        styles = ("bold green" if block.good else "bold", "", "dim")
-        for line, style in zip(block.lines(), styles, strict=True):
-            # A command that is wrapped cannot be pasted.
-            console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
+        _print_verdict(block, console)
     elif isinstance(block, Heading):
         console.print(Text(visible(block.words), style="bold underline"))
     elif isinstance(block, Rows):
-        console.print(rich_table(block if console.width >= ROOMY else block.without_spare()))
-        if block.below:
-            console.print(Text(visible(block.below), "dim"))
+        _print_rows(block, console)
     elif isinstance(block, Bars):
         console.print(bar_table(block, console.width))
     elif isinstance(block, Labelled):
         margin = max((len(visible(label)) for label, _ in block.rows), default=0) + 2
         for label, text in block.rows:
-            head = Text(visible(label).ljust(margin), "dim")
-            if label in block.pasted:
-                first, *more = text.split("\n")
-                console.print(Text.assemble(head, visible(first)), soft_wrap=True)
-                for line in more:
-                    console.print(Text(visible(line)), soft_wrap=True)
-            elif block.cut:
-                row = Text.assemble(head, visible(text))
-                row.truncate(console.width, overflow="ellipsis")
-                console.print(row)
-            else:
-                print_hanging(console, head, Text(visible(text)))
+            _print_labelled(Text(visible(label).ljust(margin), "dim"), label, text, block, console)
     elif isinstance(block, Lines):
         for label, text in block.lines:
-            if label == COMMAND:
-                console.print(Text(f"  $ {visible(text)}", "cyan"), soft_wrap=True)
-                continue
-            head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
-            print_hanging(console, head, Text(visible(text)))
+            _print_line(label, text, console)
     else:
         for finding in block.found:
             _print_finding(finding, console, block)
+
+
+def _print_verdict(verdict: Verdict, console: Console) -> None:
+    from rich.text import Text
+
+    styles = ("bold green" if verdict.good else "bold", "", "dim")
+    for line, style in zip(verdict.lines(), styles, strict=True):
+        # A command that is wrapped cannot be pasted.
+        console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
+
+
+def _print_rows(rows: Rows, console: Console) -> None:
+    from rich.text import Text
+
+    console.print(rich_table(rows if console.width >= ROOMY else rows.without_spare()))
+    if rows.below:
+        console.print(Text(visible(rows.below), "dim"))
+
+
+def _print_labelled(head: Text, label: str, text: str, block: Labelled, console: Console) -> None:
+    from rich.text import Text
+
+    if label in block.pasted:
+        first, *more = text.split("\n")
+        console.print(Text.assemble(head, visible(first)), soft_wrap=True)
+        for line in more:
+            console.print(Text(visible(line)), soft_wrap=True)
+    elif block.cut:
+        row = Text.assemble(head, visible(text))
+        row.truncate(console.width, overflow="ellipsis")
+        console.print(row)
+    else:
+        print_hanging(console, head, Text(visible(text)))
+
+
+def _print_line(label: str, text: str, console: Console) -> None:
+    from rich.text import Text
+
+    if label == COMMAND:
+        console.print(Text(f"  $ {visible(text)}", "cyan"), soft_wrap=True)
+        return
+    head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
+    print_hanging(console, head, Text(visible(text)))
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:

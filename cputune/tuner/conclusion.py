@@ -188,17 +188,22 @@ def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, s
         return "a host is not reached any more", f"{RESUME}, when it is back"
     ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
     if len({trial.plan for trial in valid} | ran) < 2:
-        failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
-        if findings.cut_off is not None or findings.time_up:
-            return "the time limit was reached before another plan had run", _MORE_TIME
-        if failed is None:
-            return "only one plan gave a number", "cputune tune with a larger --budget"
-        return f"every other plan failed: {first_line(failed.reason)}", NOTHING_TO_DO
+        return _why_one_plan(findings)
     if rivals and all(_fell(rival) for rival in rivals):
         return f"every other plan failed when it was started again: {rivals[0].out}", NOTHING_TO_DO
     if findings.time_up or findings.cut_off is not None:
         return "the time limit was reached before two plans had run side by side twice", _MORE_TIME
     return "no two plans could run side by side twice", RESUME
+
+
+def _why_one_plan(findings: Findings) -> tuple[str, str]:
+    """Why no plan but one gave a number; and the one thing to do now."""
+    if findings.cut_off is not None or findings.time_up:
+        return "the time limit was reached before another plan had run", _MORE_TIME
+    failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
+    if failed is None:
+        return "only one plan gave a number", "cputune tune with a larger --budget"
+    return f"every other plan failed: {first_line(failed.reason)}", NOTHING_TO_DO
 
 
 _MORE_TIME = f"{RESUME} and more time (--max-time 10m)"

@@ -129,23 +129,13 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
     iterator: Iterator[Step] | None = None
     try:
         iterator = iter(runner.steps(plan))
-        for step in iterator:
-            take(run, step, rules)
-            if run.verdict != "more":
-                if isinstance(runner, KeepingRunner) and rules.keeps(run):
-                    run.living = runner.keep()
-                break
-            if run.contended and not rules.believe_delayed:
-                raise Contended(f"other processes delayed {run.delayed} of {run.steps} steps")
-            if rules.out_of_time(run.step_seconds):
-                run.cut = f"after {count_of_steps(run.steps)}"
-                break
-        else:
-            run.ended = True
-            if len(run.logs) < 2:
-                raise NoMeasurement(
-                    f"the job ended after {count_of_steps(run.steps)}, before it could be measured"
-                )
+        run.ended = not _read_until_enough(iterator, run, rules)
+        if run.ended and len(run.logs) < 2:
+            raise NoMeasurement(
+                f"the job ended after {count_of_steps(run.steps)}, before it could be measured"
+            )
+        if run.verdict != "more" and isinstance(runner, KeepingRunner) and rules.keeps(run):
+            run.living = runner.keep()
     except TimeUp as over:
         run.cut = f"after {count_of_steps(run.steps)}" if run.steps else str(over)
     except TrialError as failure:
@@ -160,6 +150,23 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
             with contextlib.suppress(Exception):
                 close()
     return run
+
+
+def _read_until_enough(steps: Iterator[Step], run: Run, rules: Rules) -> bool:
+    """Read steps until they suffice or the time is up; False where the job ends by itself.
+
+    Raises Contended, and what the runner raises.
+    """
+    for step in steps:
+        take(run, step, rules)
+        if run.verdict != "more":
+            return True
+        if run.contended and not rules.believe_delayed:
+            raise Contended(f"other processes delayed {run.delayed} of {run.steps} steps")
+        if rules.out_of_time(run.step_seconds):
+            run.cut = f"after {count_of_steps(run.steps)}"
+            return True
+    return False
 
 
 def take(run: Run, step: Step, rules: Rules) -> None:

@@ -58,16 +58,7 @@ def outcomes(
     states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
     if not states:
         return
-    rows: dict[str, list[Compared]] = {}
-    for row in compare(expected.plan, states):
-        if not (dealt_out and row.by_cpu_number):
-            rows.setdefault(row.what, []).append(row)
-    if dealt_out:
-        rows["affinity"] = list(own_affinity(expected.plan, states))
-    for number, state in states:
-        for check, what, wanted, shown in _promised(expected, state, interpreter):
-            rows.setdefault(check, []).append(_row(what, number, wanted, shown))
-    for check, compared in rows.items():
+    for check, compared in _rows(expected, states, interpreter, dealt_out=dealt_out).items():
         yield held(check, compared, consumer)
     if expected.plan.nodes > 1:
         yield spread(expected.plan, states, consumer)
@@ -81,6 +72,22 @@ def outcomes(
         yield judged("the same training", consumer, differs, verdict.summary)
     if expected.trained is not None:
         yield what_is_trained(expected.trained, expected.plan, states[0][1], consumer)
+
+
+def _rows(
+    expected: Expected, states: States, interpreter: str | None, *, dealt_out: bool
+) -> dict[str, list[Compared]]:
+    """What each rank shows beside what it should, by the name of the check."""
+    rows: dict[str, list[Compared]] = {}
+    for row in compare(expected.plan, states):
+        if not (dealt_out and row.by_cpu_number):
+            rows.setdefault(row.what, []).append(row)
+    if dealt_out:
+        rows["affinity"] = list(own_affinity(expected.plan, states))
+    for number, state in states:
+        for check, what, wanted, shown in _promised(expected, state, interpreter):
+            rows.setdefault(check, []).append(_row(what, number, wanted, shown))
+    return rows
 
 
 def what_is_trained(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
@@ -412,57 +412,79 @@ _MEANT = ("one-core",)
 """Faults of a machine that are meant where a launch asks for them: ``taskset -c 0``."""
 
 
+@dataclass(frozen=True, slots=True)
+class _RankVariables:
+    """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
+
+    found: dict[str, str]
+    options: dict[str, str]
+
+    def decide(self, name: str, option: str, value: str | None) -> None:
+        """An option sets a variable, where it has a value."""
+        if value:
+            self.found[name], self.options[name] = value, option
+
+    def of_launcher(self, launch: TrainingCommand, cores: int, ranks: int | None) -> None:
+        """What the launcher sets of the address, of threads, and of the ranks of a machine."""
+        if launch.launcher in _ADDRESS:
+            address = launch.option(*_ADDRESS[launch.launcher]) or self.found.get("PET_MASTER_ADDR")
+            said = f"{_ADDRESS[launch.launcher][0]} {address or 'missing'}"
+            self.decide("MASTER_ADDR", said, address or "127.0.0.1")
+        if launch.launcher == "torchrun":
+            self.found["TORCHELASTIC_RUN_ID"] = "none"
+            if launch.total in ("auto", "cpu", "gpu"):
+                self.decide("PET_NPROC_PER_NODE", f"--nproc_per_node {launch.total}", launch.total)
+        elif launch.launcher == "accelerate":
+            threads = launch.option("--num_cpu_threads_per_process")
+            self.decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
+            self.found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
+        elif launch.launcher == "mpirun" and launch.several and "OMP_NUM_THREADS" not in self.found:
+            said = f"{cores} threads (OMP_NUM_THREADS is unset)"
+            self.decide("OMP_NUM_THREADS", said, str(cores))
+
+    def number(self, launch: TrainingCommand, machines: int, ranks: int | None) -> None:
+        """The numbers that mpirun or torchrun gives to the first rank."""
+        world = ranks * machines if ranks else number_of(launch.total) or 0
+        if _by_mpi(launch) and world:
+            self.found.update(PMI_RANK="0", PMI_SIZE=str(world))
+        elif launch.launcher == "torchrun" and world:
+            self.found.update(RANK="0", WORLD_SIZE=str(world))
+        if ranks and (_by_mpi(launch) or launch.launcher == "torchrun"):
+            self.found["LOCAL_WORLD_SIZE"] = str(ranks)
+
+
+def _by_mpi(launch: TrainingCommand) -> bool:
+    """Whether an mpirun starts the ranks; accelerate has one do it where it is given its hosts."""
+    if launch.launcher == "accelerate":
+        return launch.option("--mpirun_hostfile") is not None
+    return launch.launcher == "mpirun"
+
+
 def _set_in_a_rank(
     launch: TrainingCommand, context: Context
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
-    found, options = context.variables(launch), dict[str, str]()
-    launcher, cores = launch.launcher, len(usable_cores(context.facts))
-    batch = number_of(launch.environment.get("SLURM_NNODES")) or 1
-    machines = max(launch.machines, batch)
+    rank = _RankVariables(context.variables(launch), {})
+    found, options = rank.found, rank.options
+    machines = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
     ranks = launch.ranks if machines == launch.machines else None
-    by_mpi = launcher == "mpirun"
-
-    def decide(name: str, option: str, value: str | None) -> None:
-        if value:
-            found[name], options[name] = value, option
-
+    if launch.launcher == "accelerate" and not _by_mpi(launch):
+        ranks = None
     precision = _precision(launch)
-    decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
+    rank.decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
     if _runs_on_cpu(launch, context):
         found["ACCELERATE_USE_CPU"] = "true"
     elif "ACCELERATE_USE_CPU" not in found:
-        missing = "--use_cpu is missing" if launcher == "accelerate" else "without --use_cpu"
+        missing = "--use_cpu is missing" if launch.launcher == "accelerate" else "without --use_cpu"
         options["ACCELERATE_USE_CPU"] = missing
-    if launcher in _ADDRESS:
-        address = launch.option(*_ADDRESS[launcher]) or found.get("PET_MASTER_ADDR")
-        said = f"{_ADDRESS[launcher][0]} {address or 'missing'}"
-        decide("MASTER_ADDR", said, address or "127.0.0.1")
-    if launcher == "torchrun":
-        found["TORCHELASTIC_RUN_ID"] = "none"
-        if launch.total in ("auto", "cpu", "gpu"):
-            decide("PET_NPROC_PER_NODE", f"--nproc_per_node {launch.total}", launch.total)
-    elif launcher == "accelerate":
-        by_mpi = launch.option("--mpirun_hostfile") is not None
-        ranks = ranks if by_mpi else None
-        threads = launch.option("--num_cpu_threads_per_process")
-        decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
-        found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
-    elif by_mpi and launch.several and "OMP_NUM_THREADS" not in found:
-        decide("OMP_NUM_THREADS", f"{cores} threads (OMP_NUM_THREADS is unset)", str(cores))
+    rank.of_launcher(launch, len(usable_cores(context.facts)), ranks)
     if launch.host_file and "MASTER_ADDR" not in found:
         options["MASTER_ADDR"] = "-f"  # the first machine stands in the file
     if launch.part or "RANK" in launch.environment:
         found["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
     if machines > 1:
         found["GROUP_WORLD_SIZE"] = str(machines)
-    world = ranks * machines if ranks else number_of(launch.total) or 0
-    if by_mpi and world:
-        found |= {"PMI_RANK": "0", "PMI_SIZE": str(world)}
-    elif launcher == "torchrun" and world:
-        found |= {"RANK": "0", "WORLD_SIZE": str(world)}
-    if ranks and (by_mpi or launcher == "torchrun"):
-        found["LOCAL_WORLD_SIZE"] = str(ranks)
+    rank.number(launch, machines, ranks)
     return found, options
 
 

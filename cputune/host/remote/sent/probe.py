@@ -97,22 +97,8 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
                 unreadable[path] = error.errno
     for path in matching(asked["list"]):
         directories[path] = quiet(os.listdir, path) or []
-    libraries, real = re.compile(asked["libraries"]), {}
     variables = os.environ
-    places = [p for p in variables.get("LD_LIBRARY_PATH", "").split(":") if p] + asked["places"]
-    prefixes = [sys.prefix, variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")]
-    places += [os.path.join(prefix, "lib") for prefix in prefixes if prefix]
-    places += [path.partition("/lib/python")[0] + "/lib" for path in sites]
-    for site in sites:
-        inside = [name for name in quiet(os.listdir, site) or () if libraries.fullmatch(name)]
-        places += [site, *(os.path.join(site, name) for name in asked["inside"])]
-        places += [os.path.join(site, name, *more) for name in inside for more in ((), ("lib",))]
-    for place in places:
-        names = [name for name in quiet(os.listdir, place) or () if libraries.fullmatch(name)]
-        if os.path.isdir(place):
-            directories.setdefault(place, names)
-        for name in names:
-            real[place + "/" + name] = os.path.realpath(os.path.join(place, name))
+    real = find_libraries(asked, sites, directories)
     for entry in re.split(r"[:\s]+", variables.get("LD_PRELOAD", "")):
         if entry.startswith("/"):
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
@@ -138,6 +124,32 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
         "real_paths": real,
         "paths": paths,
     }
+
+
+def find_libraries(
+    asked: dict[str, Any], sites: list[str], directories: dict[str, list[str]]
+) -> dict[str, str]:
+    """The real paths of the libraries looked for, where the loader or a package has them.
+
+    What else of them lies in each place is added to ``directories``.
+    """
+    libraries, real = re.compile(asked["libraries"]), {}
+    variables = os.environ
+    places = [p for p in variables.get("LD_LIBRARY_PATH", "").split(":") if p] + asked["places"]
+    prefixes = [sys.prefix, variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")]
+    places += [os.path.join(prefix, "lib") for prefix in prefixes if prefix]
+    places += [path.partition("/lib/python")[0] + "/lib" for path in sites]
+    for site in sites:
+        inside = [name for name in quiet(os.listdir, site) or () if libraries.fullmatch(name)]
+        places += [site, *(os.path.join(site, name) for name in asked["inside"])]
+        places += [os.path.join(site, name, *more) for name in inside for more in ((), ("lib",))]
+    for place in places:
+        names = [name for name in quiet(os.listdir, place) or () if libraries.fullmatch(name)]
+        if os.path.isdir(place):
+            directories.setdefault(place, names)
+        for name in names:
+            real[place + "/" + name] = os.path.realpath(os.path.join(place, name))
+    return real
 
 
 def cpuid(leaf: str) -> list[int]:
