@@ -37,7 +37,7 @@ def _print_list() -> None:
             recipe.task,
             str(recipe.global_batch_size),
             str(recipe.sequence_length),
-            recipe.description + " (default)" * (recipe.name == DEFAULT_RECIPE),
+            recipe.description + (" (default)" if recipe.name == DEFAULT_RECIPE else ""),
         )
         for recipe in map(load_recipe, recipe_names())
     )

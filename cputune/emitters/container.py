@@ -80,10 +80,14 @@ def dockerfile(job: LaunchJob) -> str:
     fitting = pythons_for(Versions.from_names(job.versions))
     debian = [DEBIAN[name] for name in preloads(job) if name in DEBIAN]
     packages = ["transformers", "accelerate"]
-    packages += ["datasets"] * (recipe is None)
-    packages += ["peft"] * (recipe is not None and recipe.lora is not None)
-    packages += ["intel-openmp"] * (plan.openmp == "libiomp5")
-    packages += ["intel_extension_for_pytorch"] * plan.ipex
+    if recipe is None:
+        packages.append("datasets")
+    elif recipe.lora is not None:
+        packages.append("peft")
+    if plan.openmp == "libiomp5":
+        packages.append("intel-openmp")
+    if plan.ipex:
+        packages.append("intel_extension_for_pytorch")
     oneccl = "oneccl_bind_pt"
     if _VERSION.fullmatch(version := job.versions.get(oneccl, "")):
         oneccl += f"=={version}"

@@ -22,6 +22,7 @@ from cputune.plans.placing import LEAST_USED_SHARE, by_caches, groups, rank_slic
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
+from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
 
@@ -267,9 +268,7 @@ def make_plan(
     least = min(map(len, rank_cpus))
     count = least if threads is None else threads
     if count > least:
-        raise ValueError(
-            f"{count} threads do not fit on the {least} CPU{'s' * (least > 1)} of a rank"
-        )
+        raise ValueError(f"{count} threads do not fit on the {plain.count(least, 'CPU')} of a rank")
     return Plan(
         processes_per_node=ranks,
         threads_per_process=count,

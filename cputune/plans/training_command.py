@@ -250,7 +250,8 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> TrainingCommand | Non
         if option in ("-m", "--module"):
             module = True
         elif launcher == "python":
-            at += option in _PYTHON_VALUES
+            if option in _PYTHON_VALUES:
+                at += 1
         elif not ("=" in option or following.startswith("-") or following.endswith(".py")):
             at += 1
     if at >= len(words):

@@ -199,7 +199,7 @@ def verdict(diagnosis: FoundOn) -> str:
 
 
 def _counted(severity: Severity, count: int) -> str:
-    many = "s" * (count > 1)
+    many = "s" if count > 1 else ""
     return f"piece{many} of advice" if severity is Severity.ADVICE else severity.value + many
 
 

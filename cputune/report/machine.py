@@ -134,7 +134,8 @@ def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
         size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
         alike.setdefault(cpus + size, []).append(node.id)
     listed = "; ".join(
-        f"{cpulist.render(ids)}: {words}{' each' * (len(ids) > 1)}" for words, ids in alike.items()
+        f"{cpulist.render(ids)}: {words}" + (" each" if len(ids) > 1 else "")
+        for words, ids in alike.items()
     )
     return {"NUMA nodes": listed} if listed else {}
 

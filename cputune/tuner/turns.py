@@ -142,10 +142,12 @@ class Started:
         self.taken.append(turn_of(place, trace))
         if not self.is_in:
             return None
-        self._turns_of_this_life += bool(taken)
+        if taken:
+            self._turns_of_this_life += 1
         self.turns += 1
-        late = sum(delayed for _, delayed in trace[skipped : skipped + len(taken)])
-        self.delayed += 2 * late >= counted
+        late = [delayed for _, delayed in trace[skipped : skipped + len(taken)]].count(True)
+        if 2 * late >= counted:
+            self.delayed += 1
         steps = [step for step in taken if step is not None]
         if 2 * len(steps) <= counted:
             return None

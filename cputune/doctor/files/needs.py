@@ -18,6 +18,7 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.plans.workload import Workload
+from cputune.text.plain import count
 
 GIB = 1 << 30
 COMPILE_SECONDS = 20.0
@@ -136,7 +137,7 @@ def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, .
     """What a recipe takes at least with the advised ranks, in words; and whether that fits here."""
     ranks = advised(facts).ranks
     need = needed_bytes(job, ranks)
-    needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {ranks} rank{'s' * (ranks > 1)}"
+    needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {count(ranks, 'rank')}"
     return needs, tuple(_exceeded(needs, ranks, need // ranks, facts))
 
 

@@ -73,7 +73,10 @@ class _Reader:
 
     def read(self, line: int, raw: list[str]) -> TrainingCommand | None:
         """Follow one simple command; the launch that it is, or None."""
-        self.branches += (raw[0] in _OPEN) - (raw[0] in _CLOSE)
+        if raw[0] in _OPEN:
+            self.branches += 1
+        elif raw[0] in _CLOSE:
+            self.branches -= 1
         words = [word for item in raw for word in self._expanded(item)]
         words = list(dropwhile(lambda word: word in _KEYWORDS, words))
         if raw[0].endswith("=("):

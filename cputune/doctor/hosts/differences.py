@@ -15,6 +15,7 @@ from cputune.doctor.finding import Check, Finding, FoundOn, Severity, check, che
 from cputune.host.facts import HostFacts
 from cputune.host.remote.named import Node
 from cputune.text import cpulist
+from cputune.text.plain import count
 
 MOST_NAMES = 6
 """The most hosts that a finding names; of more hosts it gives the number of the others."""
@@ -158,8 +159,7 @@ def _shape(facts: HostFacts) -> str | None:
     nodes = len(topology.numa_nodes)
     return (
         f"{topology.sockets} × {'/'.join(map(str, sorted(set(topology.cores_per_socket))))} cores, "
-        f"{topology.threads_per_core} thread{'s' * (topology.threads_per_core > 1)} each, "
-        f"{nodes} NUMA node{'s' * (nodes != 1)}"
+        f"{count(topology.threads_per_core, 'thread')} each, {count(nodes, 'NUMA node')}"
     )
 
 
