@@ -43,7 +43,7 @@ from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
 from cputune.records.steps import Infeasible, Step, TimeUp, TrialError
 
-PROFILED_STEPS = 3
+PROFILED_STEPS = 2
 
 ASKED = ("repeats", "ranks", "padding")
 """What the model is asked while tuning: what decides which plans there are."""
