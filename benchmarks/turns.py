@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, stdev
 
 from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import TrialError
-from cputune.tuner.gains import gain_side_by_side
-from cputune.tuner.race import USUAL_NOISE
+from cputune.tuner.gains import center_of, students_quantile
 
 WARMUP = 6
 """First steps of a launch, which do not count: they are slower, some four of them."""
@@ -81,13 +80,15 @@ def side_by_side(contenders: Sequence[Contender], *, until: float, least_rounds:
 def ratio(one: Contender, other: Contender) -> str:
     """How much faster ``one`` is than ``other``, within rounds, with its 95 % interval.
 
-    By the tuner's own statistics (``cputune.tuner.gains``).
+    The Hodges-Lehmann centre and Student's interval of the rounds. All are of the same processes,
+    so it does not hold what other processes of the same launch would differ by (some 3 %).
     """
     pairs = zip(one.seconds, other.seconds, strict=False)
-    gain = gain_side_by_side([[math.log(theirs / ours) for ours, theirs in pairs]], USUAL_NOISE)
-    if gain is None:
+    logs = [math.log(theirs / ours) for ours, theirs in pairs]
+    if len(logs) < 3:
         return "too few rounds"
-    center, low, high = map(math.exp, (gain.mean, gain.low, gain.high))
+    half = students_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    center, low, high = (math.exp(center_of(logs) + off) for off in (0.0, -half, half))
     return f"{center:.2f} ({low:.2f}–{high:.2f})"
 
 
