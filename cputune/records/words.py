@@ -12,7 +12,7 @@ from cputune.host.facts import HostFacts
 from cputune.plans.plan import Plan
 from cputune.records.result import COMPLETED, Result, TimeToEnd, host_fingerprint
 from cputune.text import cpulist
-from cputune.text.plain import figure
+from cputune.text.plain import count, figure
 
 
 class Interval(Protocol):
@@ -73,7 +73,7 @@ def verdict_of(result: Result, do: str) -> Verdict:
     speedup = result.speedup
     if speedup is None:
         return _not_compared(result)
-    sure = f"{between(speedup)}, {_count(speedup.pairs)} side by side"
+    sure = f"{between(speedup)}, {count(speedup.pairs, 'pair')} side by side"
     today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
     if result.best.plan == result.baseline.plan:
         means = "Today's launch is as fast as anything that was tried."
@@ -158,10 +158,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _count(pairs: int) -> str:
-    return f"{pairs} pair" + "s" * (pairs != 1)
 
 
 def slower_by(text: str) -> float:

@@ -375,7 +375,8 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
     taken = 15 + 2 * len(untried) + len(changes.rows) + len(by_hand.splitlines())
     if (times := time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))).rows:
         samples = result.workload.global_batch_size
-        yield Heading("Where the time goes" + (f", in a step of {samples} samples" * bool(samples)))
+        step = f", in a step of {samples} samples" if samples else ""
+        yield Heading(f"Where the time goes{step}")
         yield times
     yield from _untried(untried)
     notes = f", with {count(len(result.notes), 'note')} on it" if result.notes else ""

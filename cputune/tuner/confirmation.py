@@ -79,7 +79,6 @@ TELL_APART_SECONDS = 20.0
 CLEARLY = 0.1
 """The doubt of the interval by which a rival is slower than the leader, and turns no more."""
 
-
 ChangesTo = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
 
@@ -301,7 +300,8 @@ class Confirmation:
                 if entry.is_in
             }
             measuring.timer.step_seconds += seconds_of(started) - before
-            quiet += logs.get(id(self.baseline), (None,))[0] is not None
+            if logs.get(id(self.baseline), (None,))[0] is not None:
+                quiet += 1
             for contender in everybody:
                 contender.add(block, *logs.get(id(contender), ()))
             level_rounds(everybody)

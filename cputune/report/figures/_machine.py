@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cputune.host.facts import Core, Topology
 from cputune.plans.plan import Plan
 from cputune.report.figures.canvas import DIM, GROUND, INK, LINE, RANKS, WIDTH, ink_on, new_figure
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,7 +126,7 @@ def _owners(plan: Plan | None) -> Owners:
 
 def _title(topology: Topology, plan: Plan | None) -> str:
     sockets, cores = topology.sockets, topology.physical_cores
-    words = f"{sockets} socket{'s' * (sockets != 1)}, {cores} core{'s' * (cores != 1)}"
+    words = f"{count(sockets, 'socket')}, {count(cores, 'core')}"
     if topology.threads_per_core > 1:
         words += f", {len(topology.online)} CPUs"
     return words if plan is None else f"{words}: {plan.short()}"
