@@ -121,7 +121,9 @@ def test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed(
     assert {run["plan"]["nodes"] for run in result["confirmation"]} == {1, 2}
     assert result["best"]["plan"]["nodes"] == 2
     until(lambda: not hosts.left("alpha") and not hosts.left("beta"))
-    assert not any(files_left(hosts, name) for name in hosts.names)
+    assert {name: files_left(hosts, name) for name in hosts.names} == {
+        name: [] for name in hosts.names
+    }
 
 
 def files_left(hosts: Cluster, host: str) -> list[str]:
