@@ -133,7 +133,8 @@ _EXCEPTION = re.compile(
 def last_words(tail: str) -> Raised:
     """The last exception that a script wrote; else its last line, with no kind.
 
-    What the launcher of the script wrote is left out.
+    What the launcher of the script wrote is left out, and so are the rules of dashes by which Open
+    MPI frames what it says.
     """
     lines: list[str] = []
     raised: Raised | None = None
@@ -147,7 +148,7 @@ def last_words(tail: str) -> Raised:
             break  # from here on the launcher writes
         if found:
             raised = {"event": "error", "kind": found[1], "text": found[2] or ""}
-        if line and not re.match(r"[EWI]\d{4} ", line):
+        if line.strip("-=*") and not re.match(r"[EWI]\d{4} ", line):
             lines.append(line)
     return raised or {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
 

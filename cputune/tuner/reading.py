@@ -89,8 +89,9 @@ class Run:
         """Why it failed, its kind before, the last line that it wrote behind; None where not."""
         if self.failure is None:
             return None
-        lines = (self.failure.details or "").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        # Open MPI frames what it says by rules of dashes.
+        lines = [line.strip() for line in (self.failure.details or "").split("\n")]
+        last = next((line for line in reversed(lines) if line.strip("-=*")), None)
         said = f"{self.failure.kind}: {self.failure}"
         return said if last is None else f"{said}; its last line: {last[:300]}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.inside.messages import Raised
-from cputune.ranks.failure import early_end, failure as why
+from cputune.ranks.failure import early_end, failure as why, last_words
 from cputune.ranks.supervisor_main import Exit
 from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
 
@@ -201,3 +201,9 @@ def test_a_script_that_ends_too_soon_is_told_why(
     assert type(error) is kind
     assert getattr(error, "hopeless", False) == (kind is Infeasible), "a plan mends none of it"
     assert words in str(error)
+
+
+def test_the_rules_that_frame_a_message_are_not_the_message() -> None:
+    rule = "-" * 74
+    framed = f"{rule}\nmpirun was unable to find the executable\nExecutable: /x/rank.py\n{rule}\n"
+    assert last_words(framed)["text"] == "Executable: /x/rank.py"
