@@ -41,6 +41,7 @@ tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe,
 	-$(BIN)/cputune doctor
 	$(BIN)/cputune tune --budget $(BUDGET) --force
 	$(BIN)/cputune emit --format all --force -o $(OUT)
+	@echo "To type cputune yourself: . $(BIN)/activate"
 
 # Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.
 # A worker more than CPUs: a third of the time tests wait for what ends, is silent or is too late.

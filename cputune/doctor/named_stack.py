@@ -142,13 +142,13 @@ def stack_today(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
-    way = version_change(era, asked, complete=True)
-    if way is None:
+    change = version_change(era, asked, complete=True)
+    if change is None:
         said = f"no wheels of {load().era(era).says} for Python {asked.python}"
         yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
     else:
-        becomes = f"becomes {way.result.describe()}" if way.changes else "stays as it is"
-        yield asking.finding(f"{asked.describe()} {becomes}", command=way.command())
+        becomes = f"becomes {change.result.describe()}" if change.changes else "stays as it is"
+        yield asking.finding(f"{asked.describe()} {becomes}", command=change.command())
 
 
 def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:

@@ -33,7 +33,7 @@ from cputune.host import Host
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.training_command import CONFINERS, TrainingCommand
 from cputune.plans.workload import Workload
-from cputune.records.result import Result
+from cputune.records.result import Result, Speedup
 from cputune.text import cpulist
 from cputune.text.plain import count
 
@@ -330,16 +330,16 @@ def _configuration(text: str, job: LaunchJob) -> Rewritten:
 # --- What is said beside the changes ----------------------------------------------------
 
 
+def _times(gain: Speedup) -> str:
+    return f"×{gain.ratio:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+
+
 def _worth(result: Result | None, knobs: frozenset[str], *, only: bool = False) -> str:
     """What was measured: of these knobs ``only``, or of the whole plan and all others."""
     if result is None:
         return "" if only else "cputune: not measured, the guides' plan for this machine"
-    said = [
-        f"{step.value} ×{gain.ratio:.2f} ({gain.low:.2f} to {gain.high:.2f})"
-        for step in result.worth
-        for gain in [step.speedup]
-        if bool(set(step.knob.split(", ")) & knobs) == only
-    ]
+    steps = [step for step in result.worth if knobs.isdisjoint(step.knob.split(", ")) != only]
+    said = [f"{step.value} {_times(step.speedup)}" for step in steps]
     if only:
         return f"cputune: {', '.join(said)}" if said else ""
     whole = result.speedup

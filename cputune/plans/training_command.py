@@ -455,7 +455,11 @@ def _program(words: tuple[str, ...]) -> Typed:
             hint=f"put it in front of cputune: {first} {EXAMPLE}",
         )
     if first.startswith("-"):
-        raise UsageError(f"{first!r} is an option, not a script", hint=EXAMPLE)
+        raise UsageError(
+            f"{first!r} is an option, not a script",
+            hint=f"name the script before it: -- train.py {first}; a recipe takes options from its "
+            "launch file (`cputune emit`)",
+        )
     if name == "accelerate":
         raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
     _refuse_wrapper(name)

@@ -59,7 +59,7 @@ class Verdict:
 
 
 NOTHING_TO_DO = "nothing: keep the launch that you have"
-RESUME = "the same command with --resume"
+RESUME = "the same `cputune tune` command with --resume"
 """It goes on with a study; what else was typed (``--study``, ``-o``, the script) names which."""
 
 MEASURE_AGAIN = f"{RESUME}, when the machine is quiet"

@@ -313,7 +313,7 @@ def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
     runner.script = staticmethod(interrupted)
     ended = cputune("tune", "--force", "--seed", "3")
     assert ended.code == 130
-    assert "hint: the same command with --resume goes on" in ended.err
+    assert "hint: the same `cputune tune` command with --resume goes on" in ended.err
     found = Result.load(Path("cputune.json"))
     assert 1 <= len(found.trials) < 7
     assert "nothing was confirmed" in " ".join(found.notes)
@@ -337,7 +337,7 @@ def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_t
     monkeypatch.setattr(moment, stopped)
     ended = cputune("tune", "--seed", "3")
     assert ended.code == 130
-    assert "hint: the same command with --resume goes on" in ended.err
+    assert "hint: the same `cputune tune` command with --resume goes on" in ended.err
     assert Result.load("cputune.json").confirmation
 
 

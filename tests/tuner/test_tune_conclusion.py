@@ -133,7 +133,7 @@ class TestWithoutConfirmation:
             (
                 Findings(trials=trials(8.0), cut_off="after 2 steps"),
                 "the time limit was reached before another plan had run",
-                "the same command with --resume and more time (--max-time 10m)",
+                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
             ),
             (
                 Findings(
@@ -142,7 +142,7 @@ class TestWithoutConfirmation:
                     confirm_runs=[*confirmed(TODAY, FIRST, blocks=1)],
                 ),
                 "the time limit was reached before two plans had run side by side twice",
-                "the same command with --resume and more time (--max-time 10m)",
+                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
             ),
             (
                 Findings(trials=[*trials(8.0), *failed("died\nat all")]),
@@ -152,17 +152,17 @@ class TestWithoutConfirmation:
             (
                 Findings(trials=trials(8.0, 9.0), interrupted=True),
                 "the study was interrupted",
-                "the same command with --resume",
+                "the same `cputune tune` command with --resume",
             ),
             (
                 Findings(trials=trials(8.0, 9.0), host_lost=True),
                 "a host is not reached any more",
-                "the same command with --resume, when it is back",
+                "the same `cputune tune` command with --resume, when it is back",
             ),
             (
                 Findings(trials=trials(8.0, 9.0), time_up=True),
                 "the time limit was reached before two plans had run side by side twice",
-                "the same command with --resume and more time (--max-time 10m)",
+                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
             ),
             (
                 Findings(

@@ -86,8 +86,8 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
-    way = version_change("today", versions)
-    return f"{stay}. Or leave: {_INSTEAD}.", None if way is None else way.command()
+    change = version_change("today", versions)
+    return f"{stay}. Or leave: {_INSTEAD}.", None if change is None else change.command()
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
@@ -107,8 +107,8 @@ def _oneccl_unused(versions: Versions) -> str | None:
 
 def _remove(name: str, versions: Versions) -> tuple[str, str]:
     """The cure of a package that nothing uses: remove it, or install versions that use it."""
-    way = version_change("ipex", versions)
-    stay = way.command() if way else None
+    change = version_change("ipex", versions)
+    stay = change.command() if change else None
     said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
     return (
         f"Remove it: training stays as it is, {_INSTEAD}.{said}",

@@ -63,11 +63,11 @@ def _ignores(compute_loss: Any, model: Any, inputs: Any, items: Any) -> bool:
     model.eval()
     try:
         with torch.no_grad():
-            first, two = (
+            once, twice = (
                 float(compute_loss(model, dict(inputs), num_items_in_batch=number))
                 for number in (items, 2 * items)
             )
     finally:
         model.train(training)
         torch.clear_autocast_cache()
-    return abs(two - first) < 0.1 * abs(first)
+    return abs(twice - once) < 0.1 * abs(once)
