@@ -399,8 +399,13 @@ def leave() -> NoReturn:
 
     folder = Path(os.environ.get(SCRATCH_VARIABLE, "")).parent
     if (folder / PLACED).exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # files of another launch are in the folder
+        with contextlib.suppress(OSError):  # another rank removes it too, or is still in it
+            for entry in folder.iterdir():
+                if entry.name != PLACED:
+                    shutil.rmtree(entry, ignore_errors=True)
+            if [entry.name for entry in folder.iterdir()] == [PLACED]:
+                shutil.rmtree(folder)
+        with contextlib.suppress(OSError):  # files of another launch are in the folder above
             while (folder := folder.parent).name.startswith("cputune-"):
                 folder.rmdir()
     os._exit(75)

@@ -461,7 +461,7 @@ class LivingPlan:
             plan=plan,
             variables={**variables, **asked},
             environment=os.environ,
-            folder=runner.work.path / "launch",
+            folder=self._folder,
         )
         if hosts is None:
             files = engines.render_for(engines.BY_MPIRUN, plan, workload, runner.facts)

@@ -11,8 +11,32 @@ import json
 import os
 import shutil
 import sys
+import time
 
 OURS = "placed-by-cputune"
+REMOVAL_SECONDS = 10.0
+"""So long ranks that are ending may still write into the folder while it is removed."""
+
+
+def remove(folder: str) -> None:
+    """Remove a folder that was put here, and those of ours above it that are empty then.
+
+    The mark goes last: a rank that ends may remove the folder too, and either may be cut off.
+    """
+    is_ours = os.path.exists(os.path.join(folder, OURS))
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while is_ours and os.path.isdir(folder) and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):  # the other one removes it, or writes into it
+            for name in os.listdir(folder):
+                if name != OURS:
+                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+            if set(os.listdir(folder)) <= {OURS}:
+                shutil.rmtree(folder)
+        time.sleep(0.1)
+    while os.path.basename(os.path.dirname(folder)).startswith("cputune-"):
+        folder = os.path.dirname(folder)
+        with contextlib.suppress(OSError):  # another launch is in it, or it is gone
+            os.rmdir(folder)
 
 
 def main() -> None:
@@ -20,12 +44,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     folder = asked["folder"]
     if asked["files"] is None:
-        if os.path.exists(os.path.join(folder, OURS)):
-            shutil.rmtree(folder, ignore_errors=True)
-            while os.path.basename(os.path.dirname(folder)).startswith("cputune-"):
-                folder = os.path.dirname(folder)
-                with contextlib.suppress(OSError):  # another launch is in it
-                    os.rmdir(folder)
+        remove(folder)
     elif not os.path.isdir(folder):
         for name, text in {**asked["files"], OURS: ""}.items():
             path = os.path.join(folder, name)
