@@ -14,8 +14,8 @@ __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose
 
 def diagnose(facts: HostFacts) -> Diagnosis:
     """Run every check of the registry over these facts."""
+    from cputune.doctor.checks import CHECKS
     from cputune.doctor.checks.surroundings import pythonpath_first
-    from cputune.doctor.registry import CHECKS
 
     found = (finding for check in CHECKS for finding in check(facts))
     found = (pythonpath_first(finding, facts) for finding in found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
@@ -27,9 +27,11 @@ from cputune.text.documents import Amount, Count, for_people, parse, plain, reco
 from cputune.text.plain import figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from cputune.report.figures import Figures
+WIDTH = 8.6
+"""Of a picture, in inches. At 96 pixels an inch it is the width of the page's text."""
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -402,8 +404,7 @@ class Result:
     @property
     def figures(self) -> Figures:
         """Its pictures, each a figure of matplotlib: ``result.figures.waterfall()``."""
-        figures: Figures = import_module("cputune.report.figures").Figures(self)
-        return figures
+        return Figures(self)
 
     def to_frame(self) -> DataFrame:
         """Its trials as a frame of pandas, a row each. Raises MissingPackageError without it."""
@@ -474,6 +475,48 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
             "memory_bytes": facts.limits.memory_bytes,
         },
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The pictures of one result, as ``result.figures`` has them, drawn by ``report.figures``.
+
+    ``width`` is in inches everywhere. Each raises MissingPackageError without matplotlib; what the
+    result does not know is None instead of a picture.
+    """
+
+    result: Result
+
+    def waterfall(self, *, width: float = WIDTH) -> Figure:
+        """From today's launch to the best plan, change by change."""
+        return cast("Figure", _pictures().waterfall(self.result, width=width))
+
+    def step(self, *, width: float = WIDTH) -> Figure | None:
+        """Where the time of a step goes."""
+        return cast("Figure | None", _pictures().step(self.result, width=width))
+
+    def trials(self, *, width: float = WIDTH) -> Figure:
+        """The trials as they were run, and the best so far."""
+        return cast("Figure", _pictures().trials(self.result, width=width))
+
+    def comparison(self, *, width: float = WIDTH) -> Figure | None:
+        """The best plan against today's launch, round by round."""
+        return cast("Figure | None", _pictures().comparison(self.result, width=width))
+
+    def machine(self, *, width: float = WIDTH) -> Figure | None:
+        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        topology = topology_of(self.result.host)
+        if topology is None:
+            return None
+        return cast("Figure", _pictures().machine(topology, self.result.best.plan, width=width))
+
+    def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
+        """The seconds of each step of one trial, by its number."""
+        return cast("Figure | None", _pictures().steps(self.result, trial, width=width))
+
+
+def _pictures() -> Any:
+    return import_module("cputune.report.figures")
 
 
 def topology_of(host: Mapping[str, Any]) -> Topology | None:

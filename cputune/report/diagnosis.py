@@ -49,7 +49,8 @@ def blocks(
     Without ``machine``, the findings alone: they are not about this machine. With ``unfold`` each
     finding has its symptom, cause and source, and each unknown fact its reason.
     """
-    from cputune.doctor.registry import CHECKS, all_checks
+    from cputune.doctor.checks import CHECKS
+    from cputune.doctor.registry import all_checks
 
     yield verdict_of(diagnosis, machine=machine)
     if not isinstance(diagnosis, Diagnosis):
@@ -105,7 +106,8 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
     """The findings, those that follow from another as a sentence in the evidence of that one."""
-    from cputune.doctor.registry import CHECKS, all_checks
+    from cputune.doctor.checks import CHECKS
+    from cputune.doctor.registry import all_checks
 
     codes = {finding.code for finding in findings}
     known = codes <= {check.code for check in CHECKS}

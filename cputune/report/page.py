@@ -19,7 +19,6 @@ from cputune import __version__
 from cputune.errors import MissingPackageError
 from cputune.host.interpreter import install_tuning
 from cputune.records.result import Result
-from cputune.report.figures import Figures
 from cputune.report.figures.canvas import svg
 from cputune.report.show import (
     ResultToShow,
@@ -136,7 +135,7 @@ def page_of(result: Result, file: str) -> Page:
 
 def pictures(result: Result) -> tuple[Picture, ...]:
     """Those that there is something to draw for."""
-    figures = Figures(result)
+    figures = result.figures
     drawn = (
         _picture("change", "What each change brings", figures.waterfall),
         _picture("step", "Where the time of a step goes, by kind of work", figures.step),

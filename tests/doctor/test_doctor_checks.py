@@ -25,8 +25,7 @@ from clean_machine import (
 from scripts import shellcheck
 
 from cputune.doctor import diagnose
-from cputune.doctor.checks import versions
-from cputune.doctor.registry import CHECKS
+from cputune.doctor.checks import CHECKS, versions
 from cputune.host import Place, Stray, Surroundings
 from cputune.host.facts import (
     BusyProcess,

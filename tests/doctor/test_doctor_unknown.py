@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from unknown_machine import UNKNOWN
 
 from cputune.doctor import Severity, diagnose
-from cputune.doctor.registry import CHECKS
+from cputune.doctor.checks import CHECKS
 from cputune.host.probing import probe
 
 NOTHING = replace(UNKNOWN, recorded=True)

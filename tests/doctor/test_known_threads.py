@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from known_threads import THREADS, Thread, said
 
-from cputune.doctor.registry import CHECKS
+from cputune.doctor.checks import CHECKS
 
 CODES = {check.code for check in CHECKS}
 

@@ -128,8 +128,8 @@ def test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed(
 
 def files_left(hosts: Cluster, host: str) -> list[str]:
     """Of ours: Open MPI 4 has its own there."""
-    left = hosts.run(host, ["ls", "/dev/shm"]).stdout.split()
-    return [one for one in left if not one.startswith("ompi.")]
+    left = hosts.run(host, ["find", "/dev/shm", "-mindepth", "1"]).stdout.splitlines()
+    return [path for path in left if not path.startswith("/dev/shm/ompi.")]
 
 
 def test_a_host_that_is_cut_off_is_named_and_ends_the_study(

@@ -1,1 +1,22 @@
-"""What the doctor looks for, a file for each theme; ``registry`` says in which order."""
+"""What the doctor looks for, a file for each theme.
+
+Versions come first, which make training fail, then the launch and the limits, then the
+machine: people begin at the top, among findings of equal severity. The checks of a theme have the
+order of its file.
+"""
+
+from cputune.doctor.checks import (
+    launch,
+    libraries,
+    limits,
+    machine,
+    precision,
+    surroundings,
+    threads,
+    versions,
+)
+from cputune.doctor.finding import Check
+
+_THEMES = (versions, launch, surroundings, limits, threads, precision, libraries, machine)
+
+CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)

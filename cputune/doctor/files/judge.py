@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.edit import Edit
@@ -21,7 +22,6 @@ from cputune.doctor.files.ended import judge_ended
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.places import Places
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.doctor.registry import CHECKS as MACHINE_CHECKS
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
 from cputune.host.probing.installed import dead_preloads

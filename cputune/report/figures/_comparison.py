@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cputune.records.result import ConfirmRun, Result, Turn
-from cputune.report.figures.canvas import BEST, DIM, INK, LINE, WIDTH, new_figure
+from cputune.records.result import WIDTH, ConfirmRun, Result, Turn
+from cputune.report.figures.canvas import BEST, DIM, INK, LINE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

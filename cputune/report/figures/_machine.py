@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from cputune.host.facts import Core, Topology
 from cputune.plans.plan import Plan
-from cputune.report.figures.canvas import DIM, GROUND, INK, LINE, RANKS, WIDTH, ink_on, new_figure
+from cputune.records.result import WIDTH
+from cputune.report.figures.canvas import DIM, GROUND, INK, LINE, RANKS, ink_on, new_figure
 from cputune.text.plain import count
 
 if TYPE_CHECKING:

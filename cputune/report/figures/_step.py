@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
-from cputune.records.result import Measured, Profile, Result
+from cputune.records.result import WIDTH, Measured, Profile, Result
 from cputune.report.figures.canvas import (
     DIM,
     INK,
     NARROW,
     REST,
-    WIDTH,
     WORK,
     ink_on,
     named_rows,

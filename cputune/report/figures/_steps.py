@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cputune.errors import UsageError
-from cputune.records.result import Result, Trial
-from cputune.report.figures.canvas import BEST, DIM, INK, LINE, LOST, WIDTH, new_figure
+from cputune.records.result import WIDTH, Result, Trial
+from cputune.report.figures.canvas import BEST, DIM, INK, LINE, LOST, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING
 
-from cputune.records.result import COMPLETED, FAILED, Result, Trial
-from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, WIDTH, new_figure
+from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Trial
+from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, new_figure
 
 MOST_SHOWN, MOST_IN_WORDS = 150, 40
 """With more trials than that every second one, every third one … is drawn; and of so many at most

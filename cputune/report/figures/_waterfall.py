@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cputune.records.result import Measured, Result, Worth
+from cputune.records.result import WIDTH, Measured, Result, Worth
 from cputune.report.figures.canvas import (
     BEST,
     DIM,
@@ -13,7 +13,6 @@ from cputune.report.figures.canvas import (
     NARROW,
     OTHER,
     TODAY,
-    WIDTH,
     named_rows,
     new_figure,
 )

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 8.6
-"""Inches. At 96 pixels an inch it is the width of the page's text."""
-
 NARROW = 4.5
-"""Up to this width, of a telephone, a picture is drawn with fewer words."""
+"""Up to this width in inches, of a telephone, a picture is drawn with fewer words."""
 
 INK, DIM, LINE, GROUND = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
 TODAY, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
