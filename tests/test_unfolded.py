@@ -46,3 +46,16 @@ def test_no_boolean_is_added_or_multiplied() -> None:
                 wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     # An array of booleans is one of numbers: how blocks share their processes.
     assert [place for place in wrong if not place.startswith("tuner/gains.py")] == []
+
+
+def test_a_conditional_expression_is_read_at_a_glance() -> None:
+    """It holds no other one and assigns nothing, and stands on three lines at the most."""
+    wrong = []
+    for path, tree, _ in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.IfExp):
+                inner = [one for one in ast.walk(node) if one is not node]
+                long = (node.end_lineno or node.lineno) - node.lineno > 2
+                if long or any(isinstance(one, (ast.IfExp, ast.NamedExpr)) for one in inner):
+                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert wrong == []

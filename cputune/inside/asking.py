@@ -294,11 +294,8 @@ class Asker:
         """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
         gradients = [parameter.grad for parameter in self._parameters]
-        weights = (
-            [parameter.detach().clone() for parameter in self._parameters]
-            if self._point > 1
-            else []
-        )
+        moved = self._parameters if self._point > 1 else ()
+        weights = [parameter.detach().clone() for parameter in moved]
         steps = [(optimizer, vars(optimizer).get("step")) for optimizer in self._optimizers]
         for optimizer, _ in steps:
             optimizer.step = lambda *_, **__: None

@@ -372,7 +372,9 @@ def equivalent(
     if None not in typed.samples[:steps] and typed.shuffled == plan.shuffled:
         agreed.insert(0, "samples")
     length = plan.steps or plan.epoch_steps
-    words = [f"{length} steps" + ("" if plan.steps else " an epoch")] if length else []
+    words = []
+    if length:
+        words = [f"{length} steps" if plan.steps else f"{length} steps an epoch"]
     apart = _relative(typed.gradient, plan.gradient)
     why = _why_other_batches(typed, plan)
     within = ""

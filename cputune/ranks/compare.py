@@ -55,7 +55,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
             knob=knob.name,
             rank=rank,
             expected=str(expected),
-            seen=None if (seen := shown.seen(plan, state)) is None else str(seen) or "none",
+            seen=_as_text(shown.seen(plan, state)),
             unknown=shown.why_unseen(state),
             by_cpu_number=shown.by_cpu_number,
         )
@@ -177,13 +177,19 @@ def as_shown(
     return replace(seen, training=training or seen.training)
 
 
+def _as_text(seen: object) -> str | None:
+    return None if seen is None else str(seen) or "none"
+
+
 def samples_to_end(states: Sequence[RankState]) -> int | None:
     """How many samples the whole training takes; None where the script does not say it."""
     first = states[0]
     epochs, there = first.get("epochs"), first.get("dataset_samples")
     if steps := first.get("steps_to_end"):
         return int(steps) * global_batch(states)
-    return round(epochs * there) or None if epochs and there else None
+    if not (epochs and there):
+        return None
+    return round(epochs * there) or None
 
 
 def with_licence(

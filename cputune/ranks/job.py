@@ -548,10 +548,12 @@ def observe(
                 SCRATCH_VARIABLE: str(scratch),
                 SHOW_VARIABLE: ",".join(show),
             }
+            if callable(commands):
+                started_ranks = commands(variables)
+            else:
+                started_ranks = [_command(command, variables) for command in commands]
             job.start(
-                commands(variables)
-                if callable(commands)
-                else [_command(command, variables) for command in commands],
+                started_ranks,
                 # slurmd starts the ranks of a batch script, not whoever has submitted it.
                 mark=(SOCKET_VARIABLE, post.address),
             )

@@ -163,7 +163,9 @@ def duration(seconds: float) -> str:
 def slower_by(text: str) -> float:
     """A share that is allowed to be lost, of ``5%`` or ``0.05``. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*(%?)", text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    share = float(match[1]) if match else -1.0
+    if match and match[2]:
+        share /= 100
     if not 0 <= share < 1:
         raise UsageError(f"not a share: {text!r}", hint="--fail-if-slower 5%")
     return share
@@ -213,7 +215,7 @@ _DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_py
 
 def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
     """What has changed on this machine since it was tuned, so that another plan may be best."""
-    found = [difference] if (difference := machine_difference(result.host, facts)) else []
+    found = list(filter(None, [machine_difference(result.host, facts)]))
     pairs = [
         ("kernel", result.kernel, facts.settings.kernel),
         ("microcode", result.microcode, facts.cpu.microcode),

@@ -577,7 +577,9 @@ def _shares_memory(document: Document, container: Path) -> bool:
 def _cpus_of(quantity: object) -> float:
     """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 where it is none."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
-    return float(match[1]) / (1000 if match[2] else 1) if match else 0
+    if match is None:
+        return 0.0
+    return float(match[1]) / 1000 if match[2] else float(match[1])
 
 
 CHECKS = checks_of(__name__)

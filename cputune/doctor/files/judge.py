@@ -367,7 +367,8 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
             continue
         for name, option in options.items():
             evidence = evidence.replace(f"{name}={kept.get(name, '(unset)')}", option)
-            command = None if option[:1] == "-" and name in (command or "") else command
+            if option.startswith("-") and command is not None and name in command:
+                command = None
         unsure = finding.code == ranks_alone.code and launch.script and not _trains(launch)
         yield replace(
             finding,

@@ -74,13 +74,14 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
                     loss = loss + (tensor * torch.rand(tensor.shape, generator=dice)).sum()
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
-    norms = [
-        0.0
-        if gradient is None
-        else float((gradient.coalesce().values() if gradient.is_sparse else gradient).norm())
-        for gradient in gradients
-    ]
-    return float(loss.detach()), norms, shapes
+    return float(loss.detach()), list(map(_norm, gradients)), shapes
+
+
+def _norm(gradient: Tensor | None) -> float:
+    if gradient is None:
+        return 0.0
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(values.norm())
 
 
 def _all(outcome: object) -> Iterator[Tensor]:

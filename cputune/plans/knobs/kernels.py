@@ -28,6 +28,7 @@ from cputune.stack import (
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
+    from cputune.plans.plan import Plan
 
 
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
@@ -119,6 +120,11 @@ def optimizer_of(state: State) -> str | None:
     return f"{seen['class']}{way}"
 
 
+def _optimizer_in_words(plan: Plan) -> str | None:
+    value = plan.settings.get("optimizer")
+    return None if value is None else str(value)
+
+
 OPTIMIZER = Knob(
     name="optimizer",
     summary="the script's own optimizer, or fused AdamW in the place of AdamW as a loop",
@@ -136,7 +142,7 @@ OPTIMIZER = Knob(
             read=lambda plan, seen: optimizer_of({"optimizer": seen}),
         ),
     ),
-    words=lambda plan: str(value) if (value := plan.settings.get("optimizer")) else None,
+    words=_optimizer_in_words,
     effect=Effect(
         own=0.15,
         within={"layout": 0.06, "precision": 0.06},
