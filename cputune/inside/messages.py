@@ -389,26 +389,31 @@ PLACED = "placed-by-cputune"
 """Beside the files of a launch that were put on this host (``remote/sent/place.py``)."""
 
 
+_LEAVING = threading.Lock()
+
+
 def leave() -> NoReturn:
     """End this process, whose listener has gone away.
 
-    What was put here for the launch goes too: who started it may have been killed.
+    What was put here for the launch goes too: who started it may have been killed. The first thread
+    that finds the listener gone does it; the others wait for their end.
     """
     import shutil
     from pathlib import Path
 
-    folder = Path(os.environ.get(SCRATCH_VARIABLE, "")).parent
-    if (folder / PLACED).exists():
-        with contextlib.suppress(OSError):  # another rank removes it too, or is still in it
-            for entry in folder.iterdir():
-                if entry.name != PLACED:
-                    shutil.rmtree(entry, ignore_errors=True)
-            if [entry.name for entry in folder.iterdir()] == [PLACED]:
-                shutil.rmtree(folder)
-        with contextlib.suppress(OSError):  # files of another launch are in the folder above
-            while (folder := folder.parent).name.startswith("cputune-"):
-                folder.rmdir()
-    os._exit(75)
+    with _LEAVING:
+        folder = Path(os.environ.get(SCRATCH_VARIABLE, "")).parent
+        if (folder / PLACED).exists():
+            with contextlib.suppress(OSError):  # another rank removes it too, or is still in it
+                for entry in folder.iterdir():
+                    if entry.name != PLACED:
+                        shutil.rmtree(entry, ignore_errors=True)
+                if {entry.name for entry in folder.iterdir()} <= {PLACED}:
+                    shutil.rmtree(folder)
+            with contextlib.suppress(OSError):  # files of another launch are in the folder above
+                while (folder := folder.parent).name.startswith("cputune-"):
+                    folder.rmdir()
+        os._exit(75)
 
 
 def connected(address: str) -> socket.socket:

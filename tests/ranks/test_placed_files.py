@@ -62,6 +62,13 @@ def test_a_rank_that_still_writes_while_it_ends_leaves_nothing(tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_rank_has_left_half_removed_goes_too(tmp_path: Path) -> None:
+    folder = tmp_path / "cputune-a" / "trial-1"
+    folder.mkdir(parents=True)  # it was killed after the mark had gone
+    answer(ask(folder, None))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_hosts_share_stays(tmp_path: Path) -> None:
     folder = tmp_path / "cputune-a" / "trial-1"
     (folder / "scratch").mkdir(parents=True)

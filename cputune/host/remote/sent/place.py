@@ -23,7 +23,11 @@ def remove(folder: str) -> None:
 
     The mark goes last: a rank that ends may remove the folder too, and either may be cut off.
     """
-    is_ours = os.path.exists(os.path.join(folder, OURS))
+    try:
+        names = os.listdir(folder)
+        is_ours = OURS in names or not names
+    except OSError:  # it is gone
+        is_ours = False
     deadline = time.monotonic() + REMOVAL_SECONDS
     while is_ours and os.path.isdir(folder) and time.monotonic() < deadline:
         with contextlib.suppress(OSError):  # the other one removes it, or writes into it
