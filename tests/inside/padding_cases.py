@@ -87,6 +87,18 @@ def choices_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 CLASS = {"labels": torch.tensor([0, 1])}
 
+_AUTOCAST: list[bool] = []
+
+
+def told_of_autocast() -> list[bool]:
+    """Whether each forward since now ran under autocast; what belongs to a model is put back."""
+    _AUTOCAST.clear()
+    return _AUTOCAST
+
+
+def tells_of_autocast(*_: object) -> None:
+    _AUTOCAST.append(torch.is_autocast_enabled("cpu"))
+
 
 class TestWhatIsCut:
     def test_every_tensor_of_the_length_in_one_piece_to_a_multiple_of_eight(self) -> None:
@@ -255,6 +267,25 @@ class TestWhatTheModelSays:
         batch = batch_of(3, 9)
         assert why_not(bert(), batch) is None
         assert why_not(bert("BertForTokenClassification"), batch) == OUTSIDE
+
+    def test_it_is_asked_in_fp32_where_the_script_trains_in_bf16(self) -> None:
+        model, inside = bert(), told_of_autocast()
+        model.register_forward_pre_hook(tells_of_autocast)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert why_not(model, batch_of(3, 9, **CLASS)) is None
+            assert torch.is_autocast_enabled("cpu")
+        assert inside == [False, False]
+
+    def test_the_autocast_that_accelerate_puts_around_forward_is_left_out(self) -> None:
+        model = bert()
+        model._original_forward = model.forward
+        wrapped = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+        model.forward = wrapped
+        inside = told_of_autocast()
+        model.bert.register_forward_pre_hook(tells_of_autocast)
+        assert why_not(model, batch_of(3, 9, **CLASS)) is None
+        assert inside == [False, False]
+        assert model.forward is wrapped
 
     def test_it_is_asked_without_dropout_and_leaves_nothing_behind(self) -> None:
         model, batch = bert(), batch_of(3, 9, **CLASS)
