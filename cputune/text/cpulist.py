@@ -74,8 +74,3 @@ def parse_mask(text: str) -> tuple[int, ...]:
 
 
 _HEX = re.compile(r"[0-9a-fA-F]+")
-
-
-def render_mask(cpus: Iterable[int]) -> str:
-    """Write CPU numbers as one hex mask with its prefix: ``(0, 1)`` is ``"0x3"``."""
-    return hex(sum(1 << cpu for cpu in set(cpus)))

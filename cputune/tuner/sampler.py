@@ -193,19 +193,17 @@ def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
 
 
 def footprint(facts: HostFacts, plan: Plan) -> Footprint:
-    """What the first rank of a plan, and all of them together, occupy."""
+    """What the first rank of a plan occupies, and which share of the machine all of them."""
     first = set(plan.cpus[0])
     own = sum(not first.isdisjoint(core.cpus) for core in facts.topology.cores)
     busy = max(1, min(own, plan.threads_per_process))
     sockets, nodes = nodes_spanned(facts, plan.cpus[0])
-    everywhere = nodes_spanned(facts, tuple(cpu for cpus in plan.cpus for cpu in cpus))[0]
     return Footprint(
         busy_cores=busy,
         on_siblings=plan.threads_per_process > busy,
         share=busy * plan.world_size / max(1, facts.topology.physical_cores),
         sockets=max(1, sockets),
         nodes=max(1, nodes),
-        sockets_of_all=max(1, everywhere),
     )
 
 

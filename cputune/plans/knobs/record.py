@@ -160,8 +160,7 @@ class Footprint:
     """What a plan occupies on a machine.
 
     ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of
-    one machine (2 on two whole nodes), ``sockets`` and ``nodes`` are those under the first
-    rank, and ``sockets_of_all`` those under all ranks.
+    one machine (2 on two whole nodes), ``sockets`` and ``nodes`` are those under the first rank.
     """
 
     busy_cores: int
@@ -169,7 +168,6 @@ class Footprint:
     share: float
     sockets: int
     nodes: int
-    sockets_of_all: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
