@@ -1,4 +1,4 @@
-"""Code is spread out to be read: conditional expressions do not grow, no boolean is a number."""
+"""Code is spread out to be read: few conditional expressions, a reason beside each number."""
 
 from __future__ import annotations
 
@@ -59,3 +59,41 @@ def test_a_conditional_expression_is_read_at_a_glance() -> None:
                 if long or any(isinstance(one, (ast.IfExp, ast.NamedExpr)) for one in inner):
                     wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert wrong == []
+
+
+def is_number(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return type(value.value) in (int, float)
+    if isinstance(value, ast.BinOp):
+        return is_number(value.left) or is_number(value.right)
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(is_number, value.elts))
+    return isinstance(value, ast.UnaryOp) and is_number(value.operand)
+
+
+def is_reason(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_each_number_of_a_module_has_its_reason_beside_it() -> None:
+    """A text behind it, or a comment; that of the last one of some lines is that of all."""
+    bare = []
+    for path, tree, _ in trees():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        blocks: list[list[ast.stmt]] = []
+        for node in tree.body:
+            adjoins = blocks and (blocks[-1][-1].end_lineno or 0) + 1 == node.lineno
+            if adjoins and not is_reason(blocks[-1][-1]):
+                blocks[-1].append(node)
+            else:
+                blocks.append([node])
+        for block in blocks:
+            commented = lines[block[0].lineno - 2].startswith("#")
+            if commented or is_reason(block[-1]):
+                continue
+            for node in block:
+                value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+                commented = "#" in lines[node.lineno - 1]
+                if value is not None and is_number(value) and not commented:
+                    bare.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert bare == []

@@ -40,7 +40,7 @@ from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar
 from cputune.plans import placing
 from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
-from cputune.text.plain import count
+from cputune.text.plain import GIB, count
 
 TTL_SECONDS = 7 * 24 * 3600
 """After how long a PyTorchJob that is done is deleted."""
@@ -160,7 +160,6 @@ MEMORY_MARGIN = 1.5
 """Of the peak that trials have seen: they end before the evaluation and the first checkpoint, and
 what lies in /dev/shm and in the page cache of written files counts for the pod (cgroup v2,
 Documentation/admin-guide/cgroup-v2.rst, memory.current). An assumption."""
-GIB = 1 << 30
 
 
 def memory(job: LaunchJob) -> str:

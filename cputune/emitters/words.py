@@ -16,6 +16,7 @@ import yaml
 from cputune.errors import UsageError
 
 WIDTH = 92
+"""Of a comment in an emitted file; with its indentation and mark it stays below 100 columns."""
 
 Manifest: TypeAlias = dict[str, Any]
 """A YAML document, or a part of one, as plain data."""

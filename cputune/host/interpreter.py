@@ -15,6 +15,8 @@ from cputune.errors import UsageError
 from cputune.host.files import head
 
 ANSWER_SECONDS = 20.0
+"""For a Python to start and say what it is; on a network disk that takes seconds. Assumed."""
+
 QUESTION = (
     "import json, sys; "
     "print(json.dumps([sys.version.split()[0], sys.prefix, [p for p in sys.path if p]]))"

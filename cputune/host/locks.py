@@ -30,6 +30,7 @@ OTHERS_SECONDS = 600.0
 """How long to wait for other users at most: any of them could hold that socket for ever."""
 
 _AGAIN_SECONDS = 0.25
+"""Between two tries."""
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ JUDGED = re.compile(
 """Normal names of the distributions whose metadata is read."""
 
 _HEAD_BYTES = 1 << 18
+"""Of METADATA: the fields come first, the long description after them."""
+
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 

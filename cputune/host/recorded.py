@@ -212,6 +212,7 @@ def _cpus(text: str | None) -> tuple[int, ...]:
 
 
 _PATH_MAX = 4096
+"""PATH_MAX of linux/limits.h: the kernel opens no longer path."""
 
 
 class _Tree:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 SEED = 20_011
+"""Any number: what is drawn only has to be the same each time."""
 
 _IN_PLACE = ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_")
 """Methods of a tensor that take numbers alone."""

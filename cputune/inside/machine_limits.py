@@ -18,6 +18,7 @@ SMALL = 512
 without instructions for it."""
 
 SECONDS, TRIES = 0.8, 4
+"""So long products are repeated, and so often at least; the quickest counts."""
 
 
 def gflops(torch: Any, dtype: str) -> float:

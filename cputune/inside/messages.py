@@ -288,6 +288,7 @@ TCP = "tcp:"
 """How an address begins that ranks of other hosts can reach: ``tcp:TOKEN:PORT:HOST``."""
 
 CONNECT_SECONDS = 20.0
+"""For a rank to reach the tuner on another host. Assumed."""
 
 SILENT_SECONDS = 20
 """A listener that cannot be reached for so long is gone, and its ranks with it."""

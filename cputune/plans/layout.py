@@ -25,6 +25,7 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
+"""Of a NUMA node. More of them hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:

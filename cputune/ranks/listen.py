@@ -16,6 +16,7 @@ from typing import Any
 from cputune.inside.messages import TCP, TurnMessage, is_message, keep_alive, short_path
 
 LONGEST_LINE = 4 << 20
+"""Of a message; those of ranks have some kB, a longer one is none of ours."""
 
 _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 

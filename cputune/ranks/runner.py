@@ -44,6 +44,7 @@ from cputune.ranks.typed import as_activated
 from cputune.records.steps import Infeasible, Step, TimeUp, TrialError
 
 PROFILED_STEPS = 2
+"""Their shares are alike, and a step takes longer while it is profiled."""
 
 ASKED = ("repeats", "ranks", "padding")
 """What the model is asked while tuning: what decides which plans there are."""

@@ -43,11 +43,13 @@ READY_SECONDS = 600.0
 minutes."""
 
 GONE_SECONDS = 30.0
+"""For processes that were killed: one that waits for a disk outlives SIGKILL so long."""
 
 LOOKS = 5
 """How often to look for processes that were started while others were being stopped."""
 
 SAID_LETTERS = 4096
+"""Of what a process has written, the end: a traceback has some 2,000."""
 
 MOST = 6
 """The most supervisors that are kept to be forked, those used last; one that has imported torch
@@ -62,6 +64,7 @@ _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
 """What tempfile.mkdtemp makes of the prefix."""
 
 _MOST_TRIES = 100
+"""To make a folder that no other run takes for left behind; a second one is rare."""
 
 
 class WorkFolder:

@@ -61,6 +61,8 @@ HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads that survive a fork unharmed: jemalloc stops and restarts its own around it."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""prctl(2): the numbers of linux/prctl.h."""
+
 _LIBC = ctypes.CDLL(None)
 
 

@@ -35,6 +35,7 @@ WIDTH = 8.6
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
+"""Of the document; it is raised with a change that an older cputune would misread."""
 
 MOST_BYTES = 256 << 20
 """Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""

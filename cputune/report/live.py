@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 LONGEST_NAME = 42
+"""Half of a terminal of 24 lines and 80 columns; on a wider one a name has half of it."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -129,6 +129,7 @@ LEAST_SHARE = 0.005
 """A kind of work with a smaller share of the time is not shown."""
 
 WORTH_A_HINT = 0.05
+"""Masks with a smaller share of the step cannot gain what a measurement can tell."""
 
 
 def time_rows(result: Result) -> Rows:

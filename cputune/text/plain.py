@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MIB, GIB = 1 << 20, 1 << 30
+"""Bytes, as the kernel counts them and people read them."""
+
 
 def visible(text: str) -> str:
     r"""The text in one line, whatever a machine, a script or a file put into it.

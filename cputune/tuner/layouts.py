@@ -21,6 +21,7 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
+"""Of a rank: oneCCL's default is 1. More than 4 leave too few cores for the training. Assumed."""
 
 UNDIVIDED = "a rank for each NUMA node"
 """What is left out where the batch cannot be divided over them, as its reason begins."""

@@ -33,6 +33,8 @@ from cputune.tuner.space import SearchSpace
 
 _WORKLOAD = "cputune.workload"
 STUDY_SCHEMA = 1
+"""Raised with a change that an older cputune would misread."""
+
 _TRIAL = "cputune.trial"
 
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]

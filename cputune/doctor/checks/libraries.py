@@ -21,7 +21,6 @@ _READ_BY = {
     "libiomp5": ("KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET"),
     "jemalloc": ("MALLOC_CONF",),
 }
-_LONG_BLOCKTIME_MS = 1000
 
 
 @check("variable-refused", Severity.ERROR)

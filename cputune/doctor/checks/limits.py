@@ -14,10 +14,12 @@ from cputune.plans.layout import default_threads
 from cputune.plans.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.plans.workload import Workload
 from cputune.text import cpulist
+from cputune.text.plain import GIB, MIB
 
-MIB, GIB = 1 << 20, 1 << 30
 THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
+"""Of the periods in which it ran, the share in which it was stopped, and the fewest that count: ten
+seconds of periods of 100 ms. Assumed."""
 
 
 @check("ranks-auto", Severity.WARNING)
@@ -387,6 +389,7 @@ def stack_small(facts: HostFacts) -> Iterator[Finding]:
 
 
 LONG_SECONDS = 24 * 3600
+"""A day on all of its threads: what a training may well take."""
 
 
 @check("cpu-seconds", Severity.WARNING)

@@ -9,15 +9,22 @@ from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
 from cputune.plans.cores import usable_cores
 from cputune.text import cpulist
+from cputune.text.plain import GIB
 
-GIB = 1 << 30
 BUSY_SHARE = 0.25
 """Load average per allowed CPU above which a training run is disturbed."""
 PRESSURE_PERCENT = 10.0
+"""Of the time, that some task has waited for a CPU (Documentation/accounting/psi.rst). Assumed."""
+
 MEMORY_PRESSURE_PERCENT = 5.0
+"""The same for memory: tasks that wait for pages. Assumed."""
+
 STEAL_SHARE = 0.02
+"""Of the CPU time, what the hypervisor gives to others. Assumed."""
+
 LITTLE_MEMORY_BYTES = 2 * GIB
 LITTLE_MEMORY_SHARE = 0.05
+"""Less than the larger of both, and a training soon swaps or is killed. Assumed."""
 
 
 @check("facts-missing", Severity.WARNING)
@@ -241,6 +248,7 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
 
 LITTLE_FREE_BYTES = 2 * GIB
+"""Of a NUMA node: with less, ranks that are bound there get memory of another one. Assumed."""
 
 
 @check("siblings-together", Severity.ADVICE)

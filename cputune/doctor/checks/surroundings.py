@@ -12,11 +12,12 @@ from cputune.doctor import variables as env
 from cputune.doctor.checks.launch import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
+from cputune.text.plain import GIB, MIB
 
-MIB, GIB = 1 << 20, 1 << 30
 CHECKPOINT = 3
 """Times the weights: they themselves and the two moments of AdamW."""
 LEAST_FREE_FILES = 100
+"""A checkpoint of a Trainer has some twenty files, and there may be several. Assumed."""
 
 
 @check("module-shadowed", Severity.ERROR)

@@ -33,6 +33,7 @@ from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.stack import load
 
 VALUES_AT_MOST = 20_000
+"""A job has some hundred; by aliases a small file can stand for any number."""
 
 Path = tuple[str | int, ...]
 

@@ -18,9 +18,8 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.plans.workload import Workload
-from cputune.text.plain import count
+from cputune.text.plain import GIB, count
 
-GIB = 1 << 30
 COMPILE_SECONDS = 20.0
 SHORT_SECONDS = 600
 """An assumption: a data set of some GB is tokenized in so long by one process."""

@@ -21,6 +21,7 @@ from cputune.plans.training_command import TrainingCommand, launch_of
 LETTERS_AT_MOST = 100_000
 """Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
 _WORDS_AT_MOST = 10_000
+"""Of one array, which can double with every line, too."""
 
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\r\f\v]+ | \\\n | (?<![^\s;|&()])\#[^\n]*)
@@ -35,6 +36,8 @@ _HIDDEN = re.compile(
 )
 """What only running shows; of several inside each other the innermost."""
 _DEEPEST = 20
+"""Of commands inside each other; people write three."""
+
 _HERE_DOCUMENT = re.compile(
     r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1([^\n]*)\n(?:[^\n]*\n){0,200}?[ \t]*\2[ \t\r]*$",
     re.MULTILINE,

@@ -20,7 +20,10 @@ import sys
 import time
 
 AGAIN_SECONDS = 0.1
+"""Before a connection that was refused is tried again: the other host may not listen yet."""
+
 LARGE = b"x" * (64 << 10)
+"""More than one packet holds: a path may let small ones through and drop large ones."""
 
 
 def in_words(error: Exception) -> str:

@@ -126,6 +126,7 @@ MPI_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
 OTHER_PROGRAMS = ("torchrun", "accelerate", "srun", "sbatch", "numactl", "kubectl", "conda")
 
 VERSION_TIMEOUT_SECONDS = 5.0
+"""A program that asks a daemon for its version may hang."""
 
 _DIALECTS = (
     # what `mpirun --version` says: dialect, pattern of the version

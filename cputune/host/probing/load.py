@@ -13,6 +13,7 @@ from cputune.host.probing._look import Look, decimal, whole_number
 BUSY_SHARE = 0.2
 """CPUs. The time of a look is some hundredths of a second long, a tick of the kernel one."""
 MOST_BUSY = 8
+"""Processes that are named; the rest is no help."""
 
 
 AVERAGES = "/proc/loadavg"

@@ -40,6 +40,7 @@ _BETWEEN = re.compile(r",(?![^\[\]]*\])")
 
 MOST_HOSTS = 1 << 16
 LONGEST_NAME = 253
+"""Hosts of one word: ``node[0-99999999]`` is a typing error. Letters of a name (RFC 1035)."""
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
 

@@ -18,6 +18,7 @@ from cputune.errors import CannotError, UsageError
 from cputune.host.remote.named import Node
 
 OLDEST_PYTHON = (3, 7)
+"""Of other hosts: what is sent there needs no more."""
 
 NO_PYTHON = "there is no python3"
 

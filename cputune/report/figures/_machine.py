@@ -38,6 +38,7 @@ NAMED_FROM_INCHES = 0.24
 the first and the last core of a row stand there."""
 
 TITLE_INCHES, LEGEND_INCHES = 0.42, 0.24
+"""Their heights."""
 
 
 @dataclass(frozen=True, slots=True)

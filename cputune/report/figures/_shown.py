@@ -7,6 +7,7 @@ import io
 from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 110
+"""Of the PNG that a notebook shows."""
 
 
 class ShownFigure(Figure):

@@ -22,6 +22,8 @@ import time
 from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
+"""prctl(2), linux/prctl.h."""
+
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "HYDI_", "HYDRA_", "MPI_LOCAL")
 """What the way here has set for a rank of its own, which this launch is none of: Open MPI starts
 nothing below one, and who asks takes it for rank 0."""
