@@ -37,10 +37,19 @@ def _shows_help(words: list[str]) -> bool:
     return True
 
 
+def _find_own_modules_first() -> None:
+    """Look on PYTHONPATH last, in this process alone: the doctor tells of a logging.py there."""
+    named = os.environ.get("PYTHONPATH")
+    if named:
+        early = {os.path.abspath(path) for path in named.split(os.pathsep)}
+        sys.path.sort(key=lambda path: os.path.abspath(path) in early)
+
+
 def main() -> None:
     """Run the command line. Ends the process."""
     if _shows_help(sys.argv[1:]):
         return
+    _find_own_modules_first()
     numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
     # What is ignored from the start stays so (nohup, a shell's background job).
     usual = (signal.SIG_DFL, signal.default_int_handler)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune.host import Surroundings
 from cputune.host.interpreter import Interpreter
@@ -104,3 +108,15 @@ def test_what_a_launch_writes_is_looked_at(site: Path) -> None:
     assert place is not None
     assert place.writable
     assert place.free_files is None or place.free_files > 0
+
+
+def test_a_module_that_hides_pythons_own_is_told_and_not_imported_by_us(tmp_path: Path) -> None:
+    hidden = ("json", "logging", "random", "typing")
+    for name in hidden:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(1)")
+    program = Path(sys.executable).with_name("cputune")
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}/."}
+    done = ran([program, "doctor", "--json", "--fail-on", "never"], env=variables, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [row for row in json.loads(done.stdout)["findings"] if row["code"] == "module-shadowed"]
+    assert [row["evidence"].split()[1] for row in found] == [*hidden]

@@ -38,10 +38,14 @@ class Interpreter:
 
 
 def this_interpreter() -> Interpreter:
-    """The Python that runs cputune."""
+    """The Python that runs cputune, with the paths of any other program that it runs."""
     version = ".".join(map(str, sys.version_info[:3]))
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    early = {os.path.abspath(path) for path in filter(None, named)}
+    # cputune itself looks there last: ``cputune.__main__``.
+    paths = sorted(sys.path, key=lambda path: os.path.abspath(path) not in early)
     return Interpreter(
-        executable=sys.executable, version=version, prefix=sys.prefix, paths=tuple(sys.path)
+        executable=sys.executable, version=version, prefix=sys.prefix, paths=tuple(paths)
     )
 
 
