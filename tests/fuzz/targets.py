@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,9 @@ def _obeyed_by_nobody(name: str, text: str, place: Path) -> None:
             command = [shell, str(place / "launch.sh"), "--help"]
             subprocess.run(command, env=variables, cwd=place, capture_output=True, timeout=60)
             assert not (place / "it").exists(), f"{shell} obeyed {name}"
-        lines = re.findall(r"(?m)^#SBATCH (.*)$", text)
+        before = takewhile(lambda line: line[:1] in ("", "#"), text.split("\n"))
+        # sbatch reads none behind the first command (sbatch(1)).
+        lines = [line.removeprefix("#SBATCH ") for line in before if line.startswith("#SBATCH ")]
         directives = [word.partition("=")[0] for line in lines for word in line.split()]
         assert len(set(directives)) == len(directives)
         assert "--wrap" not in directives
