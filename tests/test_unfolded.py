@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "cputune"
-MOST_IN_A_THOUSAND = 26.5
+MOST_IN_A_THOUSAND = 26.0
 """Lines of which so many hold a conditional expression. It may be lowered; the goal is 10."""
 
 SUMS = (ast.Add, ast.Sub, ast.Mult)
