@@ -7,8 +7,9 @@ the threads of gloo or oneCCL and the computing thread wait for each other, a te
 wait for other processes is the machine's fault, a wait for own threads the plan's.
 
 So a wait counts at most as much as the CPU time that other processes took on the CPUs of this one:
-what ``/proc/stat`` counts for these CPUs, less our own. The time that a hypervisor took away
-(``steal``) is added, since threads do not see it.
+what ``/proc/stat`` counts for these CPUs, less our own. It counts in ticks, so of short steps it is
+read over several; before there are enough, a wait counts less what our other threads computed
+meanwhile. The time that a hypervisor took away (``steal``) is added, since threads do not see it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -134,7 +136,7 @@ class Meter:
     def forget_delays(self) -> None:
         """Whatever delayed this step so far is no part of training either."""
         if self._delay is not None:
-            self._delay.lap()
+            self._delay.forget()
 
     def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
         """Report a step of the optimizer. ``mean_loss``: average its batches' losses, else add."""
@@ -298,6 +300,10 @@ to 0.4 ms (read on two cores: most of a step of half a millisecond). A process t
 keeps its CPU for 3 ms at least (the kernel's base slice)."""
 
 
+WINDOW_SECONDS = 10 * TICK_SECONDS
+"""What /proc/stat counts over so long is right to a tenth, as much as a delayed step waits."""
+
+
 class Delay:
     """Measures, lap by lap, how long the most delayed thread waited because of other processes."""
 
@@ -308,6 +314,11 @@ class Delay:
                 cpus |= os.sched_getaffinity(int(thread))
         self._cpus = {f"cpu{cpu}" for cpu in cpus}
         self._before = _Counters(self._cpus)
+        self._laps: deque[tuple[float, float]] = deque()
+
+    def forget(self) -> None:
+        """Begin a lap now: what was since the last one is none."""
+        self._before = _Counters(self._cpus)
 
     def lap(self) -> float:
         """Seconds since the last lap; 0.0 where the kernel keeps no such account."""
@@ -315,26 +326,44 @@ class Delay:
         self._before = now
         waited = max(_growth(now.waits, before.waits), default=0.0)
         if now.busy:
-            others = sum(_growth(now.busy, before.busy)) - sum(_growth(now.own, before.own))
-            waited = min(waited, max(0.0, others) + TICK_SECONDS)
+            waited = min(waited, self._by_others(now, before))
         stolen = max(_growth(now.stolen, before.stolen), default=0.0)
         return max(
             waited if waited >= LEAST_SECONDS else 0.0, stolen if stolen > TICK_SECONDS else 0.0
         )
+
+    def _by_others(self, now: _Counters, before: _Counters) -> float:
+        """How many seconds other processes can have kept a thread of ours waiting in this lap."""
+        lap = now.at - before.at
+        others = sum(_growth(now.busy, before.busy)) - sum(_growth(now.own, before.own))
+        self._laps.append((lap, others))
+        while sum(seconds for seconds, _ in self._laps) - self._laps[0][0] >= WINDOW_SECONDS:
+            self._laps.popleft()
+        window = sum(seconds for seconds, _ in self._laps)
+        if window >= WINDOW_SECONDS:
+            taken = max(0.0, sum(of_lap for _, of_lap in self._laps))
+            return (taken + TICK_SECONDS) * lap / window
+        ran = dict(zip(now.runs, _growth(now.runs, before.runs), strict=True))
+        waits = dict(zip(now.waits, _growth(now.waits, before.waits), strict=True))
+        together = sum(ran.values())
+        alone = (wait - (together - ran[name]) / len(now.busy) for name, wait in waits.items())
+        return max(alone, default=0.0)
 
 
 class _Counters:
     """What the kernel has counted so far, in seconds.
 
     Attributes:
-        waits: of each of our threads, while it could have run.
+        at: when.
+        runs, waits: of each of our threads, while it ran and while it could have run.
         own: CPU time of this process, and of its children, for the workers of a data loader are no
             others; by process.
         busy, stolen: of each CPU of ours; empty where none is shown.
     """
 
     def __init__(self, cpus: Set[str]) -> None:
-        self.waits = _run_delays()
+        self.at = time.monotonic()
+        self.runs, self.waits = _threads()
         self.own = {0: time.process_time(), **_children()}
         self.busy: dict[str, float] = {}
         self.stolen: dict[str, float] = {}
@@ -354,13 +383,15 @@ def _growth(now: Mapping[Any, float], before: Mapping[Any, float]) -> list[float
     return [value - before.get(name, 0.0) for name, value in now.items()]
 
 
-def _run_delays() -> dict[str, float]:
-    delays = {}
+def _threads() -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds for which each thread of ours ran, and waited for a CPU."""
+    runs, waits = {}, {}
     for thread in os.listdir("/proc/self/task"):
         path = f"/proc/self/task/{thread}/schedstat"
-        with contextlib.suppress(OSError, IndexError), open(path, "rb") as file:
-            delays[thread] = int(file.read().split()[1]) / 1e9
-    return delays
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+            ran, waited, *_ = file.read().split()
+            runs[thread], waits[thread] = int(ran) / 1e9, int(waited) / 1e9
+    return runs, waits
 
 
 def _children() -> dict[int, float]:

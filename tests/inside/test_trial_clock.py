@@ -12,6 +12,8 @@ class FakeProc:
 
     def __init__(self) -> None:
         self.delay_seconds = self.own_seconds = self.busy_seconds = self.steal_seconds = 0.0
+        self.now = 0.0
+        self.runs = {"1": 0.0}
 
     def stat(self) -> str:
         ticks = round(self.busy_seconds / clock.TICK_SECONDS)
@@ -31,7 +33,8 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     monkeypatch.setattr(clock.time, "process_time", lambda: fake.own_seconds)
     monkeypatch.setattr(clock, "_children", dict)
     monkeypatch.setattr(clock, "open", lambda *a, **k: io.StringIO(fake.stat()), raising=False)
-    monkeypatch.setattr(clock, "_run_delays", lambda: {"1": fake.delay_seconds})
+    monkeypatch.setattr(clock.time, "monotonic", lambda: fake.now)
+    monkeypatch.setattr(clock, "_threads", lambda: (dict(fake.runs), {"1": fake.delay_seconds}))
     yield fake
     monkeypatch.undo()
 
@@ -51,15 +54,58 @@ def test_what_others_take_is_a_delay_and_own_threads_are_none(
     proc: FakeProc, seconds: dict[str, float], delayed: float
 ) -> None:
     delay = clock.Delay()
-    vars(proc).update(seconds)
+    vars(proc).update(seconds, now=1.0)
     assert delay.lap() == pytest.approx(delayed)
+
+
+def steps_of_4_ms(proc: FakeProc, count: int, **growth: float) -> list[float]:
+    """What laps say of steps in each of which so much was counted; /proc/stat counts in ticks."""
+    delay, said = clock.Delay(), []
+    for _ in range(count):
+        proc.now += 0.004
+        for name, seconds in growth.items():
+            if name in ("1", "2"):
+                proc.runs[name] = proc.runs.get(name, 0.0) + seconds
+            else:
+                setattr(proc, name, getattr(proc, name) + seconds)
+        said.append(delay.lap())
+    return said
+
+
+def test_threads_of_a_rank_on_one_core_do_not_disturb_its_short_steps(proc: FakeProc) -> None:
+    own = {"own_seconds": 0.004, "busy_seconds": 0.004, "1": 0.002, "2": 0.002}
+    assert not any(steps_of_4_ms(proc, 100, delay_seconds=0.002, **own))
+
+
+def test_a_neighbour_disturbs_short_steps_from_the_first_one_on(proc: FakeProc) -> None:
+    own = {"own_seconds": 0.002, "busy_seconds": 0.004, "1": 0.0018, "2": 0.0002}
+    assert min(steps_of_4_ms(proc, 100, delay_seconds=0.002, **own)) > 0.1 * 0.004
+
+
+def test_a_neighbour_of_many_threads_is_seen_once_ticks_tell(proc: FakeProc) -> None:
+    own = {"own_seconds": 0.002, "busy_seconds": 0.004, "1": 0.001, "2": 0.004}
+    said = steps_of_4_ms(proc, 100, delay_seconds=0.002, **own)
+    assert not any(said[:20])
+    assert min(said[30:]) > 0.1 * 0.004
 
 
 def test_laps_do_not_add_up(proc: FakeProc) -> None:
     delay = clock.Delay()
-    proc.delay_seconds, proc.busy_seconds = 0.4, 0.4
+    proc.delay_seconds, proc.busy_seconds, proc.now = 0.4, 0.4, 1.0
     delay.lap()
     assert delay.lap() == 0.0
+
+
+def test_what_ran_while_a_rank_stood_still_is_no_delay(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    for _ in range(40):
+        proc.now += 0.5
+        proc.busy_seconds += 0.5  # the turn of its rival
+        delay.forget()
+        proc.now, proc.busy_seconds = proc.now + 0.02, proc.busy_seconds + 0.02
+        proc.own_seconds, proc.delay_seconds = proc.own_seconds + 0.02, proc.delay_seconds + 0.01
+        proc.runs = {thread: proc.runs.get(thread, 0.0) + 0.01 for thread in ("1", "2")}
+        assert delay.lap() <= 0.1 * 0.02 + 1e-9
 
 
 def test_without_proc_stat_the_threads_delay_stands(
@@ -76,7 +122,7 @@ def test_without_proc_stat_the_threads_delay_stands(
 
 def test_the_live_machine_is_read() -> None:
     delay = clock.Delay()
-    assert clock._run_delays()
+    assert all(clock._threads())
     assert delay.lap() >= 0.0
 
 
