@@ -74,8 +74,22 @@ def test_a_folder_that_was_removed_is_no_traceback(tmp_path: Path, command: str)
     assert code == 3 or command == "doctor"
 
 
+INTERRUPTS_AT_CLICK = """
+import os, signal, sys
+
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
 def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS_AT_CLICK)
     code, out, err = shell(f"{PROGRAM} recipes", PYTHONPATH=str(tmp_path))
     assert (code, out, err) == (130, "", "")
 
