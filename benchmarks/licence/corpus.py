@@ -135,6 +135,22 @@ def sample(number):
     return {"input_ids": ids, "attention_mask": mask, "labels": int(ids[0] % 3)}
 """
 
+_PAIRS = """
+def collate(samples):
+    x = torch.stack([sample[0] for sample in samples])
+    return torch.{rows}, torch.zeros(2 * len(x), dtype=torch.long)
+"""
+_AFTER_ALL = _PAIRS.format(rows="cat([x, x.flip(1)])")
+_IN_TURN = _PAIRS.format(rows="stack([x, x.flip(1)], 1).flatten(0, 1)")
+_PREFERRED = """
+chosen, rejected = model(x).sum(1).chunk(2)
+return -F.logsigmoid(chosen - rejected).mean()
+"""
+_CONTRASTED = """
+chosen, rejected = F.normalize(model(x), dim=1).chunk(2)
+return sum(F.cross_entropy(x @ x.T * 5, torch.arange(len(x))) for x in (chosen, rejected))
+"""
+
 CORPUS: tuple[Planted, ...] = (
     # A loop over an Accelerator: the loss of a batch is the mean over its samples.
     Planted(name="cross entropy", frame="loop", body="", parts=True),
@@ -244,7 +260,25 @@ CORPUS: tuple[Planted, ...] = (
         body="data = torch.utils.data.Subset(data, range(44))",
         parts=True,
     ),
+    Planted(
+        name="pairs of answers, the chosen ones first",
+        frame="loop",
+        body=_loss(_PREFERRED, before=_AFTER_ALL),
+        parts=True,
+    ),
+    Planted(
+        name="choices of a question in turn",
+        frame="loop",
+        body=_loss("return F.cross_entropy(model(x).sum(1).view(-1, 2), y[::2])", before=_IN_TURN),
+        parts=True,
+    ),
     # The loss of a batch is not that of its parts.
+    Planted(
+        name="chosen answers among each other",
+        frame="loop",
+        body=_loss(_CONTRASTED, before=_AFTER_ALL),
+        parts=False,
+    ),
     Planted(
         name="in-batch negatives of random views",
         frame="loop",

@@ -11,6 +11,7 @@ loss, are put back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
@@ -42,6 +43,9 @@ MOVED = 0.02
 
 ROUNDING = 1e-7
 """Of fp32, relatively: a process that computes the same twice has the same to the bit."""
+
+ALIKE = 1e-4
+"""So far apart are turns between which is nothing but rounding: no other cutting is tried then."""
 
 STATE = (
     "what a batch leaves in the model or its loss (a queue, a running mean) changes the next loss,"
@@ -85,6 +89,7 @@ class Asker:
         self._weighs_items: bool | None = None
         self._following: Any = None
         self._noise = ROUNDING
+        self._rows = 1
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
@@ -105,12 +110,19 @@ class Asker:
         self._seen.append((float(loss), found))
 
     def batches(
-        self, batch: object, models: Sequence[Any], *, beside: object = None, items: bool = False
+        self,
+        batch: object,
+        models: Sequence[Any],
+        *,
+        beside: object = None,
+        items: bool = False,
+        size: int | None = None,
     ) -> Iterator[tuple[object, float]]:
         """The batches to train on for each question, and by what to multiply the step's items.
 
         The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
         after each. ``items``: whether the framework tells a loss the items of the whole step.
+        ``size``: the samples that the loader puts into a batch, where it says so.
         """
         point = f"after {self._updates} updates" if self._point else "at the first step"
         self._point += 1
@@ -121,6 +133,8 @@ class Asker:
             if self._point > 1:
                 self._move()
             count = _samples(batch)
+            if size and count and count % size == 0:
+                self._rows = count // size
             whole: tuple[float, list[Any]] | None = None
             for question in self.asks:
                 if time.perf_counter() - since > self._left:
@@ -169,28 +183,38 @@ class Asker:
     def _ask_ranks(
         self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
-        """The loss of the batch from those of its parts, as the framework weighs them."""
-        parts = next((n for n in range(2, count + 1) if count % n == 0), 1)
+        """The loss of the batch from those of its parts, as the framework weighs them.
+
+        Where a sample has several rows, the one of two cuttings that comes closest is told.
+        """
+        rows = self._rows if count % self._rows == 0 else 1
+        samples = count // rows
+        parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
         if parts == 1:
             self._tell("ranks", point, why="")
             return
-        each = count // parts
         try:
-            cuttings = [part_of(batch, count, n * each, each) for n in range(parts)]
+            cuttings = [_cuttings(batch, samples, parts, rows)]
+            if rows > 1:
+                cuttings.append(_cuttings(batch, samples, samples, rows, in_turn=True))
         except UncutError as error:
             self._tell("ranks", point, why=f"the batch cannot be cut into samples: {error}")
             return
-        if not has_tail(batch):  # a rank pads its own samples alone
-            cuttings = [cut(part) for part in cuttings]
+        each = count // parts
         if self._following is not None:
             self._tell("accumulation", point, why=CALLS)
-            left = yield from self._after(cuttings[0], each, batch, count)
+            left = yield from self._after(cuttings[0][0], each, batch, count)
             if left is None or _distance(left, self._following) > self._noise:
                 self._tell("ranks", point, why=STATE)
                 return
-        share = 1.0 if self._weighs_items else 1 / parts
-        together = yield from self._of(cuttings, each, share=share)
-        self._compare("ranks", point, whole, together)
+        found = []
+        for pieces in cuttings:
+            share = 1.0 if self._weighs_items else 1 / len(pieces)
+            found.append((yield from self._of(pieces, count // len(pieces), share=share)))
+            if found[-1] is None or _distance(whole, found[-1]) < ALIKE:
+                break
+        closest = found[-1] and min(found, key=functools.partial(_distance, whole))
+        self._compare("ranks", point, whole, closest)
 
     def _ask_padding(
         self, point: str, batch: Any, count: int, whole: Any
@@ -321,28 +345,58 @@ def _samples(batch: object) -> int:
     return next(filter(None, counts), 0)
 
 
-def part_of(batch: Any, count: int, at: int, each: int) -> Any:
-    """So many samples of a batch from one on, in the same kind of container. Raises UncutError."""
+def _cuttings(
+    batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
+) -> list[Any]:
+    """The batch in parts of as many samples each. Raises UncutError."""
+    each = samples // parts
+    made = [
+        part_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
+        for at in range(0, samples, each)
+    ]
+    return made if has_tail(batch) else [cut(part) for part in made]  # a rank pads its own alone
+
+
+def part_of(
+    batch: Any, samples: int, at: int, each: int, *, rows: int = 1, in_turn: bool = False
+) -> Any:
+    """So many samples of a batch from one on, in the same kind of container. Raises UncutError.
+
+    A sample may have several ``rows`` in a tensor: after the first rows of all samples come their
+    second ones, as trl lays pairs of answers, or ``in_turn`` all rows of one after another.
+    """
     if hasattr(batch, "shape"):
-        if not len(batch.shape) or (batch.shape[0] == 1 and count > 1):
-            return batch
-        if batch.shape[0] != count:
-            raise UncutError(f"it holds {tuple(batch.shape)} beside {count} samples")
-        return batch[at : at + each]
+        return _rows_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
+    within = functools.partial(
+        part_of, samples=samples, at=at, each=each, rows=rows, in_turn=in_turn
+    )
     if isinstance(batch, Mapping):
-        parts = {name: part_of(value, count, at, each) for name, value in batch.items()}
+        parts = {name: within(value) for name, value in batch.items()}
         try:
             return type(batch)(parts)  # type: ignore[call-arg]
         except TypeError:
             return parts
     if isinstance(batch, (list, tuple)):
-        if len(batch) == count and not any(hasattr(item, "shape") for item in batch):
+        if len(batch) == samples and not any(hasattr(item, "shape") for item in batch):
             return batch[at : at + each]
-        made = [part_of(item, count, at, each) for item in batch]
+        made = [within(item) for item in batch]
         if isinstance(batch, list):
             return made
         return type(batch)(*made) if hasattr(batch, "_fields") else tuple(made)
     return batch
+
+
+def _rows_of(tensor: Any, samples: int, at: int, each: int, *, rows: int, in_turn: bool) -> Any:
+    """The rows that some samples have in a tensor, which may have just one for each of them."""
+    if not len(tensor.shape) or (tensor.shape[0] == 1 and samples * rows > 1):
+        return tensor
+    if tensor.shape[0] == samples:
+        return tensor[at : at + each]
+    if tensor.shape[0] != samples * rows:
+        raise UncutError(f"it holds {tuple(tensor.shape)} beside {samples * rows} samples")
+    if in_turn:
+        return tensor[at * rows : (at + each) * rows]
+    return tensor.unflatten(0, (rows, samples))[:, at : at + each].flatten(0, 1)
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:

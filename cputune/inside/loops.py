@@ -210,7 +210,11 @@ class Loops:
         words = {**dict(zip(("num_items_in_batch",), args, strict=False)), **kwargs}
         items = words.get("num_items_in_batch")
         for batch, factor in asker.batches(
-            inputs, [model], beside=self._trainer, items=items is not None
+            inputs,
+            [model],
+            beside=self._trainer,
+            items=items is not None,
+            size=self.meter.facts.get("batch"),
         ):
             if items is not None:
                 words["num_items_in_batch"] = items * int(factor)
@@ -297,7 +301,9 @@ class Loops:
                     done = meter.backwards
                     yield batch
                     if meter.backwards > done and meter.asker.due(meter.steps - 1):
-                        yield from (part for part, _ in meter.asker.batches(batch, self._models))
+                        size = meter.facts.get("batch")
+                        asked = meter.asker.batches(batch, self._models, size=size)
+                        yield from (part for part, _ in asked)
                 if meter.backwards == before:
                     return
         finally:

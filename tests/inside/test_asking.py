@@ -32,16 +32,21 @@ Loss = Callable[[Any, Any], Any]
 
 
 def asked(
-    loss_of: Loss, model: Any, monkeypatch: pytest.MonkeyPatch, *, beside: object = None
+    loss_of: Loss,
+    model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    beside: object = None,
+    size: int | None = None,
 ) -> Licence:
-    """What a model answers of a batch of eight, at each point."""
+    """What a model answers of a batch of eight rows, at each point."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
     batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
     for steps in POINTS:
         assert asker.due(steps)
-        for part, _ in asker.batches(batch, [model], beside=beside):
+        for part, _ in asker.batches(batch, [model], beside=beside, size=size):
             loss = loss_of(model, part)
             loss.backward()
             asker.trained(loss.detach())
@@ -65,6 +70,44 @@ def contrast(model: Any, x: Any) -> Any:
 
 def whole(model: Any, x: Any) -> Any:
     return (model(x) ** 2).sum()
+
+
+def preferred(model: Any, x: Any) -> Any:
+    """The loss of trl's DPOTrainer and RewardTrainer: chosen answers before rejected ones."""
+    chosen, rejected = model(x).sum(1).chunk(2)
+    return -torch.nn.functional.logsigmoid(chosen - rejected).mean()
+
+
+def chosen_of_two(model: Any, x: Any) -> Any:
+    """Of two choices that follow one another, the first is right."""
+    choices = model(x).sum(1).view(-1, 2)
+    return torch.nn.functional.cross_entropy(choices, torch.zeros(len(choices), dtype=torch.long))
+
+
+def two_views(model: Any, x: Any) -> Any:
+    """A contrast within the first rows of all samples, and one within their second rows."""
+    one, two = model(x).chunk(2)
+    return contrast(model, x[: len(one)]) + (two @ two.T).softmax(1).diag().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "size", "may"),
+    [
+        (preferred, 4, True),
+        (preferred, None, False),
+        (chosen_of_two, 4, True),
+        (mean, 4, True),
+        (mean, 16, True),
+        (contrast, 4, False),
+        (two_views, 4, False),
+        (whole, 4, False),
+    ],
+)
+def test_rows_of_one_sample_stay_together(
+    loss_of: Loss, size: int | None, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=size)
+    assert (licence.refuses("ranks") is None) == may
 
 
 @pytest.mark.parametrize(("loss_of", "may"), [(mean, 1), (noisy, 1), (contrast, 0), (whole, 0)])
@@ -244,6 +287,11 @@ def test_a_batch_is_cut_into_samples_in_its_own_kind_of_container() -> None:
     assert (part["pair"][0].shape, len(part["pair"][1]), part["one"].shape) == ((4, 2), 4, (1, 3))
     with pytest.raises(UncutError, match="beside 8 samples"):
         part_of({"x": torch.arange(8), "nodes": torch.ones(13, 2)}, 8, 0, 4)
+    pairs = {"ids": torch.arange(8), "weight": torch.arange(4)}
+    part = part_of(pairs, 4, 1, 2, rows=2)
+    assert (part["ids"].tolist(), part["weight"].tolist()) == ([1, 2, 5, 6], [1, 2])
+    part = part_of(pairs, 4, 1, 2, rows=2, in_turn=True)
+    assert (part["ids"].tolist(), part["weight"].tolist()) == ([2, 3, 4, 5], [1, 2])
 
 
 def test_what_a_batch_holds_is_told_whatever_its_order_and_padding() -> None:
