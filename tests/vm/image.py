@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -29,7 +31,7 @@ DEBIAN = (
     "bash,coreutils,hwloc-nox,iproute2,kmod,linux-image-cloud-amd64,mount,mpich,procps,python3,"
     "util-linux"
 )
-PACKAGES = ("torch", "numpy", "optuna", "transformers", "accelerate")
+PACKAGES = ("torch", "transformers", "accelerate")
 """Beside what cputune itself requires."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "debootstrap": "debootstrap"}
@@ -45,7 +47,8 @@ FREE_MIB = 600
 def directory() -> Path:
     """Where the disk of this recipe lies, built or not."""
     lines = (PROJECT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if line.startswith(tuple(f"{name}==" for name in PACKAGES))]
+    names = {Requirement(word).name for word in (*PACKAGES, *required())}
+    pins = [line for line in lines if line.partition("==")[0] in names]
     recipe = repr((SUITE, PYTHON, DEBIAN, PACKAGES, required(), INIT, FREE_MIB, pins))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     base = os.environ.get("CPUTUNE_VM") or Path(cache).expanduser() / "cputune" / "vm"
@@ -53,10 +56,10 @@ def directory() -> Path:
 
 
 def required() -> list[str]:
-    """What cputune requires, without its extras."""
-    text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    found: list[str] = tomllib.loads(text)["project"]["dependencies"]
-    return found
+    """What cputune requires, with what its search does; without other extras."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    search = project["optional-dependencies"]["search"]
+    return [*project["dependencies"], *(name for name in search if "[" not in name)]
 
 
 def why_not() -> str | None:

@@ -240,6 +240,7 @@ def test_a_recording_replays_as_the_machine_it_was(
     replayed = host_document(probe(RecordedHost(tmp_path)))
 
     assert_as_lscpu(replayed["topology"], lscpu)
+    live["network"]["links"] = None  # no recording has addresses
     for part in ("cpu", "settings", "packages", "launchers", "libraries", "network"):
         assert replayed[part] == live[part], part
     for fact in ("cpu_quota", "cpuset", "memory_bytes", "pids", "shm_bytes"):

@@ -1,4 +1,7 @@
-"""What a training script would be: each rank writes down where it may run. Needs no torch.
+"""What a script of a Trainer would be: each rank writes down where it may run. Needs no torch.
+
+That it names TrainingArguments makes the default plan one of several ranks; a loop of its own
+would get one.
 
 witness.py DIRECTORY
 """
