@@ -292,9 +292,7 @@ class Children:
                 if child is None or not child.runs:
                     continue
                 child.runs = False
-                for _ in range(64):
-                    if not child.read():
-                        break
+                child.read()  # all of it: more than a pipe holds
                 code = os.waitstatus_to_exitcode(status)
                 self.say("exit", rank=child.number, status=code, tail=child.tail)
         return False

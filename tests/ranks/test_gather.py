@@ -28,6 +28,7 @@ def test_ranks_may_tell_their_steps_in_any_order(order: list[tuple[int, int]]) -
     gather = Gather(3)
     whole = [gather.add(rank, number, step(seconds=number)) for rank, number in order]
     assert sorted(s.seconds for s in whole if s is not None) == [1, 2, 3]
+    assert gather.count == 3
 
 
 def test_the_short_batch_at_the_end_of_an_epoch_is_passed_over() -> None:

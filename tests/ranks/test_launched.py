@@ -49,8 +49,9 @@ def is_alive(pid):
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_every_rank_is_heard(script):
-    path = script(SPEAK + "time.sleep(60)")
+def test_every_rank_is_heard_one_that_comes_later_too(script):
+    later = SPEAK.replace("for number", "time.sleep(rank)\nfor number")
+    path = script(later + "time.sleep(60)")
     seen = observe(ranks(path, 2), ranks=2, steps=3, timeout_seconds=30)
     assert seen.enough
     assert [rank.number for rank in seen.ranks] == [0, 1]

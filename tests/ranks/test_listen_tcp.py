@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ import pytest
 
 from cputune.inside import SOCKET_VARIABLE
 from cputune.inside.messages import connected
-from cputune.ranks.listen import Inbox
+from cputune.ranks.listen import Inbox, Line
 
 HELLO = b'{"event": "hello", "rank": 3}\n{"event": "note", "text": "x"}\n'
 
@@ -66,6 +67,36 @@ def test_a_stranger_is_not_heard_and_not_told_anything(post: Inbox, words: bytes
         stranger.settimeout(5)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(10) == b""
+
+
+def test_those_that_have_said_who_they_are_are_told(post: Inbox) -> None:
+    with connected(post.address) as silent, connected(post.path) as rank:
+        rank.sendall(HELLO)
+        while not post.wait(0.1):
+            pass
+        post.tell_ranks({"steps": 1})
+        assert json.loads(rank.recv(100)) == {"steps": 1}
+        silent.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent.recv(100)
+
+
+@pytest.mark.parametrize(("error", "lost"), [(errno.ETIMEDOUT, [3]), (errno.ECONNRESET, [])])
+def test_a_rank_whose_connection_the_kernel_gives_up_is_lost(
+    error: int, lost: list[int], post: Inbox
+) -> None:
+    class Cut(socket.socket):
+        def recv(self, *_: object) -> bytes:
+            raise OSError(error, "")
+
+    ours, rank = socket.socketpair()
+    line = Line()
+    line.source = 3
+    with rank, Cut(fileno=ours.detach()) as cut:
+        post.add(cut, line)
+        rank.sendall(b"x")
+        assert post.wait(5) == [(3, None)]
+    assert post.lost == lost
 
 
 def test_an_address_of_ipv6_is_one_too(tmp_path: Path) -> None:

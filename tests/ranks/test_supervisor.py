@@ -16,7 +16,14 @@ from cputune.host.children import below
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Inbox
-from cputune.ranks.supervisor import SAID_LETTERS, Supervisor, WorkFolder, tail_of
+from cputune.ranks.supervisor import (
+    MOST,
+    SAID_LETTERS,
+    Supervisor,
+    Supervisors,
+    WorkFolder,
+    tail_of,
+)
 from cputune.ranks.supervisor_main import RankCommand
 
 
@@ -70,6 +77,39 @@ def test_a_rank_that_ends_in_order_has_the_time_for_it(begin: Begin) -> None:
     time.sleep(1)
     (tail,) = job.end().values()
     assert tail.splitlines()[-1] == "in order"
+
+
+def test_ranks_and_their_workers_stand_still_until_their_next_turn(begin: Begin) -> None:
+    job = begin(1)
+    worker = [sys.executable, "-c", "import time; time.sleep(60)"]
+    job.start([python(f"import subprocess; subprocess.run({worker})")])
+    while len(ranks := below(os.getpid())[1:]) < 2:  # the supervisor is the first one
+        time.sleep(0.01)
+    job.stand_still()
+    while not all(process.status() == psutil.STATUS_STOPPED for process in ranks):
+        time.sleep(0.01)
+    job.turn(1)
+    while any(process.status() == psutil.STATUS_STOPPED for process in ranks):
+        time.sleep(0.01)
+
+
+def test_few_that_have_imported_are_kept_and_those_used_last(work: WorkFolder) -> None:
+    notes: list[str] = []
+    kept = Supervisors(work, notes.append)
+
+    def asked(number: int) -> Supervisor:
+        return kept.ready({**os.environ, "NUMBER": str(number)}, ["json"])
+
+    living = asked(0)  # its launch is not over
+    for number in range(1, MOST + 2):
+        asked(number).end()
+    assert len(notes) == MOST + 2
+    for number, imports in [(0, 0), (MOST + 1, 0), (MOST, 0), (1, 1)]:
+        notes.clear()
+        asked(number).end()
+        assert (number, len(notes)) == (number, imports)
+    living.end()
+    kept.close()
 
 
 def test_no_zombie_is_left_to_process_1(work: WorkFolder) -> None:
