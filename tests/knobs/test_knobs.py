@@ -45,6 +45,13 @@ class TestEveryKnob:
     def test_says_what_it_is_in_one_line(self, knob: Knob) -> None:
         assert 10 < len(knob.summary) < 90
         assert knob.effect.source
+        assert 0 < knob.effect.own < 1
+
+    def test_is_expected_to_lose_nothing(self, knob: Knob) -> None:
+        if knob.effect.expected is not None:
+            plans = [knob.put(RICH, value, FACTS) for value in knob.values if knob.put]
+            gains = [knob.effect.expected(FACTS, plan) for plan in (RICH, *filter(None, plans))]
+            assert all(-1 < gain <= 0 for gain in gains)
 
     def test_reads_the_value_of_today_back_from_text(self, knob: Knob) -> None:
         text = "no" if knob.today is False else str(knob.today)
@@ -143,6 +150,36 @@ def test_what_shows_a_knob_is_written_by_a_rank() -> None:
     texts = [path.read_text() for path in inside.rglob("*.py") if path.name != "messages.py"]
     keys = {shown.key for knob in KNOBS for shown in knob.shown}
     assert [key for key in sorted(keys) if not any(f'"{key}"' in text for text in texts)] == []
+
+
+@pytest.mark.parametrize(("name", "least"), [("ranks", 1), ("threads", 1), ("ccl_workers", 0)])
+def test_numbers_begin_where_they_mean_something(name: str, least: int) -> None:
+    assert knob_named(name).parse(str(least)) == least
+    with pytest.raises(UsageError, match=f"a whole number from {least} on"):
+        knob_named(name).parse(str(least - 1))
+
+
+def test_workers_are_named_where_there_are_some() -> None:
+    words = knob_named("ccl_workers").words
+    assert [words(plan) for plan in (RICH, replace(RICH, ccl_workers=2), PLAN)] == [
+        "1 worker",
+        "2 workers",
+        None,
+    ]
+    assert words(replace(RICH, processes_per_node=1, cpus=((0,),), ccl_cpus=((1,),))) is None
+
+
+@pytest.mark.parametrize("name", ["gradients", "gradient_precision"])
+def test_smaller_gradients_gain_on_a_network_alone(name: str) -> None:
+    knob = knob_named(name)
+    with_it = replace(PLAN, settings={name: knob.values[1]})
+    gains = [
+        knob.effect.expected(FACTS, replace(plan, nodes=nodes))
+        for plan in (PLAN, with_it)
+        for nodes in (1, 2)
+    ]
+    assert gains[:3] == [0, 0, 0]
+    assert gains[3] < 0
 
 
 def test_values_of_a_knob_may_be_numbers() -> None:
