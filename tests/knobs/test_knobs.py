@@ -46,6 +46,7 @@ class TestEveryKnob:
         assert 10 < len(knob.summary) < 90
         assert knob.effect.source
         assert 0 < knob.effect.own < 1
+        assert all(0 < size < 0.5 for size in knob.effect.within.values())
 
     def test_is_expected_to_lose_nothing(self, knob: Knob) -> None:
         if knob.effect.expected is not None:
@@ -167,6 +168,15 @@ def test_workers_are_named_where_there_are_some() -> None:
         None,
     ]
     assert words(replace(RICH, processes_per_node=1, cpus=((0,),), ccl_cpus=((1,),))) is None
+
+
+def test_bf16_is_expected_to_gain_where_the_cpu_computes_in_it() -> None:
+    plain = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx2",)))
+    fast = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx512f", "avx512_bf16", "amx_bf16")))
+    expected = knob_named("precision").effect.expected
+    bf16, fp32 = (replace(PLAN, precision=name) for name in ("bf16", "fp32"))
+    assert expected(plain, bf16) > 0 > expected(fast, bf16)
+    assert expected(plain, fp32) == expected(fast, fp32) == 0
 
 
 @pytest.mark.parametrize("name", ["gradients", "gradient_precision"])

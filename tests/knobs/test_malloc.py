@@ -72,7 +72,7 @@ def test_its_variables_are_read_as_a_process_starts_and_others_are_cleared() -> 
 @pytest.mark.parametrize(
     ("state", "memory", "pages"),
     [
-        ({"mapped_blocks": 0, "huge_pages_bytes": 48 << 20}, "kept", "in use"),
+        ({"mapped_blocks": 0, "huge_pages_bytes": 8 << 20}, "kept", "in use"),
         ({"mapped_blocks": 12, "huge_pages_bytes": 2 << 20}, "12 mapped blocks", "2 MiB"),
         ({"mapped_blocks": None, "huge_pages_bytes": None}, None, None),
     ],
