@@ -20,7 +20,8 @@ import pytest
 from mutants.planting import Mutant
 from mutants.rooms import Room
 
-WITH_TORCH = "not slow and not consumer and not vm and not ipex"
+APART = "not consumer and not vm and not ipex and not matrix and not nodes and not cures"
+"""Tests that have a target of their own, and need what may not be there."""
 OPTIONS = ("-x", "-q", "--failed-first", "-p", "no:randomly")
 ALONE = ("--noconftest", "-o", "filterwarnings=")
 MEMORY_BYTES = 8 << 30
@@ -32,7 +33,12 @@ def noticed(copy: Path, module: str, mutants: Sequence[Mutant], room: Room) -> I
 
     Raises RuntimeError if one of them fails without any fault, or none is there.
     """
-    words = [*room.tests, "-m", WITH_TORCH if room.torch else f"not torch and {WITH_TORCH}"]
+    left = [APART]
+    if not room.torch:
+        left.append("not torch")
+    if not all(test.endswith(".py") for test in room.tests):  # a file is named for what it shows
+        left.append("not slow")
+    words = [*room.tests, "-m", " and ".join(left)]
     if room.alone:
         words += ALONE
     began = time.monotonic()
