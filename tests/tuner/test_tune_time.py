@@ -22,7 +22,7 @@ from cputune.records.options import TuneOptions
 from cputune.records.result import COMPLETED, PRUNED, Result
 from cputune.records.steps import Step, TimeUp
 from cputune.report.tuning import line_of
-from cputune.tuner.events import TrialEnded
+from cputune.tuner.events import StudyStarted, TrialEnded
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -68,6 +68,7 @@ class Ended:
     error: NoValidTrialError | None
     seconds: float
     lines: list[str]
+    limits: list[float | None]
 
 
 def study(
@@ -86,14 +87,22 @@ def study(
     of = startup if callable(startup) else lambda plan: startup
     runner = kind(clock, of, step)
     lines: list[str] = []
+    limits: list[float | None] = []
     result = error = None
+
+    def on_event(event: object) -> None:
+        if isinstance(event, TrialEnded):
+            lines.append(line_of(event))
+        if isinstance(event, StudyStarted):
+            limits.append(event.most_seconds)
+
     try:
         result = TuningStudy(
             SMALL.workload,
             SMALL.facts,
             lambda workload, fresh: nullcontext(runner),
             TuneOptions(max_time_seconds=seconds, study=kept, resume=resume),
-            on_event=lambda e: lines.append(line_of(e)) if isinstance(e, TrialEnded) else None,
+            on_event=on_event,
             clock=clock,
             started=begin,
             limited=True,
@@ -101,7 +110,7 @@ def study(
     except NoValidTrialError as ended:
         error = ended
     assert runner.closed == len(runner.started)
-    return Ended(result=result, error=error, seconds=clock.now - begin, lines=lines)
+    return Ended(result=result, error=error, seconds=clock.now - begin, lines=lines, limits=limits)
 
 
 @pytest.mark.parametrize("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
@@ -118,7 +127,9 @@ def test_without_a_time_it_takes_five_minutes_or_twelve_times_the_first_trial() 
     assert slow.result is not None
     first = 60.0 + slow.result.trials[0].steps
     assert 300.0 < slow.seconds <= 12 * first + 1
-    assert study(math.inf, startup=60.0, step=1.0).seconds > 12 * first + 1
+    endless = study(math.inf, startup=60.0, step=1.0)
+    assert endless.seconds > 12 * first + 1
+    assert (len(slow.limits), endless.limits) == (1, [None]), "what it says as it begins"
 
 
 def test_what_went_by_before_the_study_counts() -> None:
