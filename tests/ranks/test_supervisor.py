@@ -65,6 +65,14 @@ def test_many_that_die_at_once_are_all_told(begin: Begin) -> None:
     assert {exit_["tail"] for exit_ in job.exits} == {"last words\n"}
 
 
+def test_a_rank_reads_what_is_meant_for_it_and_nothing_else(begin: Begin) -> None:
+    job = begin(2)
+    said: RankCommand = {**python("import sys; print(sys.stdin.readline())"), "input": "hello\n"}
+    job.start([said, python("import sys; print([*sys.stdin])")])
+    job.hear_out(20)
+    assert {exit_["rank"]: exit_["tail"].strip() for exit_ in job.exits} == {0: "hello", 1: "[]"}
+
+
 def test_a_rank_that_ends_in_order_has_the_time_for_it(begin: Begin) -> None:
     job = begin(1)
     code = (
