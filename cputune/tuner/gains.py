@@ -181,8 +181,9 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The mean of all blocks, and how likely that makes them (log).
+    """The mean of all blocks, and how likely it makes them.
 
+    ``likely`` is the logarithm of the restricted likelihood, but for a constant (Harville 1974).
     ``off`` is the sum of squares by which the blocks lie off the mean, in units of their variance.
     ``to_come`` is how much the gain of the last round is expected to change.
     """

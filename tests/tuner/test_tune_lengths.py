@@ -107,6 +107,11 @@ def test_of_a_single_step_seconds_are_taken_to_rise_as_tokens_do() -> None:
     assert math.exp(log) == pytest.approx(1.2)
 
 
+def test_batches_of_two_lengths_are_enough() -> None:
+    logs = levelled([(math.log(size), size) for size in (100, 200, 100)], [100, 200])
+    assert logs == pytest.approx([math.log(150)] * 3)
+
+
 def test_a_slow_step_does_not_say_what_a_token_takes() -> None:
     steps = [(math.log(seconds(size)), size) for size in SIZES[:20]]
     steps[0] = (3.0, steps[0][1])

@@ -6,8 +6,10 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import pytest
 from scipy.special import stdtrit
+from scipy.stats import multivariate_normal
 from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
 from cputune.plans.plan import Plan
@@ -22,7 +24,9 @@ from cputune.tuner.gains import (
     NOTHING_SEEN,
     PROCESS,
     Gain,
+    Piece,
     Scattered,
+    _fit,
     center_of,
     gain_side_by_side,
 )
@@ -53,6 +57,26 @@ def test_a_lone_block_is_as_sure_as_blocks_of_other_plans_let_it_be() -> None:
         widths.append(gain.half_width)
     alone, still, shaky = widths
     assert still < 0.2 < shaky < alone
+
+
+def test_how_likely_a_fit_is_compares_contrasts_of_the_blocks() -> None:
+    """Harville 1974: of a mean that is not known, the likelihood of what does not depend on it."""
+    pieces = [
+        Piece(block=at // 2, center=center, variance=0.001 * (1 + at), left=math.exp(-at))
+        for at, center in enumerate((0.3, 0.12, 0.1, 0.08, 0.11))
+    ]
+    centres = np.array([piece.center for piece in pieces])
+    block, left = (np.array([getattr(one, of) for one in pieces]) for of in ("block", "left"))
+    own = np.diag([one.variance for one in pieces]) + 2 * PROCESS**2 * (block[:, None] == block)
+    contrasts = np.eye(5)[1:] - np.eye(5)[:-1]
+
+    def likely(settling: float) -> float:
+        covariance = contrasts @ (own + settling**2 * np.outer(left, left)) @ contrasts.T
+        return float(multivariate_normal.logpdf(contrasts @ centres, cov=covariance))
+
+    said = _fit(pieces, 0.2).likely - _fit(pieces, 0.0).likely
+    assert said == pytest.approx(likely(0.2) - likely(0.0))
+    assert abs(said) > 0.1
 
 
 def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:

@@ -15,7 +15,13 @@ from cputune.plans.plan import Plan
 from cputune.records.result import ConfirmRun
 from cputune.records.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.changes import Change
-from cputune.tuner.confirmation import GIVEN_UP, MOST_ROUNDS, ChangesTo, Confirmation
+from cputune.tuner.confirmation import (
+    GIVEN_UP,
+    MOST_ROUNDS,
+    TELL_APART_SECONDS,
+    ChangesTo,
+    Confirmation,
+)
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, doubt_each, gain_of
 from cputune.tuner.measuring import Findings
 
@@ -84,6 +90,15 @@ def test_who_leads_after_the_first_block_is_named() -> None:
 def test_rivals_that_are_clearly_slower_sit_out_after_two_rounds() -> None:
     _, rivals, _ = confirmed(steady(1.0, 0.9, 0.5, 0.85, 0.505), 4)
     assert [len(rival.measured) for rival in rivals] == [2, 12, 2, 6]
+
+
+def test_rivals_that_are_alike_have_time_to_be_told_apart() -> None:
+    def first_block(rivals: int) -> float:
+        _, _, findings = confirmed(steady(0.2, 0.1, 0.1, noise=0.02), rivals)
+        first = [run for run in findings.confirm_runs if run.round == 0]
+        return sum(sum(turn.step_seconds) for run in first for turn in run.taken)
+
+    assert first_block(1) < TELL_APART_SECONDS < first_block(2) < 2 * TELL_APART_SECONDS
 
 
 def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
