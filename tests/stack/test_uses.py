@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cputune.stack import Versions, ccl_use, ipex_off, ipex_use, oneccl_module
+from cputune.stack import Versions, ccl_use, ipex_off, ipex_use, load, oneccl_module
 from cputune.stack.uses import why_too_few_ccl_workers
 
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
@@ -132,6 +132,12 @@ def test_an_accelerator_asks_accelerate_alone():
     asked = stack(BINDINGS, accelerate="1.13.0")
     assert ccl_use(asked, framework="accelerate") == "accelerate 1.13.0 has no ccl backend"
     assert "not known" in ccl_use(stack(BINDINGS), framework="accelerate")
+
+
+def test_bindings_that_are_not_there_are_named_with_the_last_that_were():
+    last = load().oneccl[-1]
+    why = ccl_use(stack({"torch": "2.13.0"}, transformers="5.0.0", accelerate="1.12.0"))
+    assert f"is not installed (the last, {last.version}, is for torch" in why
 
 
 @pytest.mark.parametrize(

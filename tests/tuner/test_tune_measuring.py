@@ -231,6 +231,8 @@ def test_says_what_was_run_and_seen() -> None:
     assert trial.samples_per_second is not None
     assert trial.samples_per_second.median == pytest.approx(2.0)
     assert trial.at_most_samples_per_second is None
+    assert trial.taken is not None
+    assert trial.taken.place == 0, "it is measured alone"
 
 
 def test_one_that_failed_says_why_and_in_which_words() -> None:
