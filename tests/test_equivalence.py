@@ -213,6 +213,8 @@ def test_what_ranks_tell_is_put_together() -> None:
         ]
 
     one = training_of([told([3, 1, 2, 4], [5, 6, 7, 8], 0.5)], batch=4)
+    assert one is not None
+    assert not one.shuffled
     two = training_of([told([1, 2], [5, 6], 0.5), told([3, 4], [8, 7], 0.5)], batch=4)
     assert one is not None
     assert two is not None

@@ -44,6 +44,11 @@ def test_what_is_kept_is_listed_and_opened(result: Result, folder: Path) -> None
     assert Result.load(result_path(id)) == result
 
 
+def test_a_study_ends_where_nothing_can_be_kept(result: Result, folder: Path) -> None:
+    folder.parent.parent.write_text("a file, and no folder")
+    assert keep(result, now="20261121-193000") is None
+
+
 def test_only_the_user_can_read_it(result: Result, folder: Path) -> None:
     before = os.umask(0)
     try:
