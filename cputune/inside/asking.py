@@ -365,11 +365,16 @@ def part_of(
     A sample may have several ``rows`` in a tensor: after the first rows of all samples come their
     second ones, as trl lays pairs of answers, or ``in_turn`` all rows of one after another.
     """
-    if hasattr(batch, "shape"):
-        return _rows_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
     within = functools.partial(
         part_of, samples=samples, at=at, each=each, rows=rows, in_turn=in_turn
     )
+    if hasattr(batch, "shape"):
+        if not len(batch.shape) or (batch.shape[0] == 1 and samples * rows > 1):
+            return batch
+        places = _places(int(batch.shape[0]), samples, at, each, rows, in_turn)
+        if places is None:
+            raise UncutError(f"it holds {tuple(batch.shape)} beside {samples * rows} samples")
+        return batch[places]
     if isinstance(batch, Mapping):
         parts = {name: within(value) for name, value in batch.items()}
         try:
@@ -377,8 +382,10 @@ def part_of(
         except TypeError:
             return parts
     if isinstance(batch, (list, tuple)):
-        if len(batch) == samples and not any(hasattr(item, "shape") for item in batch):
-            return batch[at : at + each]
+        places = _places(len(batch), samples, at, each, rows, in_turn)
+        if places is not None and not any(hasattr(item, "shape") for item in batch):
+            picked = [batch[place] for place in places]
+            return picked if isinstance(batch, list) else tuple(picked)
         made = [within(item) for item in batch]
         if isinstance(batch, list):
             return made
@@ -386,17 +393,17 @@ def part_of(
     return batch
 
 
-def _rows_of(tensor: Any, samples: int, at: int, each: int, *, rows: int, in_turn: bool) -> Any:
-    """The rows that some samples have in a tensor, which may have just one for each of them."""
-    if not len(tensor.shape) or (tensor.shape[0] == 1 and samples * rows > 1):
-        return tensor
-    if tensor.shape[0] == samples:
-        return tensor[at : at + each]
-    if tensor.shape[0] != samples * rows:
-        raise UncutError(f"it holds {tuple(tensor.shape)} beside {samples * rows} samples")
+def _places(
+    length: int, samples: int, at: int, each: int, rows: int, in_turn: bool
+) -> list[int] | None:
+    """Where so many samples from one on lie in this length; None where it is not of samples."""
+    if length == samples:
+        return list(range(at, at + each))
+    if length != samples * rows:
+        return None
     if in_turn:
-        return tensor[at * rows : (at + each) * rows]
-    return tensor.unflatten(0, (rows, samples))[:, at : at + each].flatten(0, 1)
+        return list(range(at * rows, (at + each) * rows))
+    return [first + n for first in range(0, length, samples) for n in range(at, at + each)]
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:

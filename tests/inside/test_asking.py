@@ -287,9 +287,10 @@ def test_a_batch_is_cut_into_samples_in_its_own_kind_of_container() -> None:
     assert (part["pair"][0].shape, len(part["pair"][1]), part["one"].shape) == ((4, 2), 4, (1, 3))
     with pytest.raises(UncutError, match="beside 8 samples"):
         part_of({"x": torch.arange(8), "nodes": torch.ones(13, 2)}, 8, 0, 4)
-    pairs = {"ids": torch.arange(8), "weight": torch.arange(4)}
+    pairs = {"ids": torch.arange(8), "weight": torch.arange(4), "words": [*"abcdefgh"]}
     part = part_of(pairs, 4, 1, 2, rows=2)
     assert (part["ids"].tolist(), part["weight"].tolist()) == ([1, 2, 5, 6], [1, 2])
+    assert part["words"] == ["b", "c", "f", "g"]
     part = part_of(pairs, 4, 1, 2, rows=2, in_turn=True)
     assert (part["ids"].tolist(), part["weight"].tolist()) == ([2, 3, 4, 5], [1, 2])
 
