@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,35 @@ class TestWhatIsToldOfATrial:
             again = StudyStorage(tmp_path / f"{abandoned}.db", resume=True)
             assert again.past() == []
             again.close()
+
+    @pytest.mark.parametrize("after", [False, True])
+    def test_one_that_an_interrupt_met_while_it_was_written_is_there_once(
+        self, after: bool, tmp_path: Path, sound: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "s.db"
+        path.write_bytes(sound.read_bytes())
+        before = read(path)
+        trial, run = before[0]
+        add = optuna.Study.add_trial
+
+        def interrupted(study: optuna.Study, frozen: optuna.trial.FrozenTrial) -> None:
+            monkeypatch.setattr(optuna.Study, "add_trial", add)
+            if after:
+                add(study, frozen)
+            raise KeyboardInterrupt
+
+        book = StudyStorage(path, resume=True)
+        book.begin_baseline()
+        book.end(replace(trial, number=len(before)), run)
+        monkeypatch.setattr(optuna.Study, "add_trial", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            book.write_down()
+        assert book.write_down() is None
+        book.close()
+        assert [one.number for one, _ in read(path)] == [*range(len(before) + 1)]
+        with closing(sqlite3.connect(path)) as file:
+            (rows,) = file.execute("select count(*) from trials").fetchone()
+        assert rows == len(before) + 1
 
     def test_a_study_without_a_trial_is_taken_away(self, tmp_path: Path, sound: Path) -> None:
         for resume, left in ((True, ["s.db"]), (False, [])):
