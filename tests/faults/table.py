@@ -41,6 +41,8 @@ def once(name: str, place: Path, seed: int) -> list[Outcome]:
 def main() -> int:
     """Run the table; its rows are printed as they are full."""
     given = _arguments()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # nohup and `&` have children ignore them
     rows: dict[str, list[Future[list[Outcome]]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as folder,
