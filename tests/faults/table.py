@@ -41,8 +41,9 @@ def once(name: str, place: Path, seed: int) -> list[Outcome]:
 def main() -> int:
     """Run the table; its rows are printed as they are full."""
     given = _arguments()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)  # nohup and `&` have children ignore them
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):  # nohup and `&` have children ignore them
+        signal.signal(number, signal.SIG_DFL)
     rows: dict[str, list[Future[list[Outcome]]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as folder,
