@@ -104,3 +104,12 @@ def test_a_plan_in_words() -> None:
     one = plan(nodes=2, precision="bf16", allocator="tcmalloc", ipex=True)
     assert one.describe() == "2 nodes, 2 × 2 threads, bf16, gloo, tcmalloc, IPEX"
     assert one.world_size == 4
+
+
+def test_its_short_name_and_how_that_is_read() -> None:
+    two = plan(backend="ccl", ccl_workers=1, ccl_cpus=((0,), (2,)))
+    assert two.short() == "2×2 fp32 ccl"
+    assert two.legend() == "2×2 means 2 ranks with 2 threads each"
+    one = plan(processes_per_node=1, cpus=((0, 1),), as_found=True)
+    assert one.short() == "1×2 fp32 (today)"
+    assert one.legend() == "1×2 means 1 rank with 2 threads"

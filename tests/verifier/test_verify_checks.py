@@ -221,6 +221,18 @@ def test_the_interval_of_a_median_holds_it_often_enough():
     assert inside >= 0.95 * 2000
 
 
+@pytest.mark.parametrize(("count", "first"), [(5, 0), (6, 0), (9, 1), (12, 2), (20, 5)])
+def test_the_interval_of_a_median_has_the_ranks_of_the_tables(count, first):
+    """Conover, Practical Nonparametric Statistics, the sign test's interval of 95 %."""
+    assert median_interval(range(count)) == (first, count - 1 - first)
+
+
+def test_a_steady_launch_is_as_sure_as_the_tuned_figure():
+    ratio = throughput(whole(rank(0), rank(1)), Throughput(median=16.0, low=14.0, high=20.0))
+    assert ratio.ratio == pytest.approx(1.0)
+    assert (ratio.low, ratio.high) == pytest.approx((16 / 20, 16 / 14))
+
+
 def test_a_slow_launch_with_a_wide_interval_is_not_judged():
     made = tuple(Step(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
     tuned = Throughput(median=16.0, low=15.0, high=17.0)
