@@ -1,8 +1,7 @@
 """One launch from start to end: starts it, reads what its ranks say, ends it.
 
-``observe`` runs a launch as it is and listens to its ranks. They are made to report by environment
-variables alone (``cputune.inside``): a directory that comes first on PYTHONPATH, and a socket. The
-artefact is not edited.
+``observe`` runs a launch as it is and listens to its ranks. Environment variables alone make them
+report (``cputune.inside``): a directory that comes first on PYTHONPATH, and a socket.
 """
 
 from __future__ import annotations
