@@ -63,6 +63,8 @@ def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
     left_out = [LeftOut(what="padding", why="", option="without --keep")]
     (found,) = untried(left_out, replace(SEEN, kept=None))
     assert (found.high, found.do) == (2.0, "tune without --keep")
+    (found,) = untried(left_out, replace(SEEN, kept=None, left=0.3))
+    assert found.high == 3.33
 
 
 def test_each_lever_of_the_list_is_a_value_of_its_knob() -> None:

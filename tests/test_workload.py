@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,28 @@ def test_a_workload_trains_something() -> None:
         Workload.script([])
     with pytest.raises(ValueError, match="neither a recipe nor a script"):
         record_of(Workload, {"name": "x"})
+
+
+def test_samples_of_a_rank_are_its_share_or_those_that_were_asked_for() -> None:
+    whole = Workload.script(["train.py"], global_batch_size=8)
+    assert whole.samples_per_rank(2) == 4
+    with pytest.raises(ValueError, match="batch of 8 cannot be divided over 3 ranks"):
+        whole.samples_per_rank(3)
+    assert Workload.script(["train.py"], batch_per_rank=3).samples_per_rank(2) == 3
+    assert Workload.script(["train.py"]).samples_per_rank(2) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("${HF_TOKEN}", ("", "HF_TOKEN")),
+        ("--token=${HF_TOKEN}", ("--token=", "HF_TOKEN")),
+        ("x${HF_TOKEN}", None),
+        ("--epochs", None),
+    ],
+)
+def test_a_secret_is_a_word_or_the_value_of_one(word: str, found: tuple[str, str] | None) -> None:
+    workload = replace(Workload.script(["train.py", word]), secrets=("HF_TOKEN",))
+    assert workload.secret_of(word) == found
+    if found is not None:
+        assert workload.filled([word], {"HF_TOKEN": "abc"}) == [f"{found[0]}abc"]
