@@ -194,9 +194,9 @@ class Asker:
             self._tell("ranks", point, why="")
             return
         try:
-            cuttings = [_cuttings(batch, samples, parts, rows)]
-            if rows > 1:
-                cuttings.append(_cuttings(batch, samples, samples, rows, in_turn=True))
+            cuttings = [_cut_into(batch, samples, parts, rows)]
+            if rows > 1:  # a loss that takes the rows the other way gives something else
+                cuttings.append(_cut_into(batch, samples, samples, rows, in_turn=True))
         except UncutError as error:
             self._tell("ranks", point, why=f"the batch cannot be cut into samples: {error}")
             return
@@ -345,7 +345,7 @@ def _samples(batch: object) -> int:
     return next(filter(None, counts), 0)
 
 
-def _cuttings(
+def _cut_into(
     batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
 ) -> list[Any]:
     """The batch in parts of as many samples each. Raises UncutError."""

@@ -88,8 +88,7 @@ class StudyStorage:
             )
         self._study = optuna.create_study(direction="minimize")
         self._running: OptunaTrial | None = None
-        self._unwritten: list[Callable[..., object]] = []
-        self._is_writing = False
+        self._unwritten: list[Callable[[optuna.Study], object]] = []
         self._record: optuna.Study | None = None
         self._open = ExitStack()
         with self._reading(), ExitStack() as opened:
@@ -214,18 +213,15 @@ class StudyStorage:
     def write_down(self) -> str | None:
         """Bring to the database what is not there yet; why that cannot be done, None where it is.
 
-        What was written is looked for as well: somebody may have removed it. What an interrupt or
-        an error has met while it was written may be there, and is not written twice.
+        What was written is looked for as well: somebody may have removed it.
         """
         if self._record is None or self._database is None:
             return None
         why = self._database.trouble()
         while self._unwritten and why is None:
-            again, self._is_writing = self._is_writing, True
             try:
-                self._unwritten[0](self._record, again=again)
+                self._unwritten[0](self._record)
                 del self._unwritten[0]
-                self._is_writing = False
             except Exception as error:  # Optuna lets those of SQLAlchemy and drivers through
                 why = self._database.why(error)
         return why and f"the study in {self._database.shown} cannot be written: {why}"
@@ -253,13 +249,12 @@ class StudyStorage:
     def remember(self, workload: Workload) -> None:
         """Keep what the first trial has shown of the workload, with the next ``write_down``."""
         shown = plain(workload)
-        self._unwritten.append(lambda record, again: record.set_user_attr(_WORKLOAD, shown))
+        self._unwritten.append(lambda record: record.set_user_attr(_WORKLOAD, shown))
 
 
-def _added(record: optuna.Study, frozen: FrozenTrial, *, again: bool) -> None:
-    """Add a trial, unless it is there after an earlier attempt (``again``)."""
-    there = record.get_trials(deepcopy=False) if again else []
-    documents = [kept.user_attrs.get(_TRIAL) for kept in there]
+def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
+    """Add a trial, unless it is there: an interrupt may have met the writing of it."""
+    documents = [kept.user_attrs.get(_TRIAL) for kept in record.get_trials(deepcopy=False)]
     number = frozen.user_attrs[_TRIAL]["trial"]["number"]
     if all(document is None or document["trial"]["number"] != number for document in documents):
         record.add_trial(frozen)

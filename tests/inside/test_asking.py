@@ -38,12 +38,13 @@ def asked(
     *,
     beside: object = None,
     size: int | None = None,
+    count: int = 8,
 ) -> Licence:
-    """What a model answers of a batch of eight rows, at each point."""
+    """What a model answers of a batch of so many rows, at each point."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
-    batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    batch = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
     for steps in POINTS:
         assert asker.due(steps)
         for part, _ in asker.batches(batch, [model], beside=beside, size=size):
@@ -107,6 +108,16 @@ def test_rows_of_one_sample_stay_together(
     loss_of: Loss, size: int | None, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=size)
+    assert (licence.refuses("ranks") is None) == may
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "may"), [(preferred, True), (chosen_of_two, True), (two_views, False)]
+)
+def test_of_two_samples_their_two_rows_stay_together_too(
+    loss_of: Loss, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=2, count=4)
     assert (licence.refuses("ranks") is None) == may
 
 
