@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
+FORMAT ?= torchrun
 
 .PHONY: help tune new-check new-knob new-format new-option test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
@@ -40,7 +41,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV
 tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe, write the launch
 	-$(BIN)/cputune doctor
 	$(BIN)/cputune tune --budget $(BUDGET) --force
-	$(BIN)/cputune emit --format all --force -o $(OUT)
+	$(BIN)/cputune emit --format $(FORMAT) --force -o $(OUT)
 	@echo "To type cputune yourself: . $(BIN)/activate"
 
 # Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.
