@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+from click import unstyle
 from click.testing import CliRunner
 from hosts.builder import machine
 from rich.console import Console
@@ -55,12 +56,15 @@ def printed(command: str, width: int, *, color: bool) -> str:
         words = [*COMMANDS[command], *(["--root", folder] if command == "doctor" else [])]
         set_verbosity(0)
         environment = {"COLUMNS": str(width), "TERM": "xterm-256color", "CPUTUNE_CONFIG": "none"}
-        environment["FORCE_COLOR" if color else "NO_COLOR"] = "1"
+        environment["FORCE_COLOR"] = "1"  # a terminal, also if the colors are taken out
         with patch("cputune.cli.results.facts_or_none", lambda: cputune.probe(there)):
-            done = CliRunner(env=environment).invoke(cli, words, color=color)
+            done = CliRunner(env=environment).invoke(cli, words, color=True)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    lines = done.stdout.replace(str(RESULT), RESULT.name).splitlines()
+    text = done.stdout.replace(str(RESULT), RESULT.name)
+    # The next command on the machine itself: a recording is only planned for.
+    text = text.replace(f"cputune tune --dry-run --root {folder}", "cputune tune")
+    lines = (text if color else unstyle(text)).splitlines()
     return "\n".join(map(str.rstrip, lines)) + "\n"
 
 

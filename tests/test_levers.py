@@ -24,7 +24,8 @@ def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
         "without: ×2.00; your decision: start the script --pad_to_max_length False"
     )
     assert second.words == (
-        "tcmalloc is not installed: ×1.12–1.30; one command: apt-get install libtcmalloc-minimal4"
+        "tcmalloc is not installed: ×1.12–1.30 on 2 cores; one command: "
+        "apt-get install libtcmalloc-minimal4"
     )
 
 

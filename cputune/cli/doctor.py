@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
+from cputune.cli.given import SLURM, choose_python, chosen_hosts, host_options, python_option
 from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cputune.host import Host
     from cputune.host.facts import HostFacts
     from cputune.plans.training_command import TrainingCommand
+    from cputune.report.next_step import Examined
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -306,8 +307,8 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
     from cputune.report.writing import print_blocks
 
     if not asked["json"]:
-        machine = not any(asked[name] for name in ("stack", "check_file", "symptom"))
-        print_blocks(blocks(diagnosis, machine=machine, unfold=verbosity() > 0), console())
+        examined = _examined(diagnosis, asked)
+        print_blocks(blocks(diagnosis, examined=examined, unfold=verbosity() > 0), console())
         return
     said = document(diagnosis)
     if isinstance(diagnosis, Diagnosis):
@@ -320,6 +321,26 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
         scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
         said = {key: scrub.document(value) for key, value in said.items()}
     print_json(said)
+
+
+def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -> Examined:
+    """What was looked at, in the words by which the next command names it."""
+    from cputune.report.next_step import Examined
+
+    options: list[str] = []
+    for name in ("hosts", "hostfile", "ssh", "through", "python", "recipe"):
+        if asked[name] is not None:
+            options += [_typed(name), asked[name]]
+    if not isinstance(diagnosis, Diagnosis) and not (asked["hosts"] or asked["hostfile"]):
+        options += ["--hosts", SLURM]
+    return Examined(
+        file=asked["check_file"],
+        stack=asked["stack"],
+        symptom=asked["symptom"] is not None,
+        root=asked["root"],
+        launch=asked["launch_words"],
+        options=tuple(options),
+    )
 
 
 def _explained(code: str) -> str:

@@ -25,10 +25,6 @@ _REFRESH_PER_SECOND = 1
 time that is measured."""
 
 
-LONGEST_LINE = 100
-"""Columns of the line that a trial has where there is no terminal."""
-
-
 @contextmanager
 def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEvent]:
     """Show a study on stderr while the block runs: what is yielded takes its events.
@@ -53,7 +49,7 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
                     visible(line), style=style_of(event), no_wrap=one_line, overflow="ellipsis"
                 )
         elif isinstance(event, TrialEnded):
-            tell(shortened_line(f"{line}  [{standing.tail(time.monotonic())}]"))
+            tell(f"{line}  [{standing.tail(time.monotonic())}]")
         elif line is not None:
             tell(line)
         if live is not None:
@@ -61,11 +57,6 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
 
     with live or nullcontext():
         yield hear
-
-
-def shortened_line(line: str) -> str:
-    """The line of a trial, cut where it is too long for a log."""
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
 def _live(standing: Standing) -> Live:

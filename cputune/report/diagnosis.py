@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn
 from cputune.host.facts import HostFacts
 from cputune.plans.carrier.interface import Chosen, choose_interface
+from cputune.plans.levers import SLOWER, times
 from cputune.records.words import Verdict
 from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
+from cputune.report.next_step import Examined, next_step
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.text import cpulist
 from cputune.text.plain import count, visible
@@ -41,40 +43,75 @@ def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The findings as they are shown: folded into the one that they follow from, alike ones joined.
+
+    ``by_tune`` is the advice that ``cputune tune`` tries by itself, each with its word for it.
+    """
+
+    wrong: tuple[Finding, ...]
+    advice: tuple[Finding, ...]
+    by_tune: tuple[tuple[Finding, str], ...] = ()
+
+    @classmethod
+    def of(cls, findings: tuple[Finding, ...], *, brief: bool) -> Shown:
+        """What is shown of findings; ``brief``: what tune tries is one line."""
+        from cputune.doctor.checks import CHECKS
+
+        tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
+        folded = _folded(findings)
+        advice = [f for f in folded if f.severity is Severity.ADVICE]
+        return cls(
+            wrong=tuple(_joined([f for f in folded if f.severity is not Severity.ADVICE])),
+            advice=tuple(_joined([f for f in advice if f.code not in tuned])),
+            by_tune=tuple((f, tuned[f.code]) for f in advice if f.code in tuned),
+        )
+
+    @property
+    def counts(self) -> str:
+        """``1 error, 2 pieces of advice``: as many as there are blocks below."""
+        counted = []
+        for severity in Severity:
+            of_it = [f for f in (*self.wrong, *self.advice) if f.severity is severity]
+            if of_it:
+                counted.append(f"{len(of_it)} {_counted(severity, len(of_it))}")
+        return ", ".join(counted)
+
+
 def blocks(
-    diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True, unfold: bool = False
+    diagnosis: Diagnosis | HostsDiagnosis,
+    *,
+    examined: Examined | None = None,
+    unfold: bool = False,
 ) -> Iterator[Block]:
     """The verdict, the faults, then the advice; the hosts first, the machine last.
 
-    Without ``machine``, the findings alone: they are not about this machine. With ``unfold`` each
+    If something else than a machine is ``examined``, the findings alone. With ``unfold`` each
     finding has its symptom, cause and source, and each unknown fact its reason.
     """
-    from cputune.doctor.checks import CHECKS
     from cputune.doctor.registry import all_checks
 
-    yield verdict_of(diagnosis, machine=machine)
+    examined = examined or Examined()
+    machine = examined.is_machine
+    brief = machine and not unfold
+    yield verdict_of(diagnosis, examined, brief=brief)
     if not isinstance(diagnosis, Diagnosis):
         yield host_rows(diagnosis)
         chosen = interface_of(diagnosis)
         line = f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
         yield Lines((("", line),))
     stories = {check.code: check.story for check in all_checks()} if unfold else {}
-    shown = _folded(diagnosis.findings)
-    advice = [f for f in shown if f.severity is Severity.ADVICE]
-    wrong = [f for f in shown if f.severity is not Severity.ADVICE]
-    if wrong:
+    shown = Shown.of(diagnosis.findings, brief=brief)
+    if shown.wrong:
         yield Heading("What is wrong")
-        yield FindingRows(found=tuple(_joined(wrong)), stories=stories)
-    if advice:
+        yield FindingRows(found=shown.wrong, stories=stories)
+    if shown.advice:
         yield Heading("Worth doing")
-        brief = machine and not unfold
-        tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
-        by_tune = [f for f in advice if f.code in tuned]
-        rest = tuple(_joined([f for f in advice if f not in by_tune]))
-        yield FindingRows(found=rest, stories=stories, brief=brief)
-        if by_tune:
-            tried = ", ".join(dict.fromkeys(_tried(f, tuned[f.code]) for f in by_tune))
-            yield Lines((("", f"cputune tune tries these by itself: {tried}"),))
+        yield FindingRows(found=shown.advice, stories=stories, brief=brief)
+    if shown.by_tune:
+        tried = ", ".join(dict.fromkeys(_tried(f, word) for f, word in shown.by_tune))
+        yield Lines((("", f"cputune tune tries these: {tried}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
         yield _machine(diagnosis.facts, unfold=unfold, recipe=diagnosis.recipe)
@@ -91,7 +128,7 @@ IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "pack
 def _tried(finding: Finding, word: str) -> str:
     if finding.worth is None:
         return word
-    return f"{word} (×{finding.worth[0]:.2f}–{finding.worth[1]:.2f})"
+    return f"{word} ({times(*finding.worth)})"
 
 
 def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
@@ -142,34 +179,31 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
-_MEANS = {
-    Severity.ERROR: "Training fails, or is wrong, until something is mended",
-    Severity.WARNING: "Training runs here, but slower than it could",
-    Severity.ADVICE: "Nothing is wrong, and there is more to gain",
-}
-"""What a diagnosis means, by its most severe finding."""
+def _means(findings: tuple[Finding, ...]) -> str:
+    """What the findings mean for training; "" if there are none."""
+    severities = {finding.severity for finding in findings}
+    if Severity.ERROR in severities:
+        return "Training fails, or is wrong, until something is fixed"
+    if any(finding.code == "torch-missing" for finding in findings):
+        return "Nothing trains here, because torch is not installed"
+    if Severity.WARNING in severities:
+        warned = {f.code for f in findings if f.severity is Severity.WARNING}
+        if warned <= SLOWER:
+            return "Training runs, but slower than it could"
+        if warned & SLOWER:
+            return "Training may be slower than it could, and more is not right"
+        return "Nothing was found that stops training, but not everything is right"
+    return "Nothing is wrong" if findings else ""
 
 
-def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -> Verdict:
-    """What the findings mean together, what to do first, and what that rests on.
+def verdict_of(
+    diagnosis: Diagnosis | HostsDiagnosis, examined: Examined | None = None, *, brief: bool = True
+) -> Verdict:
+    """What the findings mean together, what to do first, and what that is read from.
 
-    Without ``machine`` the findings are of a file or of versions, and what to do is their remedy.
+    ``brief``: the advice that ``cputune tune`` tries is counted by itself, as it is shown.
     """
-    found = diagnosis.findings
-    gravest = next((s for s in Severity if any(finding.severity is s for finding in found)), None)
-    means = "" if gravest is None else f"{_MEANS[gravest]}: "
-    first = next((finding for finding in found if finding.severity is gravest), None)
-    do = "cputune tune"
-    if not isinstance(diagnosis, Diagnosis):
-        do += f" --hosts {','.join(host.name for host in diagnosis.hosts)}"
-    if first is not None and gravest is not Severity.ADVICE:  # tune measures the advice
-        lines = (first.command or "").splitlines()
-        if len(lines) == 1:
-            do = lines[0]
-        elif machine:
-            do = f"cputune doctor --explain {first.code}"
-        else:  # "Write what the evidence says" is said by the evidence
-            do = first.evidence if "the evidence says" in first.remedy else first.remedy
+    examined = examined or Examined()
     if not isinstance(diagnosis, Diagnosis):
         looked_at = [host.facts for host in diagnosis.hosts if host.facts is not None]
         where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
@@ -182,32 +216,34 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True) -
     if unknown:
         are = "is" if unknown == 1 else "are"
         gaps = f"; {count(unknown, 'fact')} {are} not known"
-    said = verdict(diagnosis)
+    means = _means(diagnosis.findings)
+    counted = verdict(diagnosis, brief=brief)
+    sentence = f"{means}: {counted}"
     if not means:
-        said = said[0].upper() + said[1:]
+        sentence = counted[0].upper() + counted[1:]
     return Verdict(
-        means=f"{means}{said}.",
-        do=do,
+        means=f"{sentence}.",
+        do=next_step(diagnosis, examined),
         sure=f"read from {where}{gaps}",
     )
 
 
-def verdict(diagnosis: FoundOn) -> str:
-    """One line: how many findings of each severity, and how many are not shown."""
-    shown, hidden = _counts(diagnosis.findings), _counts(diagnosis.hidden)
-    if not hidden:
-        return shown or "nothing is wrong, and there is nothing to advise"
-    return f"{shown or 'nothing found'}; left out by --only or --ignore: {hidden}"
+def verdict(diagnosis: FoundOn, *, brief: bool = False) -> str:
+    """One line: how many findings of each severity are shown, and how many are not."""
+    shown = Shown.of(diagnosis.findings, brief=brief)
+    hidden = Shown.of(diagnosis.hidden, brief=False).counts
+    parts = [shown.counts] if shown.counts else []
+    if shown.by_tune:
+        more = " more" if shown.advice else ""
+        parts.append(f"cputune tune tries {len(shown.by_tune)}{more}")
+    if hidden:
+        parts = [*(parts or ["nothing found"]), f"left out by --only or --ignore: {hidden}"]
+    return "; ".join(parts) or "nothing is wrong, and there is nothing to advise"
 
 
 def _counted(severity: Severity, count: int) -> str:
     many = "s" if count > 1 else ""
     return f"piece{many} of advice" if severity is Severity.ADVICE else severity.value + many
-
-
-def _counts(findings: tuple[Finding, ...]) -> str:
-    counted = [(sum(f.severity is severity for f in findings), severity) for severity in Severity]
-    return ", ".join(f"{count} {_counted(severity, count)}" for count, severity in counted if count)
 
 
 def explain(check: Check) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cputune.plans.levers import times
 from cputune.records.words import Verdict
 from cputune.text.plain import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
     from rich.table import Table
     from rich.text import Text
 
@@ -67,7 +68,7 @@ class Rows:
 class Labelled:
     """Label and text of each row; those of ``pasted`` are never wrapped.
 
-    ``cut``: each has one line, and ends where the terminal does.
+    ``cut``: each has one line, and ends where the terminal does, if there is one.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -133,7 +134,7 @@ def _print(block: Block, console: Console) -> None:
     elif isinstance(block, Rows):
         _print_rows(block, console)
     elif isinstance(block, Bars):
-        console.print(bar_table(block, console.width))
+        console.print(bar_table(block, console.width, cut=console.is_terminal))
     elif isinstance(block, Labelled):
         margin = max((len(visible(label)) for label, _ in block.rows), default=0) + 2
         for label, text in block.rows:
@@ -150,9 +151,9 @@ def _print_verdict(verdict: Verdict, console: Console) -> None:
     from rich.text import Text
 
     styles = ("bold green" if verdict.good else "bold", "", "dim")
-    for line, style in zip(verdict.lines(), styles, strict=True):
+    for number, (line, style) in enumerate(zip(verdict.lines(), styles, strict=True)):
         # A command that is wrapped cannot be pasted.
-        console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
+        console.print(Text(visible(line), style), soft_wrap=number == 1)
 
 
 def _print_rows(rows: Rows, console: Console) -> None:
@@ -173,8 +174,9 @@ def _print_labelled(head: Text, label: str, text: str, block: Labelled, console:
             console.print(Text(visible(line)), soft_wrap=True)
     elif block.cut:
         row = Text.assemble(head, visible(text))
-        row.truncate(console.width, overflow="ellipsis")
-        console.print(row)
+        if console.is_terminal:  # a log has room
+            row.truncate(console.width, overflow="ellipsis")
+        console.print(row, soft_wrap=True)
     else:
         print_hanging(console, head, Text(visible(text)))
 
@@ -229,7 +231,7 @@ def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
 
     head = Text(visible(finding.title), "bold")
     if finding.worth is not None:
-        head.append(f"  ×{finding.worth[0]:.2f}–{finding.worth[1]:.2f}", style="not bold")
+        head.append(f"  {times(*finding.worth)}", style="not bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
     blank = Text(" " * len(margin))
@@ -252,8 +254,8 @@ def bar(length: float, columns: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def bar_table(block: Bars, width: int) -> Table:
-    """The rows of bars, none of which wraps in a terminal of this width."""
+def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
+    """The rows of bars; with ``cut`` each is one line of a terminal of this width, else it folds."""
     from rich.table import Table
     from rich.text import Text
 
@@ -263,10 +265,11 @@ def bar_table(block: Bars, width: int) -> Table:
     left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
     columns = max(4, min(LONGEST_BAR, left))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
+    long: OverflowMethod = "ellipsis" if cut else "fold"
+    table.add_column(no_wrap=cut, overflow=long, max_width=LONGEST_NAME)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, width=columns)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=cut, overflow=long)
     for name, (_, said, length, after) in zip(names, block.rows, strict=True):
         drawn = Text(bar(length, columns), "cyan")
         table.add_row(Text(name), Text(visible(said)), drawn, Text(visible(after), "dim"))

@@ -165,7 +165,7 @@ def _has_a_caller(v: Versions) -> bool:
 
 
 def _requirement(name: str, version: Version) -> str:
-    if name == "numpy":
+    if name == "numpy" and version.major < 2:
         return "'numpy<2'"
     return f"{DISTRIBUTIONS[name]}=={version}"
 

@@ -38,9 +38,10 @@ def doctor(cputune: Run) -> Run:
 def test_one_row_per_host_then_what_is_wrong(ssh: str, doctor: Run) -> None:
     code, out, err = doctor("--hosts", "node1,refused,nowhere,bare", "--ssh", ssh)
     assert (code, err) == (1, "")
-    means, do, sure, *_ = out.splitlines()
-    assert means.startswith("Training fails, or is wrong, until something is mended: ")
-    assert (do[:8], sure[:28]) == ("Do now: ", "How sure: read from 1 of 4 h")
+    said, _, rest = out.partition("\nDo now: ")
+    means, sure = said, rest.splitlines()[1]
+    assert means.startswith("Training fails, or is wrong, until something is fixed: ")
+    assert sure.startswith("How sure: read from 1 of 4 h")
     assert "refused  not reached: it refuses our key" in out
     for words in ("ssh-copy-id refused", "name nowhere in /etc/hosts", "bare: there is no python3"):
         assert words in out

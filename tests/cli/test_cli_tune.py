@@ -129,6 +129,19 @@ def test_a_study_writes_its_result_and_says_what_it_is(cputune: Run) -> None:
     assert Path("cputune.db").is_file()
 
 
+def test_a_line_of_a_log_is_whole_however_long_it_is(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in "[2 of 20 trials, 68 s…": where there is no terminal there is no width."""
+    monkeypatch.setenv("COLUMNS", "40")
+    long = [*("--knobs", "threads"), *("--fix", "precision=bf16"), *("--fix", "allocator=default")]
+    ended = cputune("tune", *long)
+    lines = [line for line in ended.err.splitlines() if line.startswith("trial ")]
+    assert lines and all(line.endswith("]") and "…" not in line for line in lines)
+    assert max(map(len, lines)) > 60
+    assert "…" not in cputune("doctor").out
+
+
 def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
     ended = cputune("tune", "--json", "--budget", "3")
     assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())

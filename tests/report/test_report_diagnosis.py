@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from clean_machine import CLEAN, IPEX_ERA, changed
 from hosts.builder import machine
 from rich.console import Console
 
-from cputune.doctor import Diagnosis, Finding, Severity
+from cputune.doctor import Diagnosis, Finding, Severity, diagnose
+from cputune.doctor.registry import all_checks
 from cputune.host.facts import HostFacts, Unknown
 from cputune.host.probing import probe
-from cputune.report.diagnosis import blocks, verdict
-from cputune.report.writing import print_blocks
+from cputune.plans.levers import SLOWER
+from cputune.records.words import Verdict
+from cputune.report.diagnosis import blocks, verdict, verdict_of
+from cputune.report.writing import FindingRows, Lines, print_blocks
 
 HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
 
@@ -73,3 +79,59 @@ def test_unknown_facts_are_one_line_until_stories_are_asked_for(facts: HostFacts
 def test_a_verdict_is_said_when_there_is_none(facts: HostFacts) -> None:
     assert verdict(Diagnosis(facts=facts, findings=())).startswith("nothing is wrong")
     assert verdict(Diagnosis(facts=facts, findings=(finding(), finding("b")))) == "2 warnings"
+
+
+def warned(*codes: str) -> str:
+    found = tuple(finding(code) for code in codes)
+    return verdict_of(Diagnosis(facts=CLEAN, findings=found)).means
+
+
+def test_only_what_makes_training_slower_is_called_slower() -> None:
+    assert warned("machine-busy", "threads-mkl") == (
+        "Training runs, but slower than it could: 2 warnings."
+    )
+    for others in (("folder-unusable",), ("machine-busy", "folder-unusable"), ("torch-missing",)):
+        assert "Training runs" not in warned(*others)
+    assert "slower" not in warned("folder-unusable")
+    assert warned("torch-missing", "machine-busy").startswith("Nothing trains here")
+    assert {check.code for check in all_checks()} >= SLOWER
+
+
+FAULTS_TOGETHER: tuple[dict[str, Any], ...] = (
+    {},
+    {"environment": {"OMP_NUM_THREADS": "many", "LOCAL_RANK": "1", "RANK": "1", "KMP_TPAUSE": "0"}},
+    {"environment": {"ONEDNN_MAX_CPU_ISA": "AVX2", "MALLOC_CONF": "background_thread:true"}},
+    {"limits": {"cpu_quota": 1.5}, "environment": {"OMP_NUM_THREADS": "28"}},
+    {"packages": IPEX_ERA, "environment": {"CCL_WORKER_COUNT": "64", "WORLD_SIZE": "2"}},
+)
+
+
+def test_the_headline_counts_what_is_shown_below_it() -> None:
+    """It said "4 pieces of advice" above two, and "5 errors" above three."""
+    for changes in FAULTS_TOGETHER:
+        found = diagnose(changed(**changes))
+        for unfold in (False, True):
+            verdict, *rest = blocks(found, unfold=unfold)
+            rows = [f for block in rest if isinstance(block, FindingRows) for f in block.found]
+            tried = [block for block in rest if isinstance(block, Lines) and "tries" in str(block)]
+            assert isinstance(verdict, Verdict)
+            for severity, word in (("error", "error"), ("warning", "warning"), ("advice", "piece")):
+                many = sum(row.severity.value == severity for row in rows)
+                counted = re.search(rf"(\d+) {word}", verdict.means)
+                assert many == (int(counted[1]) if counted else 0)
+            assert bool(tried) == ("cputune tune tries" in verdict.means)
+        assert diagnose(changed(**changes)).summary["advice"] == sum(
+            f.severity is Severity.ADVICE for f in found.findings
+        ), "the document counts each finding"
+
+
+def test_a_factor_names_what_it_was_read_on() -> None:
+    advice = replace(finding("allocator-missing"), severity=Severity.ADVICE)
+    assert "×1.12–1.30 on 2 cores" in advice.worth_words
+    assert replace(advice, code="other").worth_words == "Worth: not known."
+    found = diagnose(CLEAN)
+    for unfold in (False, True):
+        stream = io.StringIO()
+        print_blocks(blocks(found, unfold=unfold), Console(file=stream, width=400))
+        for line in re.findall(r".*×\d.*", stream.getvalue()):
+            assert len(re.findall(r"×\d", line)) == line.count("on 2 cores")

@@ -1,0 +1,138 @@
+"""The "Do now" of a diagnosis: one command that runs as it is printed.
+
+A sentence that begins with "nothing" says that there is no command to run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from cputune.doctor import Diagnosis, Finding, Severity
+
+if TYPE_CHECKING:
+    from cputune.doctor.hosts import HostsDiagnosis
+    from cputune.host.facts import HostFacts
+
+MOST_COMMANDS = 2
+"""Commands of a finding that fit into one line; more are printed below the finding alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What a diagnosis is about, in the words that name it on a command line.
+
+    Attributes:
+        file: a launch file.
+        stack: versions that are named; "installed" for those of the environment.
+        symptom: an error text was judged.
+        root: the folder of a recorded machine.
+        launch: the words of a launch.
+        options: options that ``doctor`` and ``tune`` share, such as ``--hosts a,b``.
+    """
+
+    file: str | None = None
+    stack: str | None = None
+    symptom: bool = False
+    root: str | None = None
+    launch: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether the findings are about a machine, not about a file, versions or an error text."""
+        return self.file is None and self.stack is None and not self.symptom
+
+
+def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
+    """The command to run next; "nothing: …" if there is none."""
+    serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
+    if examined.file is not None:
+        return _for_file(diagnosis.findings, examined)
+    if serious:
+        return _for_finding(serious[0], diagnosis, examined)
+    if examined.symptom:
+        return _for_no_fault("the error text names no fault of this machine")
+    if examined.stack not in (None, "installed") and isinstance(diagnosis, Diagnosis):
+        return _install(examined.stack, diagnosis.facts)
+    if examined.root is not None:
+        return shlex.join(["cputune", "tune", "--dry-run", "--root", examined.root])
+    if isinstance(diagnosis, Diagnosis) and diagnosis.facts.recorded:
+        return _for_no_fault("run cputune tune on the machine that was recorded")
+    options = examined.options
+    if not isinstance(diagnosis, Diagnosis) and not options:
+        options = ("--hosts", ",".join(host.name for host in diagnosis.hosts))
+    launch = ("--", *examined.launch) if examined.launch else ()
+    return shlex.join(["cputune", "tune", *options, *launch])
+
+
+def _for_no_fault(sentence: str) -> str:
+    return f"nothing: {sentence}"
+
+
+def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
+    """The diff of all fixes, applied; if no finding has one, what the gravest is about."""
+    assert examined.file is not None
+    if any(finding.edits for finding in findings):
+        words = ["cputune", "doctor", "--check-file", examined.file]
+        if examined.stack is not None:
+            words += ["--stack", examined.stack]
+        if examined.root is not None:
+            words += ["--root", examined.root]
+        return f"{shlex.join([*words, *examined.options, '--print-fix'])} | {_patch(examined.file)}"
+    if findings:
+        return _explain(findings[0].code)
+    return _for_no_fault("the file can be used as it is")
+
+
+def _patch(file: str) -> str:
+    """``patch`` refuses absolute names and ``..`` in a diff, and ends a name at a blank."""
+    path = PurePath(file)
+    if path.is_absolute() or ".." in path.parts or re.search(r"\s", file):
+        return shlex.join(["patch", file])
+    return "patch -p0"
+
+
+def _for_finding(
+    finding: Finding, diagnosis: Diagnosis | HostsDiagnosis, examined: Examined
+) -> str:
+    """The command of a finding if it belongs on this machine, else its explanation."""
+    if finding.code == "symptom":
+        return finding.command or _explain(_found_beforehand(finding))
+    # The command of one host of several, or of a recording, is not for this machine.
+    of_a_host = not isinstance(diagnosis, Diagnosis) and not finding.code.startswith("hosts-")
+    recorded = isinstance(diagnosis, Diagnosis) and diagnosis.facts.recorded
+    elsewhere = of_a_host or recorded
+    commands = (finding.command or "").splitlines()
+    if elsewhere or not 1 <= len(commands) <= MOST_COMMANDS:
+        return _explain(finding.code)
+    return " && ".join(commands)
+
+
+def _found_beforehand(finding: Finding) -> str:
+    """The check that finds the cause of an error text before training starts."""
+    from cputune.doctor.symptoms import symptoms
+
+    for symptom in symptoms():
+        if symptom.title == finding.title and symptom.finds:
+            return symptom.finds[0]
+    return finding.code
+
+
+def _explain(code: str) -> str:
+    return f"cputune doctor --explain {code}"
+
+
+def _install(stack: str, facts: HostFacts) -> str:
+    """The pip command for versions that are named; Python itself is not one of them."""
+    from cputune.doctor.named_stack import stack_facts
+    from cputune.stack import versions_of
+    from cputune.stack.version_changes import ORDER, VersionChange
+
+    named = versions_of(stack_facts(stack, facts))
+    changes = [(name, named.get(name)) for name in reversed(ORDER)]
+    present = tuple((name, version) for name, version in changes if version is not None)
+    return VersionChange(says=stack, changes=present, result=named).command() or ""
