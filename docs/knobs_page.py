@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from cputune.plans.knobs import KNOBS
+from cputune.plans.knobs.batches import OF_LIKE_LENGTH
 from cputune.plans.knobs.record import KEPT, Knob, KnobValue
+from cputune.records.options import TuneOptions, options_in
 
 _HEAD = """# Every knob of the tuner
 
@@ -46,8 +48,23 @@ def knobs_page() -> str:
         f"| {KEPT[knob.keeps]} | {_believed(knob)} |"
         for knob in KNOBS
     ]
+    asked = [f"- {line}" for line in only_if_asked()]
     sources = [f"- `{knob.name}`: {knob.effect.source}." for knob in KNOBS]
-    return "\n".join([_HEAD, *table, "", "Where the beliefs come from:", "", *sources, _NO_KNOBS])
+    only = "A default `cputune tune` does not try these; each has an option that does:"
+    beliefs = "Where the beliefs come from:"
+    lines = [_HEAD, *table, "", only, "", *asked, "", beliefs, "", *sources, _NO_KNOBS]
+    return "\n".join(lines)
+
+
+def only_if_asked() -> list[str]:
+    """Values that are left out of a default search, with the options that bring them in."""
+    left_out = [f"`{out.what}`: `{out.option}`" for out in (OF_LIKE_LENGTH,)]
+    allowed = [
+        f"`{text.flag}`: {text.help}"
+        for name, _, default, text in options_in(TuneOptions)
+        if name.startswith("allow_") and default is False
+    ]
+    return left_out + allowed
 
 
 def _believed(knob: Knob) -> str:

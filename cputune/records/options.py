@@ -139,6 +139,8 @@ class TuneOptions:
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
             None: five minutes, or as long as twelve times today's launch where that is more;
             ``math.inf``: no limit. A runner that simulates has no limit of itself.
+        max_time: the same as people write it: "90s", "2m", "1h30m" or "none"; or seconds. Give one
+            of the two.
         knobs: names of what is varied (all by default; the rest stays as it is today).
         fix: knobs that are held at a value.
         keep: vary only what leaves the training this much the same: "numbers" (the same to the
@@ -167,6 +169,7 @@ class TuneOptions:
         metavar="TIME",
         reads=_most_seconds,
     )
+    max_time: str | float | None = option(None, "The time limit as it is typed, e.g. 2m.", None)
     knobs: Iterable[str] | None = option(
         None,
         "Only vary these settings.",
@@ -209,6 +212,14 @@ class TuneOptions:
         if type(self.budget) is not int or self.budget < 1:
             said = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
             raise UsageError(said, hint="--budget 20")
+        if self.max_time is not None:
+            if self.max_time_seconds is not None:
+                said = "max_time and max_time_seconds exclude each other"
+                raise UsageError(said, hint='max_time="10m"')
+            limit = self.max_time
+            seconds = _most_seconds(limit) if isinstance(limit, str) else float(limit)
+            object.__setattr__(self, "max_time_seconds", seconds)
+            object.__setattr__(self, "max_time", None)
         if self.max_time_seconds is not None and not self.max_time_seconds > 0:
             raise UsageError("--max-time must be positive", hint="--max-time 10m")
         if self.keep is not None:

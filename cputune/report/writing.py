@@ -255,7 +255,7 @@ def bar(length: float, columns: int) -> str:
 
 
 def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
-    """The rows of bars; with ``cut`` each is one line of a terminal of this width, else it folds."""
+    """The rows of bars; with ``cut`` each is one line of that width, else it folds."""
     from rich.table import Table
     from rich.text import Text
 

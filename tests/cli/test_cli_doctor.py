@@ -163,7 +163,8 @@ def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Pat
     path.write_text("python run_qa.py --no_cuda --use_ipex\n")
     said = cputune(*call[:1], *call[2:], "--check-file", str(path)).out
     assert said.count("[file-flag-refused]") == 1, "findings that are alike stand in one block"
-    assert f"{path} --stack torch=2.13.0,transformers=5.23.0 --root {tmp_path}/m --print-fix | patch " in said
+    named = f"{path} --stack torch=2.13.0,transformers=5.23.0 --root {tmp_path}/m"
+    assert f"Do now: cputune doctor --check-file {named} --print-fix | patch {path}\n" in said
     assert cputune("doctor", "--check-file", str(tmp_path / "none")).code == 3
     path.write_bytes(bytes(range(256)))
     assert cputune("doctor", "--check-file", str(path)).code == 3

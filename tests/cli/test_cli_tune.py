@@ -137,7 +137,8 @@ def test_a_line_of_a_log_is_whole_however_long_it_is(
     long = [*("--knobs", "threads"), *("--fix", "precision=bf16"), *("--fix", "allocator=default")]
     ended = cputune("tune", *long)
     lines = [line for line in ended.err.splitlines() if line.startswith("trial ")]
-    assert lines and all(line.endswith("]") and "…" not in line for line in lines)
+    assert lines
+    assert all(line.endswith("]") and "…" not in line for line in lines)
     assert max(map(len, lines)) > 60
     assert "…" not in cputune("doctor").out
 

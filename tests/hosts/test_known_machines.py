@@ -67,7 +67,8 @@ def told(name: str, where: str) -> str:
     host.files, host.children = built.files, built.children
     facts = probe(host)
     out = io.StringIO()
-    print_blocks(blocks(diagnose(facts)), Console(file=out, width=80, color_system=None, force_terminal=True))
+    terminal = Console(file=out, width=80, color_system=None, force_terminal=True)
+    print_blocks(blocks(diagnose(facts)), terminal)
     advice = advised(facts)
     return f"{out.getvalue()}\nadvised: {advice.ranks} × {advice.threads} threads ({advice.why})\n"
 

@@ -15,16 +15,33 @@ from report.result_cases import hostile, only_failures, tuned
 HERE = Path(__file__).parent
 NOTEBOOK = HERE.parent.parent / "docs" / "notebook.ipynb"
 
-SIMULATED = f"""
+STARTUP = f"""
 import sys
 sys.path[:0] = {[str(HERE.parent), str(HERE.parent.parent / "benchmarks")]!r}
-from tuner.fakes import SMALL, VARIED, FakeKeepingRunner, truthful
-import cputune
-facts, job = SMALL.facts, SMALL.workload
-result = cputune.tune(job, facts=facts, runner=FakeKeepingRunner(truthful()), knobs=VARIED)
-result
+import cputune.host.probing.load
+import cputune.host.locks
+import cputune.ranks.runner
+from cputune.records.steps import Step
+from tuner.fakes import FakeKeepingRunner
+
+def steps(plan, before):
+    work = 1.0 if plan.precision == "bf16" else 2.0
+    while True:
+        yield Step(seconds=work / plan.threads_per_process, samples=8)
+
+class FakeProcessRunner(FakeKeepingRunner):
+    def __init__(self, *_, **__):
+        super().__init__(steps)
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+
+cputune.ranks.runner.ProcessRunner = FakeProcessRunner
+cputune.host.locks.MEASURING = "\\0cputune.test.notebook"
+cputune.host.probing.load.look_around = lambda host: ()
 """
-"""What is run in the place of the cell that measures for minutes."""
+"""What the kernel runs before the notebook: its trials are of a runner that simulates."""
 
 
 def outputs(notebook: Any) -> list[tuple[str, dict[str, str]]]:
@@ -41,19 +58,22 @@ def outputs(notebook: Any) -> list[tuple[str, dict[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def executed() -> Any:
-    """The notebook after a kernel has run it, trials from a simulated machine."""
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The notebook as it is, after a kernel has run it; its trials are simulated."""
+    profile = tmp_path_factory.mktemp("ipython")
+    startup = profile / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "simulated.py").write_text(STARTUP)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    for cell in notebook.cells:
-        if "cputune.tune(" in cell.source:
-            cell.source = SIMULATED
-    ExecutePreprocessor(timeout=120, kernel_name="python3").preprocess(notebook)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("IPYTHONDIR", str(profile))
+        ExecutePreprocessor(timeout=120, kernel_name="python3").preprocess(notebook)
     return notebook
 
 
 def test_every_cell_shows_what_the_text_says(executed: Any) -> None:
     shown = outputs(executed)
-    (result,) = (data for source, data in shown if source == SIMULATED)
+    (result,) = (data for source, data in shown if "cputune.tune(" in source)
     assert "times as fast as today" in result["text/html"]
     assert "<svg" in result["text/html"]
     (frame,) = (data for source, data in shown if "to_frame" in source)
