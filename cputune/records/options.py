@@ -75,7 +75,7 @@ def keywords(record: Any) -> dict[str, Any]:
 
 
 _WHERE_AND_WHEN = {"budget", "study", "study_name", "resume", "share_machine"}
-MAY_CHANGE = _WHERE_AND_WHEN | {"max_time_seconds", "price_per_hour"}
+MAY_CHANGE = _WHERE_AND_WHEN | {"max_time", "max_time_seconds", "price_per_hour"}
 """Options that a study can be gone on with another value of; the rest is part of its identity."""
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
 """Options that do not narrow or widen a search, or that its result tells by itself."""

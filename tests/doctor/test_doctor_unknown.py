@@ -67,7 +67,7 @@ def test_advice_says_what_it_is_worth_and_a_fault_does_not() -> None:
     facts = changed(environment={"LD_PRELOAD": None, "OMP_NUM_THREADS": None})
     found = {finding.code: finding for finding in diagnose(facts).findings}
     known, open_ = found["allocator-default"], found["threads-one"]
-    assert known.worth_words == "Worth ×1.12–1.30; one command."
+    assert known.worth_words == "Worth ×1.12–1.30 on 2 cores; one command."
     assert known.to_json()["worth"] == (1.12, 1.30)
     assert (open_.worth_words, open_.to_json()["worth"]) == ("Worth: not known.", None)
     assert replace(known, severity=Severity.ERROR).worth_words == ""
