@@ -6,20 +6,20 @@ what is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from packaging.version import Version
 
-from cputune.doctor.checks import versions
+from cputune.doctor.checks import packages, versions
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts, Package
-from cputune.stack.fit import misfits, pythons
+from cputune.stack.fit import declared_by, misfits, python_wheel, pythons, pythons_for
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary
-from cputune.stack.version_changes import version_change
+from cputune.stack.version_changes import smallest_change, version_change
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
@@ -33,14 +33,15 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     """
     installed = spec.strip() == "installed"
     asked = facts if installed else stack_facts(spec, facts)
-    checks = [check for check in versions.CHECKS if installed or check not in versions.INSTALLED]
-    return by_severity(finding for check in (*checks, *CHECKS) for finding in check(asked))
+    known = (*versions.CHECKS, *packages.CHECKS, *CHECKS)
+    checks = [check for check in known if installed or check not in versions.INSTALLED]
+    return by_severity(finding for check in checks for finding in check(asked))
 
 
 def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     """The same machine with nothing but this stack on it, and no variables set."""
     python = facts.python
-    packages: dict[str, Package] = {}
+    named: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in spec.split(","))):
         name, _, text = (word.strip() for word in part.partition("="))
         text = text.removeprefix("=")
@@ -48,16 +49,52 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
         if short is None:
             known = ", ".join((*DISTRIBUTIONS.values(), "python"))
             raise UsageError(f"no table has {name!r}", hint=f"known are {known}")
-        if parse(text) is None or short in packages:
+        if parse(text) is None or short in named:
             raise UsageError(f"cannot read {part!r} as one package=version", hint=_HINT)
         if short == "python":
             python = text
         else:
-            packages[short] = Package(name=DISTRIBUTIONS[short], version=text, location=None)
-    if not packages:
+            named[short] = text
+    if not named:
         raise UsageError("the stack names no package", hint=_HINT)
-    named = tuple(packages.values())
-    return replace(facts, python=python, packages=named, environment={}, recorded=True)
+    found = tuple(_package(name, text, named) for name, text in named.items())
+    return replace(facts, python=python, packages=found, environment={}, recorded=True)
+
+
+def _package(name: str, version: str, named: Mapping[str, str]) -> Package:
+    """A package as if it were installed; it requires what the tables say of the others named."""
+    required = tuple(
+        f"{DISTRIBUTIONS[other]}{specifier}"
+        for other, specifier in declared_by(name, parse(version))
+        if other in named
+    )
+    return Package(name=DISTRIBUTIONS[name], version=version, location=None, requires=required)
+
+
+@check("stack-python", Severity.ERROR)
+def stack_python(facts: HostFacts) -> Iterator[Finding]:
+    """This Python cannot install a package of the stack
+
+    Symptom: "No matching distribution found", "Requires-Python", or pip builds from source.
+
+    Cause: torch, IPEX and the oneCCL bindings have wheels for some Pythons; libraries in Python
+    declare the oldest that they run on.
+
+    Remedy: Use another Python, or other versions.
+
+    Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-python
+    """
+    asked = versions_of(facts)
+    said = [why for name in DISTRIBUTIONS if (why := python_wheel(asked, name))]
+    if not said:
+        return
+    fitting = pythons_for(asked)
+    change = smallest_change(asked)
+    remedy = f"Use Python {_runs(pythons(), fitting)}" if fitting else ""
+    if change is not None:
+        stay = f"with Python {asked.python} these fit: {change.command()}"
+        remedy = f"{remedy}; or {stay}" if remedy else stay.capitalize()
+    yield stack_python.finding("; ".join(said), remedy=f"{remedy}." if remedy else None)
 
 
 @check("stack-fits", Severity.ADVICE)
@@ -85,6 +122,8 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         if name == "numpy":
             known = "1 or 2" if releases[-1] in fitting else "below 2"
         said.append(f"{DISTRIBUTIONS[name]}: {known}")
+    # A Python that has no wheel of what was named is not among those that fit.
+    broken = set(misfits(asked.changed(python=None)))
     built = [text for text in pythons() if fits(python=Version(text))]
     said.append(f"Python: {_runs(pythons(), built)}")
     yield stack_fits.finding("; ".join(said))
@@ -143,9 +182,12 @@ def stack_today(facts: HostFacts) -> Iterator[Finding]:
 
 def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
     change = version_change(era, asked, complete=True)
-    if change is None:
+    if change is None and version_change(era, Versions(python=asked.python), complete=True) is None:
         said = f"no wheels of {load().era(era).says} for Python {asked.python}"
         yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
+    elif change is None:
+        said = f"no releases of {load().era(era).says} fit all of {asked.describe()}"
+        yield asking.finding(said, remedy="Name fewer packages.")
     else:
         becomes = f"becomes {change.result.describe()}" if change.changes else "stays as it is"
         yield asking.finding(f"{asked.describe()} {becomes}", command=change.command())

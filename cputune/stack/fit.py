@@ -1,19 +1,24 @@
 """Whether versions fit each other: one rule for each pair of packages, none of a machine.
 
-The checks of ``versions.py`` say what a broken rule means to a person; ``ways.py`` looks
-for versions that break none.
+The checks of ``versions.py`` say what a broken rule means to a person; ``version_changes.py``
+looks for versions that break none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 
 from packaging.version import Version
 
 from cputune.stack.tables import (
+    BUILT_FOR_TORCH,
     COMPILED,
     DISTRIBUTIONS,
+    LIBRARIES,
+    REMEMBERED,
+    Compiled,
     Library,
     Versions,
     load,
@@ -22,18 +27,37 @@ from cputune.stack.tables import (
 )
 
 Rule = Callable[[Versions], "str | None"]
-"""What is wrong, in words with both versions; None where it fits, or cannot be told."""
+"""What is wrong, in words with both versions; None if it fits, or if nothing is known of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A rule that is broken. ``names`` are the packages that can be changed to keep it, by our
+    short names.
+    """
+
+    names: tuple[str, ...]
+    said: str
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
-    """What a release declares that it needs of another package, where that is not met.
+    """What a release declares that it needs of another package, if that is not met.
 
-    ``key`` is the column of the table, where it is not called as the other package is.
+    ``key`` is the column of the table, if it is not called as the other package is.
     """
     version, found = v.get(name), v.get(other)
-    needs = load().library(name).needs_of(version) if version is not None else None
-    specifier = getattr(needs, key or other, "")
-    if found is None or satisfies(found, specifier):
+    if version is None or found is None:
+        return None
+    return _declared(name, version, other, found, key or other)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _declared(
+    name: Library, version: Version, other: str, found: Version, column: str
+) -> str | None:
+    needs = load().library(name).needs_of(version)
+    specifier = getattr(needs, column, "")
+    if satisfies(found, specifier):
         return None
     return f"{name} {version} needs {other} {specifier}, found {found}"
 
@@ -52,13 +76,29 @@ def ipex_torch(v: Versions) -> str | None:
 
 def oneccl_torch(v: Versions) -> str | None:
     """The bindings are linked against one torch release; newer than the tables, one minor."""
-    if v.oneccl is None or v.torch is None:
+    return built_for_torch(v, "oneccl")
+
+
+def built_for_torch(v: Versions, name: Compiled) -> str | None:
+    """A package that is linked against one torch release, beside another one.
+
+    Bindings that are newer than the tables fit the torch of their own minor; of an unknown
+    torchvision or torchaudio nothing is said.
+    """
+    version = v.get(name)
+    if version is None or v.torch is None:
         return None
-    row = load().row("oneccl", v.oneccl)
-    built_for = row.torch if row is not None else f"=={_x(v.oneccl)}.*"
+    row = load().row(name, version)
+    if row is not None:
+        built_for = row.torch
+    elif name == "oneccl":
+        built_for = f"=={_x(version)}.*"
+    else:
+        return None
     if satisfies(v.torch, built_for):
         return None
-    return f"oneccl_bind_pt {v.oneccl} was built for torch {built_for.lstrip('=')}, not {v.torch}"
+    package = f"{DISTRIBUTIONS[name]} {version}"
+    return f"{package} was built for torch {built_for.lstrip('=')}, not {v.torch}"
 
 
 def trainer_arguments(v: Versions) -> str | None:
@@ -95,30 +135,73 @@ def numpy_libraries(v: Versions) -> str | None:
 
 
 def python_wheels(v: Versions) -> str | None:
-    """Compiled packages have wheels for some Pythons, transformers and accelerate a minimum."""
+    """Compiled packages have wheels for some Pythons, libraries in Python declare a minimum."""
+    return next((said for name in DISTRIBUTIONS if (said := python_wheel(v, name))), None)
+
+
+def python_wheel(v: Versions, name: str) -> str | None:
+    """Why this package of the stack cannot be installed into this Python; None if it can."""
     if v.python is None:
         return None
+    if name in LIBRARIES:
+        return declared(v, name, "python")
+    if name not in COMPILED:
+        return None
+    row = load().row(name, v.get(name))
     tag = f"cp{v.python.major}{v.python.minor}"
-    for name in COMPILED:
-        row = load().row(name, v.get(name))
-        if row is not None and row.tags is not None and tag not in row.tags:
-            package = f"{DISTRIBUTIONS[name]} {v.get(name)}"
-            return f"{package} has no wheel for Python {_x(v.python)}, only {', '.join(row.tags)}"
-    return declared(v, "transformers", "python") or declared(v, "accelerate", "python")
+    if row is None or row.tags is None or tag in row.tags:
+        return None
+    package = f"{DISTRIBUTIONS[name]} {v.get(name)}"
+    return f"{package} has no wheel for Python {_x(v.python)}, only {', '.join(row.tags)}"
 
 
-RULES: tuple[Rule, ...] = (
-    python_wheels,
-    ipex_torch,
-    oneccl_torch,
-    numpy_torch,
-    numpy_libraries,
-    lambda v: transformers_torch(v) or declared(v, "transformers", "torch"),
-    lambda v: declared(v, "accelerate", "torch"),
-    lambda v: declared(v, "transformers", "accelerate"),
-    trainer_arguments,
-    trainer_calls,
-)
+def _transformers_torch(v: Versions) -> str | None:
+    return transformers_torch(v) or declared(v, "transformers", "torch")
+
+
+def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Each rule, and the packages of which it can be broken.
+
+    What follows another package comes last: a search decides about the other one first.
+    """
+    for name in DISTRIBUTIONS:
+        yield (name,), partial(python_wheel, name=name)
+    yield ("transformers", "torch"), _transformers_torch
+    for rule in (trainer_arguments, trainer_calls):
+        yield ("transformers", "accelerate"), rule
+    pinned = ("numpy", "tokenizers", "huggingface_hub")
+    for library in LIBRARIES:
+        for other in sorted(DISTRIBUTIONS, key=pinned.__contains__):
+            needed = any(getattr(row, other, "") for row in load().library(library).needs)
+            # transformers says at run time which torch it takes
+            if needed and (library, other) != ("transformers", "torch"):
+                yield (library, other), partial(declared, name=library, other=other)
+    yield ("numpy", "torch"), numpy_torch
+    yield ("ipex", "torch"), ipex_torch
+    for built in BUILT_FOR_TORCH:
+        yield (built, "torch"), partial(built_for_torch, name=built)
+
+
+@cache
+def rules() -> tuple[tuple[tuple[str, ...], Rule], ...]:
+    """All rules, each with the packages of which it can be broken."""
+    return tuple(_rules())
+
+
+def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]:
+    """What the tables say that this release requires: packages by short name, and specifiers."""
+    if version is None:
+        return
+    if name in LIBRARIES:
+        needs = load().library(name).needs_of(version)
+        for other in DISTRIBUTIONS:
+            specifier = getattr(needs, other, "")
+            if specifier:
+                yield other, specifier
+    elif name in BUILT_FOR_TORCH:
+        row = load().row(name, version)
+        if row is not None and row.torch:
+            yield "torch", row.torch
 
 
 @cache
@@ -135,9 +218,32 @@ def pythons_for(versions: Versions) -> tuple[str, ...]:
     )
 
 
+def broken(versions: Versions) -> tuple[Misfit, ...]:
+    """Every rule that these versions break."""
+    found = []
+    for names, said in _said(versions):
+        found.append(Misfit(names=names, said=said))
+    return tuple(found)
+
+
 def misfits(versions: Versions) -> tuple[str, ...]:
     """Every rule that these versions break, in words."""
-    return tuple(said for rule in RULES if (said := rule(versions)) is not None)
+    return tuple(said for _, said in _said(versions))
+
+
+def first_misfit(versions: Versions) -> Misfit | None:
+    """One rule that these versions break; None if all fit."""
+    return next((Misfit(names=names, said=said) for names, said in _said(versions)), None)
+
+
+def _said(versions: Versions) -> Iterator[tuple[tuple[str, ...], str]]:
+    """A rule whose packages are not all there cannot be broken, so most are never asked."""
+    there = {name for name in DISTRIBUTIONS if versions.get(name) is not None}
+    for names, rule in rules():
+        if there.issuperset(names):
+            said = rule(versions)
+            if said is not None:
+                yield names, said
 
 
 def _x(version: Version) -> str:

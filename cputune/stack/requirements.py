@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -34,14 +35,19 @@ JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """A requirement that is not met: of which package, and in words.
+    """A requirement that is not met: of which package, by which package, and in words.
 
-    ``wanted`` joins what all packages here require of it, so that the cure of one is none's harm.
+    ``wanted`` joins what all packages here require of it, so that the fix of one breaks no other.
+    ``possible``: whether any release can be all of that; ``downgrade``: whether only older releases
+    than the installed one can.
     """
 
     name: str
+    by: str
     said: str
     wanted: str
+    possible: bool
+    downgrade: bool
 
 
 def unmet(facts: HostFacts) -> Iterator[Unmet]:
@@ -63,11 +69,15 @@ def unmet(facts: HostFacts) -> Iterator[Unmet]:
         others = (other for _, other in asked if canonicalize_name(other.name) == name)
         every = {str(specifier) for other in others for specifier in other.specifier}
         found = f"found {held.version}" if held and held.version else "and there is none"
+        joined = SpecifierSet(",".join(sorted(every)))
         asks = f"{package.name} {package.version} requires {requirement.name}"
         yield Unmet(
             name=requirement.name,
+            by=package.name,
             said=f"{asks}{requirement.specifier}, {found}",
             wanted=requirement.name + ",".join(sorted(every)),
+            possible=bool(_within(joined)),
+            downgrade=_is_downgrade(held, joined),
         )
 
 
@@ -84,6 +94,31 @@ def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[R
             if marker is None or marker.evaluate({**environment, "extra": extra}):
                 yield requirement, bool(extra)
                 break
+
+
+def _is_downgrade(held: Package | None, specifiers: SpecifierSet) -> bool:
+    """Whether every release that these take is older than the installed one."""
+    version = parse(held.version) if held is not None else None
+    taken = _within(specifiers)
+    return version is not None and bool(taken) and max(taken) < version
+
+
+def _within(specifiers: SpecifierSet) -> list[Version]:
+    """Releases within a set of specifiers: each bound itself, one below it and some above it.
+
+    A range that holds none of them is empty.
+    """
+    near = {Version("0"), Version("99999")}
+    for specifier in specifiers:
+        bound = parse(specifier.version.removesuffix(".*"))
+        if bound is None:
+            continue
+        near.add(bound)
+        near.update(Version(f"{bound.base_version}.{more}") for more in (1, 99))
+        last = [*bound.release[:-1], max(0, bound.release[-1] - 1)]
+        below = ".".join(str(part) for part in last)
+        near.update((Version(below), Version(f"{below}.99999")))
+    return sorted(specifiers.filter(near, prereleases=True))
 
 
 def _environment(facts: HostFacts) -> dict[str, str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -25,9 +25,21 @@ REMEMBERED = 4096
 """Answers about versions: a search for a way out asks some thousand times."""
 
 Minor = tuple[int, int]
-Library = Literal["transformers", "accelerate"]
-Compiled = Literal["torch", "ipex", "oneccl"]
-COMPILED: tuple[Compiled, ...] = ("torch", "ipex", "oneccl")
+Library = Literal[
+    "transformers",
+    "accelerate",
+    "tokenizers",
+    "huggingface_hub",
+    "datasets",
+    "peft",
+    "trl",
+    "deepspeed",
+]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+Compiled = Literal["torch", "ipex", "oneccl", "torchvision", "torchaudio"]
+COMPILED: tuple[Compiled, ...] = get_args(Compiled)
+BUILT_FOR_TORCH: tuple[Compiled, ...] = ("oneccl", "torchvision", "torchaudio")
+"""Compiled packages whose rows name the one torch that they were built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +67,22 @@ class Needs:
     first: Minor
     torch: str = ""
     torch_at_run_time: str = ""
+    transformers: str = ""
     accelerate: str = ""
+    tokenizers: str = ""
+    huggingface_hub: str = ""
+    datasets: str = ""
+    peft: str = ""
     numpy: str = ""
     python: str = ""
+
+    def lower_bounds(self) -> Needs:
+        """The same without upper limits and exclusions: all that can be said of a newer release."""
+        kept: dict[str, Any] = {"first": self.first}
+        for column in fields(self):
+            if column.name != "first":
+                kept[column.name] = ",".join(_lower_bounds(getattr(self, column.name)))
+        return Needs(**kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +123,10 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryTable:
-    """transformers or accelerate: what it needs, accepts and does, release by release."""
+    """A library in Python: what it needs, accepts and does, release by release.
+
+    Only transformers and accelerate have rows beside ``needs``.
+    """
 
     source: str
     read: tuple[Version, ...]
@@ -109,13 +137,21 @@ class LibraryTable:
     default_optimizers: tuple[Feature, ...] = ()
     keys: tuple[Feature, ...] = ()
     options: tuple[Feature, ...] = ()
+    dynamo_backends: tuple[Feature, ...] = ()
     variables: tuple[Feature, ...] = ()
     behaviours: tuple[Feature, ...] = ()
 
     def needs_of(self, version: Version) -> Needs | None:
-        """What this release needs; None for one older than the tables."""
+        """What this release needs; None for one older than the tables.
+
+        Of a release newer than the tables only the lower bounds are taken over: a newer release
+        may well have raised an upper limit.
+        """
         at = minor(version)
-        return next((row for row in reversed(self.needs) if row.first <= at), None)
+        row = next((row for row in reversed(self.needs) if row.first <= at), None)
+        if row is not None and at > minor(self.read[-1]):
+            return row.lower_bounds()
+        return row
 
     def argument(self, name: str) -> Feature:
         """The releases with this TrainingArguments field. Raises KeyError: not in the tables."""
@@ -131,6 +167,10 @@ class LibraryTable:
     def keys_of(self, version: Version | None) -> frozenset[str]:
         """The top-level keys of a configuration file that this release knows."""
         return frozenset(row.name for row in self.keys if row.covers(version))
+
+    def dynamo_of(self, version: Version | None) -> frozenset[str]:
+        """The backends of torch.compile that this release knows, in small letters."""
+        return frozenset(row.name for row in self.dynamo_backends if row.covers(version))
 
     def backends_of(self, version: Version | None) -> tuple[str, ...]:
         """The values of ``--ddp_backend`` (or its older name) that this release takes."""
@@ -202,8 +242,16 @@ class Stack:
     torch_behaviours: tuple[Feature, ...]
     ipex: tuple[Release, ...]
     oneccl: tuple[Release, ...]
+    torchvision: tuple[Release, ...]
+    torchaudio: tuple[Release, ...]
     transformers: LibraryTable
     accelerate: LibraryTable
+    tokenizers: LibraryTable
+    huggingface_hub: LibraryTable
+    datasets: LibraryTable
+    peft: LibraryTable
+    trl: LibraryTable
+    deepspeed: LibraryTable
 
     def era(self, name: str) -> Era:
         """``ipex`` or ``today``. Raises KeyError for another."""
@@ -211,16 +259,19 @@ class Stack:
 
     def library(self, name: Library) -> LibraryTable:
         """The table of this library."""
-        return self.transformers if name == "transformers" else self.accelerate
+        table: LibraryTable = getattr(self, name)
+        return table
+
+    def compiled(self, name: Compiled) -> tuple[Release, ...]:
+        """The rows of this compiled package, the oldest first."""
+        rows: tuple[Release, ...] = getattr(self, name)
+        return rows
 
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
         """The versions of each package that were looked at, by our short names."""
         return {
-            "torch": tuple(row.version for row in self.torch),
-            "ipex": tuple(row.version for row in self.ipex),
-            "oneccl": tuple(row.version for row in self.oneccl),
-            "transformers": self.transformers.read,
-            "accelerate": self.accelerate.read,
+            **{name: tuple(row.version for row in self.compiled(name)) for name in COMPILED},
+            **{name: self.library(name).read for name in LIBRARIES},
             "numpy": self.numpy,
         }
 
@@ -230,8 +281,8 @@ class Stack:
             return None
         if name == "torch":
             return next((row for row in self.torch if minor(row.version) == minor(version)), None)
-        rows, base = self.ipex if name == "ipex" else self.oneccl, Version(version.base_version)
-        return next((row for row in rows if row.version == base), None)
+        base = Version(version.base_version)
+        return next((row for row in self.compiled(name) if row.version == base), None)
 
     def torch_does(self, name: str, version: Version) -> bool:
         """Whether this torch behaves so."""
@@ -242,15 +293,23 @@ class Stack:
         rows = reversed(self.ipex)
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
+    def built_for(self, name: Compiled, torch: Version | None) -> tuple[Release, ...]:
+        """The releases of this package that were built for exactly this torch, the newest first."""
+        rows = reversed(self.compiled(name))
+        return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
+
     def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
         """The oneCCL bindings built for exactly this torch release."""
-        rows = reversed(self.oneccl)
-        return tuple(row for row in rows if torch and satisfies(torch, row.torch))
+        return self.built_for("oneccl", torch)
 
 
 def minor(version: Version) -> Minor:
     """(major, minor) of a version."""
     return version.major, version.minor
+
+
+def _lower_bounds(specifier: str) -> list[str]:
+    return [str(each) for each in SpecifierSet(specifier) if each.operator in (">=", ">")]
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -272,9 +331,24 @@ def parse(text: str | None) -> Version | None:
 def load() -> Stack:
     """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
     document = packaged_toml("cputune.stack", "stack.toml")
-    for library in (document["transformers"], document["accelerate"]):
+    for library in (document[name] for name in LIBRARIES):
         library["needs"] = [*accumulate(library["needs"], operator.or_)]  # a row says what changes
     return record_of(Stack, document)
+
+
+def beyond(name: str, version: Version | None) -> str | None:
+    """Why the tables do not hold this release of a package, by our short name; None if they do."""
+    releases = load().releases()[name]
+    if version is None or name == "numpy":
+        return None
+    at, minors = minor(version), {minor(release) for release in releases}
+    if at > minor(releases[-1]):
+        return f"is newer than these tables, which end at {releases[-1]}"
+    if at < minor(releases[0]):
+        return f"is older than these tables, which begin at {releases[0]}"
+    if at not in minors:
+        return "is no release that these tables know"
+    return None
 
 
 DISTRIBUTIONS: Mapping[str, str] = {
@@ -284,6 +358,14 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "transformers": "transformers",
     "accelerate": "accelerate",
     "numpy": "numpy",
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "tokenizers": "tokenizers",
+    "huggingface_hub": "huggingface_hub",
+    "datasets": "datasets",
+    "peft": "peft",
+    "trl": "trl",
+    "deepspeed": "deepspeed",
 }
 """Our short names, and what pip calls them."""
 
@@ -292,6 +374,7 @@ _ALIASES = {
     "oneccl-bind-pt": "oneccl",
     "oneccl-bindings-for-pytorch": "oneccl",
     "torch-ccl": "oneccl",
+    "huggingface-hub": "huggingface_hub",
 }
 
 
@@ -310,6 +393,14 @@ class Versions:
     transformers: Version | None = None
     accelerate: Version | None = None
     numpy: Version | None = None
+    torchvision: Version | None = None
+    torchaudio: Version | None = None
+    tokenizers: Version | None = None
+    huggingface_hub: Version | None = None
+    datasets: Version | None = None
+    peft: Version | None = None
+    trl: Version | None = None
+    deepspeed: Version | None = None
     unreadable: frozenset[str] = frozenset()
 
     @classmethod

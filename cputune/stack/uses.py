@@ -296,10 +296,15 @@ def _arguments(v: Versions) -> Iterator[Word]:
         if backend.name == "ccl":
             word = _ccl(v, word)
         yield word
-    fp16 = library.does("fp16-trains-in-fp32", version)
-    if fp16 is not None:
-        word = _word("--fp16", fp16, "transformers", version)
-        yield replace(word, state=Fate.IGNORED, why="on a CPU it trains in fp32", instead="--bf16")
+    for behaviour, state, why in (
+        ("fp16-trains-in-fp32", Fate.IGNORED, "on a CPU it trains in fp32"),
+        ("fp16-refused", Fate.REFUSED, "on a CPU it is a ValueError"),
+    ):
+        fp16 = library.does(behaviour, version, v.torch)
+        if fp16 is not None:
+            word = _word("--fp16", fp16, "transformers", version)
+            instead = "nothing" if why_no_bf16(v) else "--bf16"
+            yield replace(word, state=state, why=why, instead=instead)
 
 
 def _use_ipex(v: Versions, word: Word) -> Word:

@@ -72,6 +72,7 @@ ACTIVE_AT_FULL_SPEED = replace(SAVING, energy_preference="performance")
 TRAIN = BusyProcess(pid=77, name="train", cpu_share=30.0)
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
+IPEX = "intel_extension_for_pytorch"
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 NO_NICE = {"container": "docker", "sys_nice": False}
@@ -123,7 +124,19 @@ def place(variable: str, path: str, **more: Any) -> Place:
 FOUR_PAIRS = tuple(Core(cpus=(c, c + 1 + c // 4), socket=0, numa_node=0) for c in (0, 2, 4, 5))
 EIGHT = dict.fromkeys(("online", "allowed", "present"), range(8))
 
+TOKENIZERS = Package(
+    name="transformers", version="5.23.0", location="/v", requires=("tokenizers<0.24,>=0.23.1",)
+)
+CPU_BUILD = {"torch": "2.13.0+cpu"}
+VISION = Package(name="torchvision", version="0.28.0", location="/v", installer="conda")
+
 FAULTS: tuple[tuple[str, Changes], ...] = (
+    at("requirement-unmet", packages={"transformers": TOKENIZERS, "tokenizers": "0.19.1"}),
+    at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": "0.28.0"}),
+    at("torch-build-mixed", packages={**CPU_BUILD, "torchaudio": "2.10.0"}),
+    at("torch-load-refused", packages={"torch": "2.5.1", "transformers": "4.57.6"}),
+    at("torch-load-refused", packages={"torch": "2.5.1", IPEX: "2.5.0", "transformers": "4.52.4"}),
+    at("stack-newer", packages={"torch": "3.0.0"}),
     at("master-addr", **HYDRA),
     at("master-addr", RANK="0", WORLD_SIZE="2", SLURM_NNODES="2"),
     at("master-loopback", **{**TWO_PODS, "MASTER_ADDR": "127.0.0.1"}),
@@ -215,6 +228,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("file-size", file_bytes=2 * GIB, model_bytes=2 * GIB),
     at("variable-refused", ACCELERATE_USE_DEEPSPEED="true"),
     at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="mpi"),
+    at("variable-refused", ACCELERATE_DYNAMO_BACKEND="IPEX"),
     at("debug-left-on", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
     at("debug-left-on", TORCH_LOGS="+dynamo", TORCH_COMPILE_DEBUG="1", MALLOC_CHECK_="3"),
     at("ranks-auto", cpu_quota=8.0, PET_NPROC_PER_NODE="auto"),
@@ -318,6 +332,14 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
 )
 
 NEARLY: tuple[tuple[str, Changes], ...] = (
+    at("requirement-unmet", packages={"transformers": TOKENIZERS, "tokenizers": "0.23.1"}),
+    at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": "0.28.0+cpu"}),
+    at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": VISION}),
+    at("torch-build-mixed", packages={"torch": "2.13.0", "torchvision": "0.28.0"}),
+    at("torch-build-mixed", architecture="aarch64", packages={**CPU_BUILD, "torchvision": "0.28"}),
+    at("torch-load-refused", packages={"torch": "2.6.0", "transformers": "4.57.6"}),
+    at("torch-load-refused", packages={"torch": "2.5.1", "transformers": "4.51.3"}),
+    at("stack-newer", packages={"torch": "2.15.9", "numpy": "9.0"}),
     at("master-addr", **HYDRA, **MASTER),
     at("master-addr", RANK="0", WORLD_SIZE="2"),
     at("master-addr", **TORCHRUN, RANK="0"),
@@ -376,6 +398,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("file-size", file_bytes=GIB, model_bytes=GIB // 2),
     at("variable-refused", packages={"deepspeed": "0.19.3"}, ACCELERATE_USE_DEEPSPEED="true"),
     at("variable-refused", ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_USE_CPU="True"),
+    at("variable-refused", ACCELERATE_DYNAMO_BACKEND="ipex", packages=IPEX_ERA),
     at("variable-refused", ACCELERATE_MIXED_PRECISION="bf16", OMP_STACKSIZE="16M"),
     at("variable-refused", CCL_ATL_TRANSPORT="mpi"),
     at("variable-refused", packages=IPEX_ERA, CCL_ATL_TRANSPORT="ofi"),

@@ -8,12 +8,15 @@ import pytest
 from clean_machine import words
 from stacks import IPEX_ERA, TODAY, machine
 
-from cputune.doctor.checks import versions
+from cputune.doctor.checks import packages as beside, versions
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
 from cputune.host.facts import Library
+from cputune.stack import load
+from cputune.stack.tables import short_name
 
+CHECKS = (*versions.CHECKS, *beside.CHECKS)
 BY_CODE = {check.code: check for check in versions.CHECKS}
 GOLDEN = Path(__file__).parent.parent / "golden" / "stacks.txt"
 ONECCL = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
@@ -133,6 +136,17 @@ def test_setvars_of_the_bindings_is_named_where_it_is_there_and_was_not_sourced(
         assert not versions.oneccl_setvars(facts)
 
 
+def pinned(command):
+    """The versions that a command installs, and (None) removes."""
+    for line in command.replace("\n", " && ").split(" && "):
+        if not line.startswith("pip "):
+            continue
+        for word in line.split()[2:]:
+            name, _, version = word.partition("==")
+            if short_name(name):
+                yield short_name(name), version if " install " in line else None
+
+
 class TestJudgeStack:
     def judge(self, spec, packages=TODAY):
         found = judge_stack(spec, machine(packages))
@@ -156,7 +170,7 @@ class TestJudgeStack:
         assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
         assert "oneccl_bind_pt: 2.8.0" in fits
         (runs,) = (said for said in fits if said.startswith("transformers: "))
-        assert "4.10.3 to 4.20.1, 4.22.0 to 4.35.2" in runs
+        assert "4.10.3 to 4.20.1, 4.22.0 to 4.31.0, 4.40.2 to 4.51.3" in runs
         assert "numpy: 1 or 2" in fits
         assert fits[-1] == "Python: 3.9 to 3.13"
 
@@ -194,6 +208,48 @@ class TestJudgeStack:
 
     def test_todays_stack_has_to_change_nothing(self):
         assert self.judge("installed")["stack-today"].command is None
+
+    def test_python_is_part_of_a_stack(self):
+        found = self.judge("torch=2.15.0,python=3.10")
+        assert found["stack-python"].severity is Severity.ERROR
+        assert found["stack-python"].remedy == (
+            "Use Python 3.11 to 3.15; or with Python 3.10 these fit: pip install torch==2.14.1."
+        )
+        assert "Python: 3.11 to 3.15" in found["stack-fits"].evidence
+        assert "stack-python" not in self.judge("torch=2.15.0,python=3.11")
+
+    def test_what_is_beyond_the_tables_is_named_with_their_day(self):
+        found = self.judge("torch=3.0.0,transformers=6.0.0,accelerate=0.1.0,trl=0.99.0")
+        said = found["stack-newer"].evidence
+        assert "torch 3.0.0 is newer than these tables, which end at 2.15.0" in said
+        assert "transformers 6.0.0 is newer" in said
+        assert "accelerate 0.1.0 is older" in said
+        assert "trl 0.99.0 is no release that these tables know" in said
+        assert said.endswith(f"the tables are of {load().checked['day']}")
+        assert "stack-newer" not in self.judge("torch=2.15.0,transformers=5.24.0,numpy=9.0")
+
+    def test_the_libraries_beside_the_stack_are_known(self):
+        spec = (
+            "torch=2.13.0,torchvision=0.28.0,torchaudio=2.11.0,transformers=5.23.0,"
+            "tokenizers=0.23.3,huggingface_hub=2.4.0,datasets=5.2.0,peft=0.21.2,trl=1.16.0,"
+            "accelerate=1.15.0,deepspeed=0.19.8"
+        )
+        assert {finding.severity for finding in judge_stack(spec, machine({}))} == {Severity.ADVICE}
+        found = self.judge(spec.replace("tokenizers=0.23.3", "tokenizers=0.19.1"))
+        assert found["requirement-unmet"].command == "pip install tokenizers==0.23.3"
+
+    def test_a_checkpoint_that_transformers_will_not_load_is_named(self):
+        found = self.judge("torch=2.5.1,transformers=4.52.3,accelerate=1.7.0")
+        assert found["torch-load-refused"].command == "pip install torch==2.6.0"
+        for spec in ("torch=2.6.0,transformers=4.52.3", "torch=2.5.1,transformers=4.51.3"):
+            assert "torch-load-refused" not in self.judge(spec)
+
+    def test_no_two_findings_of_a_stack_contradict_each_other(self):
+        for packages, more in STACKS:
+            facts = machine(packages, **more)
+            found = [one for check in CHECKS for one in check(facts)]
+            ends = {pin for one in found for pin in dict(pinned(one.command or "")).items()}
+            assert len({name for name, _ in ends}) == len(ends), packages
 
     def test_another_python_may_be_asked_about(self):
         found = self.judge("python=3.14,torch=2.8.0,ipex=2.8.0")

@@ -3,7 +3,7 @@
 import pytest
 from clean_machine import CLEAN, changed
 
-from cputune.doctor.checks.versions import requirement_unmet
+from cputune.doctor.checks.packages import requirement_unmet
 from cputune.host.facts import Package
 from cputune.stack.requirements import unmet
 
@@ -42,7 +42,7 @@ def test_what_is_met_is_not_said():
         (
             {"tokenizers": "0.19.1"},
             "transformers 5.23.0 requires tokenizers<0.24,>=0.23, found 0.19.1",
-            "pip install 'tokenizers<0.24,>=0.23'",
+            "pip install tokenizers==0.23.3",
         ),
         (
             {"huggingface-hub": None},
@@ -62,16 +62,55 @@ def test_what_is_not_met_is_named_with_its_cure(packages, said, command):
     assert (finding.evidence, finding.command) == (said, command)
 
 
-def test_the_cure_of_one_is_no_harm_to_another():
-    peft = Package(
-        name="peft", version="0.21.2", location="/venv", requires=("huggingface_hub>=2.1,!=2.4.0",)
+def requirer(name, version, *requires):
+    return Package(name=name, version=version, location="/venv", requires=requires)
+
+
+def test_the_fix_of_one_breaks_no_other():
+    # deepspeed of the tables needs nothing of safetensors: what it declares here is all there is
+    facts = changed(
+        machine(("safetensors>=0.5",), safetensors="0.3.0"),
+        packages={"peft": requirer("peft", "0.21.2", "safetensors>=0.6,!=0.7.0")},
     )
-    facts = changed(machine(**{"huggingface-hub": "1.0.0"}), packages={"peft": peft})
     commands = {finding.command for finding in requirement_unmet(facts)}
-    assert commands == {
-        "pip install 'huggingface-hub!=2.4.0,<3,>=2,>=2.1'",
-        "pip install 'huggingface_hub!=2.4.0,<3,>=2,>=2.1'",
-    }
+    assert commands == {"pip install 'safetensors!=0.7.0,>=0.5,>=0.6'"}
+
+
+def test_a_requirement_that_nothing_can_meet_is_not_printed():
+    """torch==2.0.1 and torch>=2.6: it is the package that wants the old torch which goes."""
+    ao = requirer("torchao", "0.1.0", "torch==2.0.1")
+    facts = changed(machine(("torch>=2.6",)), packages={"torchao": ao, "torch": "2.13.0"})
+    (finding,) = requirement_unmet(facts)
+    assert finding.command == "pip install -U torchao"
+    vision = requirer("torchvision", "0.15.2", "torch==2.0.1")
+    facts = changed(machine(), packages={"torchvision": vision, "torch": "2.13.0"})
+    (finding,) = requirement_unmet(facts)
+    assert finding.command == "pip install torchvision==0.28.0"
+
+
+def test_no_package_is_downgraded_if_who_requires_it_can_be_upgraded():
+    old = requirer("sentence-transformers", "2.0.0", "safetensors<0.4")
+    facts = changed(machine(), packages={"sentence-transformers": old, "safetensors": "0.6.0"})
+    (finding,) = requirement_unmet(facts)
+    assert finding.command == "pip install -U sentence-transformers"
+
+
+@pytest.mark.parametrize(
+    ("specifiers", "there"),
+    [
+        ("==2.0.1,>=2.0.0,>=2.6", False),
+        ("<1.0,>=1.0", False),
+        ("<=1.0,>=1.0", True),
+        ("==1.4.*,!=1.4.0", True),
+        (">=2,<3,!=2.4.0", True),
+        ("~=1.4.2,<1.4", False),
+        ("", True),
+    ],
+)
+def test_whether_a_release_can_be_within_specifiers(specifiers, there):
+    facts = machine([f"safetensors{specifiers}"], safetensors="99999999.0")
+    possible = {one.possible for one in unmet(facts)}
+    assert possible == ({there} if specifiers else set())
 
 
 def test_a_marker_is_asked_of_the_machine_that_is_looked_at():

@@ -1,11 +1,22 @@
 """The smallest change that makes versions fit."""
 
+import shlex
+
 import pytest
+from hypothesis import given, settings, strategies as st
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cputune.stack import Versions, load
-from cputune.stack.fit import misfits
-from cputune.stack.version_changes import advised_changes, version_change, version_changes
+from cputune.stack.fit import declared_by, misfits
+from cputune.stack.tables import DISTRIBUTIONS
+from cputune.stack.version_changes import (
+    advised_changes,
+    smallest_change,
+    version_change,
+    version_changes,
+)
 
 STACK = load()
 
@@ -99,31 +110,112 @@ def test_both_ways_are_said_the_smaller_one_first():
     stack = versions(python="3.11", torch="2.13.0", ipex="2.8.0", transformers="5.23.0")
     said, command = advised_changes(stack)
     assert said == (
-        "Go to today's stack: pip uninstall -y intel_extension_for_pytorch; "
+        "Smallest change: pip uninstall -y intel_extension_for_pytorch; "
         "or stay in the IPEX era: pip install torch==2.8.0 transformers==4.55.4."
     )
     assert command == "pip uninstall -y intel_extension_for_pytorch"
 
 
-def test_torch_stays_where_another_accelerate_fits_beside_it():
-    stack = versions(python="3.11", torch="2.13.0", transformers="4.36.2", accelerate="0.20.0")
-    said, command = advised_changes(stack)
-    assert command == "pip install accelerate==0.34.2"
-    assert said.startswith(f"Stay with torch 2.13.0: {command}; or stay in the IPEX era: ")
+@pytest.mark.parametrize(
+    ("stack", "command"),
+    [
+        # the package that is too old goes up, and nothing else
+        (
+            {"torch": "2.6.0", "transformers": "4.57.6", "accelerate": "0.20.3"},
+            "pip install accelerate==1.15.0",
+        ),
+        ({"transformers": "5.22.2", "accelerate": "1.2.1"}, "pip install accelerate==1.15.0"),
+        # a newer release of the same major version, if one fits
+        ({"transformers": "4.35.2", "accelerate": "1.15.0"}, "pip install transformers==4.57.6"),
+        (
+            {"torch": "2.13.0", "transformers": "4.36.2", "accelerate": "0.20.0"},
+            "pip install accelerate==0.34.2",
+        ),
+        # what is built for a torch follows it, up or down
+        (
+            {"torch": "2.5.1", "torchvision": "0.20.1", "transformers": "5.23.0"},
+            "pip install torch==2.13.0 torchvision==0.28.0",
+        ),
+        ({"torch": "2.6.0", "torchvision": "0.28.0"}, "pip install torchvision==0.21.0"),
+        # what has ended is removed if no release of it fits
+        (
+            {"torch": "2.15.0", "ipex": "2.8.0"},
+            "pip uninstall -y intel_extension_for_pytorch",
+        ),
+        (
+            {"torch": "2.8.0", "ipex": "2.8.0", "transformers": "4.55.4", "accelerate": "0.20.3"},
+            "pip install accelerate==1.7.0",
+        ),
+        ({"transformers": "5.23.0", "trl": "0.12.2"}, "pip install trl==0.29.1"),
+    ],
+)
+def test_the_smallest_upgrade(stack, command):
+    said, found = advised_changes(versions(python="3.11", **stack))
+    assert found == command
+    assert (said is None) == ("ipex" not in stack)
+
+
+def test_a_python_that_has_no_wheel_is_the_one_reason_for_an_older_release():
+    change = smallest_change(versions(python="3.10", torch="2.15.0"))
+    assert (change.command(), change.older) == ("pip install torch==2.14.1", ("torch",))
+
+
+def test_nothing_is_advised_if_nothing_is_wrong():
+    asked = versions(python="3.11", torch="2.13.0", transformers="5.23.0", accelerate="1.15.0")
+    assert advised_changes(asked) == (None, None)
+    assert smallest_change(asked) is None
+
+
+PYTHONS = st.sampled_from(["3.10", "3.11", "3.12"])
+RELEASED = [
+    (name, str(release)) for name, releases in STACK.releases().items() for release in releases
+]
+
+
+@settings(max_examples=30, deadline=None)
+@given(PYTHONS, st.lists(st.sampled_from(RELEASED), min_size=2, max_size=4))
+def test_every_change_fits_and_can_be_installed(python, stack):
+    """Each pinned release exists, and with all that stays it is what every package declares."""
+    asked = versions(python=python, **dict(stack))
+    change = smallest_change(asked)
+    if change is None:
+        return
+    assert misfits(change.result) == ()
+    for name, version in change.changes:
+        assert version is None or version in STACK.releases()[name]
+    for name in DISTRIBUTIONS:
+        for other, specifier in declared_by(name, change.result.get(name)):
+            there = change.result.get(other)
+            assert there is None or there in SpecifierSet(specifier)
+    for requirement in requirements(change.command()):
+        assert list(requirement.specifier.filter(RELEASES[requirement.name]))
+
+
+RELEASES = {DISTRIBUTIONS[name]: releases for name, releases in STACK.releases().items()}
+
+
+def requirements(command):
+    """The requirements of the pip lines of a command."""
+    for line in command.split(" && "):
+        words = shlex.split(line)
+        if words[:2] == ["pip", "install"]:
+            for word, before in zip(words[2:], words[1:], strict=False):
+                if not word.startswith("-") and not before.startswith("-"):
+                    yield Requirement(word)
 
 
 @pytest.mark.parametrize(
-    ("stack", "told"),
+    ("stack", "pages"),
     [
-        ({"torch": "2.6.0+cpu", "transformers": "5.23.0", "accelerate": "1.1.1"}, True),
-        ({"torch": "2.6.0", "transformers": "5.23.0", "accelerate": "1.1.1"}, False),
-        ({"torch": "2.8.0+cpu", "ipex": "2.6.0", "accelerate": "1.1.1"}, True),
-        ({"accelerate": "1.1.1", "transformers": "4.56.2"}, False),
+        ({"torch": "2.5.1+cpu", "transformers": "5.23.0"}, True),
+        ({"torch": "2.5.1", "transformers": "5.23.0"}, False),
+        ({"torch": "2.6.0+cpu", "torchvision": "0.28.0"}, True),
+        ({"torch": "2.6.0+cpu", "transformers": "5.23.0", "accelerate": "1.1.1"}, False),
     ],
 )
-def test_a_cpu_build_is_told_where_to_come_from(stack, told):
-    said, _ = advised_changes(versions(python="3.11", **stack))
-    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in said) is told
+def test_a_cpu_build_comes_from_the_page_of_cpu_builds_again(stack, pages):
+    _, command = advised_changes(versions(python="3.11", **stack))
+    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in command) is pages
 
 
 def test_a_python_that_no_stack_has_wheels_for_is_told():

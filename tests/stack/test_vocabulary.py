@@ -34,7 +34,10 @@ def said(spelling: str, stack: dict[str, str], **others: str) -> str | None:
         ),
         ("--optim", "4.15.0", "refused: --optim"),
         ("--fp16", "5.23.0", "ignored: --fp16 (on a CPU it trains in fp32; instead: --bf16)"),
-        ("--fp16", "4.27.4", None),
+        ("--fp16", "4.42.0", "ignored: --fp16 (on a CPU it trains in fp32; instead: --bf16)"),
+        ("--fp16", "4.41.2", "ignored: --fp16 (on a CPU it trains in fp32; instead: --bf16)"),
+        ("--fp16", "4.40.2", "refused: --fp16 (on a CPU it is a ValueError; instead: --bf16)"),
+        ("--fp16", "4.19.4", "refused: --fp16 (on a CPU it is a ValueError; instead: nothing)"),
         ("--ddp_backend gloo", "4.29.0", "accepted: --ddp_backend gloo"),
         ("--xpu_backend gloo", "4.28.1", "accepted: --xpu_backend gloo"),
         ("--xpu_backend gloo", "4.23.1", "refused: --xpu_backend gloo"),
@@ -45,6 +48,11 @@ def test_an_argument_is_what_its_release_makes_of_it(
     spelling: str, transformers: str, expected: str | None
 ) -> None:
     assert said(spelling, {"transformers": transformers}) == expected
+
+
+def test_fp16_of_transformers_4_41_depends_on_torch() -> None:
+    old = {"transformers": "4.41.2", "torch": "2.2.2"}
+    assert said("--fp16", old) == "refused: --fp16 (on a CPU it is a ValueError; instead: --bf16)"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from cputune.doctor.checks import (
     libraries,
     limits,
     machine,
+    packages,
     precision,
     surroundings,
     threads,
@@ -17,6 +18,6 @@ from cputune.doctor.checks import (
 )
 from cputune.doctor.finding import Check
 
-_THEMES = (versions, launch, surroundings, limits, threads, precision, libraries, machine)
+_THEMES = (versions, packages, launch, surroundings, limits, threads, precision, libraries, machine)
 
 CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts, Library
+from cputune.stack import load, versions_of
 from cputune.stack.system_packages import install_tcmalloc
 
 _PRELOADS = {
@@ -39,6 +40,16 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
     """
     if env.without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
         yield from _from_table(facts, variable_refused, "refused")
+        yield from _dynamo_backend(facts)
+
+
+def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
+    """A backend of torch.compile that this accelerate does not know: their list has changed."""
+    name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
+    asked = env.value(facts, name)
+    if asked and accelerate and asked.lower() not in load().accelerate.dynamo_of(accelerate):
+        why = f": accelerate {accelerate} knows no such backend"
+        yield env.unset(variable_refused, facts, name, why)
 
 
 @check("debug-left-on", Severity.WARNING)

@@ -14,16 +14,20 @@ from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of, fault
 from cputune.host.facts import HostFacts
 from cputune.stack import fit, uses
-from cputune.stack.requirements import unmet
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
-from cputune.stack.version_changes import advised_changes, version_change
+from cputune.stack.version_changes import (
+    advised_changes,
+    newest_fitting,
+    smallest_change,
+    version_change,
+)
 
 
 def misfit(
     code: str,
     severity: Severity,
     wrong: Callable[[Versions], str | None],
-    cure: Callable[[Versions], tuple[str, str | None]] = advised_changes,
+    cure: Callable[[Versions], tuple[str | None, str | None]] = advised_changes,
 ) -> Callable[[Callable[[], None]], Check]:
     """A check that looks at nothing but versions; the decorated function is its docstring.
 
@@ -87,13 +91,15 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
     change = version_change("today", versions)
-    return f"{stay}. Or leave: {_INSTEAD}.", None if change is None else change.command()
+    leave = "" if change is None else f" ({change.command()})"
+    # No command: which of both is right is your decision, and other findings keep these versions.
+    return f"{stay}. Or leave{leave}: {_INSTEAD}.", None
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
     """The versions that fit, both ways, and what replaces each use of what has ended."""
     said, command = advised_changes(versions)
-    return f"{said} Without it: {_INSTEAD}.", command
+    return f"{said or ''} Without it: {_INSTEAD}.".strip(), command
 
 
 def _oneccl_unused(versions: Versions) -> str | None:
@@ -110,10 +116,11 @@ def _remove(name: str, versions: Versions) -> tuple[str, str]:
     change = version_change("ipex", versions)
     stay = change.command() if change else None
     said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
-    return (
-        f"Remove it: training stays as it is, {_INSTEAD}.{said}",
-        f"pip uninstall -y {DISTRIBUTIONS[name]}",
-    )
+    command = f"pip uninstall -y {DISTRIBUTIONS[name]}"
+    smallest = smallest_change(versions)
+    if smallest is not None and (name, None) in smallest.changes:
+        command = smallest.command() or command
+    return f"Remove it: training stays as it is, {_INSTEAD}.{said}", command
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -264,26 +271,6 @@ def pair_does_not_train() -> None:
     """
 
 
-@check("requirement-unmet", Severity.ERROR)
-def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
-    """An installed package requires another version of a package
-
-    Symptom: "ImportError: tokenizers>=… is required for a normal functioning of this module",
-    "undefined symbol" out of torchvision, or an AttributeError deep inside a library.
-
-    Cause: ``pip install`` of another package, ``--no-deps`` or a second package manager changed
-    the version of a package for which others declare a range (``Requires-Dist``). transformers
-    compares tokenizers, huggingface_hub, safetensors and numpy itself when it is imported.
-
-    Remedy: Install a version that all packages accept.
-
-    Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-dist
-    """
-    for broken in unmet(facts):
-        command = f"pip install {shlex.quote(broken.wanted)}"
-        yield requirement_unmet.finding(broken.said, command=command)
-
-
 @misfit("accelerate-torch", Severity.ERROR, lambda v: fit.declared(v, "accelerate", "torch"))
 def accelerate_torch() -> None:
     """accelerate needs a newer torch
@@ -318,7 +305,8 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
     severity = Severity.ERROR if said else Severity.WARNING
     said = said or fit.numpy_libraries(versions)
     if said is not None:
-        yield numpy_too_new.finding(said, severity=severity, command="pip install 'numpy<2'")
+        remedy, command = advised_changes(versions)
+        yield numpy_too_new.finding(said, severity=severity, remedy=remedy, command=command)
 
 
 @check("torch-missing", Severity.WARNING)
@@ -337,13 +325,24 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     if not env.lacks_torch(facts):
         return
     stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
+    page = load().wheels["torch_cpu"]
     elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
     yield torch_missing.finding(
         f"{', '.join(stack)} without torch" if stack else f"Python {facts.python} has no torch",
         severity=Severity.ERROR if stack else None,
         remedy=None if stack else elsewhere,
-        command=f"pip install torch --index-url {load().wheels['torch_cpu']}" if stack else None,
+        command=f"pip install {_torch_for(facts)} --index-url {page}" if stack else None,
     )
+
+
+def _torch_for(facts: HostFacts) -> str:
+    """``torch``, if the newest release fits what is there; else the newest that does."""
+    versions = versions_of(facts)
+    newest = versions.changed(torch=load().torch[-1].version)
+    fitting = newest_fitting("torch", versions)
+    if fitting is None or set(fit.misfits(newest)) <= set(fit.misfits(versions)):
+        return "torch"
+    return f"torch=={fitting}"
 
 
 @check("accelerate-missing", Severity.ERROR)
@@ -366,8 +365,14 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
     if needs and load().transformers.does("accelerate-starts-ranks", version):
         yield accelerate_missing.finding(
             f"transformers {version} needs accelerate {needs.accelerate}",
-            command=f"pip install 'accelerate{needs.accelerate}'",
+            command=f"pip install {_accelerate_for(facts, needs.accelerate)}",
         )
+
+
+def _accelerate_for(facts: HostFacts, needed: str) -> str:
+    """The newest accelerate that fits what is there, as a requirement."""
+    fitting = newest_fitting("accelerate", versions_of(facts))
+    return f"'accelerate{needed}'" if fitting is None else f"accelerate=={fitting}"
 
 
 @misfit("ipex-ignored", Severity.WARNING, _ipex_ignored, partial(_remove, "ipex"))
@@ -551,12 +556,21 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     brought = [name for name in names if name.startswith("nvidia-") or name == "triton"]
     build = torch.build or version.local or ""
     if brought or build.startswith("cu"):
-        uninstall = " ".join(["pip uninstall -y torch", *brought])
+        change = smallest_change(versions_of(facts))
+        kept = versions_of(facts) if change is None else change.result
+        names = [n for n in ("torch", "torchvision", "torchaudio") if kept.get(n) is not None]
+        pins = " ".join(f"{name}=={_public(kept, name)}" for name in names)
+        uninstall = " ".join(["pip uninstall -y", *names, *brought])
         page = load().wheels["torch_cpu"]
         yield torch_cuda_build.finding(
             f"torch {torch.version}, built for {build or 'CUDA'}, no GPU",
-            command=f"{uninstall} && pip install torch=={version.public} --index-url {page}",
+            command=f"{uninstall} && pip install {pins} --index-url {page}",
         )
+
+
+def _public(versions: Versions, name: str) -> str:
+    version = versions.get(name)
+    return "" if version is None else version.public
 
 
 INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_build)
