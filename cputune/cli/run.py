@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     help="best, baseline (today's launch), or the number of a trial.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
+@click.option("--no-guard", is_flag=True, help="Do not compare the ranks while they train.")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @secret_option
 @python_option
@@ -54,6 +55,7 @@ def command(
     result: str | None,
     plan: str,
     dry_run: bool,
+    no_guard: bool,
     other_machine: bool,
     secret: tuple[str, ...],
     python: str | None,
@@ -65,7 +67,8 @@ def command(
     else of the history. Where none is known it is started as it is typed, with a thread on each
     core, bound to them, and a faster allocator where there is one: nothing that changes what it
     computes. Output, signals and exit code are those of the training; nothing is measured and
-    nothing is written beside it.
+    nothing is written beside it. Several ranks are compared now and then: if their weights or
+    learning rates differ, all of them stop, with exit code 5.
 
     \b
     cputune run
@@ -96,7 +99,8 @@ def command(
         _take_secrets(workload)
     chosen = _chosen(found, plan, facts, workload)
     try:
-        ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=_how(found, chosen)))
+        how = _how(found, chosen)
+        ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=how, guard=not no_guard))
     except ValueError as error:
         raise UsageError(str(error), hint="--plan baseline trains as before") from error
     except (Infeasible, OSError) as error:
@@ -197,7 +201,9 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     typed.become(command)
 
 
-def _train(workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str) -> int:
+def _train(
+    workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str, guard: bool
+) -> int:
     """Start the ranks of a plan; a lone one takes the place of this process."""
     from cputune.ranks import typed
 
@@ -213,7 +219,7 @@ def _train(workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, h
 
     if not dry_run:
         say(said)
-        return foreground.run(workload, plan, facts)
-    for line in foreground.lines(workload, plan, facts):
+        return foreground.run(workload, plan, facts, guard=guard)
+    for line in foreground.lines(workload, plan, facts, guard=guard):
         click.echo(line)
     return 0

@@ -37,21 +37,24 @@ from __future__ import annotations
 '''
 
 
-def carry_file(force: Force | None, *, together: bool) -> str:
+def carry_file(force: Force | None, *, together: bool, guard: bool = False) -> str:
     """The text of ``carry.py`` for what a plan sets.
 
     ``together``: the ranks of a script that ended well wait for each other, and leave together.
+    ``guard``: they are compared while they train.
     """
+    first = ["ending"] if together else []
+    first += ["guard"] if guard else []
     parts = needed(force or Force())
     read = _Pieces()
-    for name in ("running", *(("ending",) if together else ()), *(part.module for part in parts)):
+    for name in ("running", *first, *(part.module for part in parts)):
         read.add(name)
     text = START + _imports(read.imports, "")
     if read.typing:
         text += "\nif TYPE_CHECKING:\n" + _imports(read.typing, "    ")
     for code in read.code:
         text += f"\n\n{code}\n"
-    made = ["Ending()"] if together else []
+    made = [f"{name.title()}()" for name in first]
     made += [f"{part.name}({part.takes})" for part in parts]
     listed = "[]"
     if made:

@@ -17,7 +17,7 @@ from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.inside import recipe_script
-from cputune.plans.carrier.command import Carried
+from cputune.plans.carrier.command import Carried, is_guarded
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
@@ -161,12 +161,16 @@ def rank_script() -> Path:
 
 
 def companions(
-    plan: Plan, workload: Workload, command: tuple[Word, ...], way: Carried
+    plan: Plan, workload: Workload, command: tuple[Word, ...], way: Carried, *, guard: bool
 ) -> tuple[EmittedFile, ...]:
-    """rank.py, and what the command needs: carry.py, train.py and recipe.json."""
+    """rank.py, and what the command needs: carry.py, train.py and recipe.json.
+
+    ``guard``: ranks are compared while they train.
+    """
     files = [_copy(RANK_SCRIPT, rank_script(), executable=True)]
     if Beside(CARRY_SCRIPT) in command:
-        text = carry_file(way.force, together=plan.world_size > 1)
+        several = plan.world_size > 1
+        text = carry_file(way.force, together=several, guard=guard and is_guarded(workload, way))
         files.append(EmittedFile(name=CARRY_SCRIPT, text=text, executable=True))
     return (*files, *_recipe_files(workload))
 

@@ -96,7 +96,7 @@ def _job(
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
     said = (*lines, *scale)
     command, notes = training_command(workload, way)
-    beside = companions(plan, workload, command, way)
+    beside = companions(plan, workload, command, way, guard=not asked.no_guard)
     promised = promise(plan, workload, result, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)

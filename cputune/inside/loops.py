@@ -406,6 +406,7 @@ class Loops:
         """
         meter = self.meter
         meter.asker.saw(optimizer)
+        meter.weights.saw(optimizer)
         if not (meter.framework == "trainer" or self._sees_batches()):
             self._refuse_step()
         look = partial(meter.first.before_step, optimizer)

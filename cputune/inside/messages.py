@@ -178,7 +178,8 @@ class StepMessage(TypedDict):
     ``delayed`` is how many seconds its most delayed thread waited for a CPU because of other
     processes. ``waited`` is how long the script waited for a batch. ``size`` is how many numbers
     its batches held when they were trained on, in all their tensors. ``trained`` is there in the
-    first steps.
+    first steps. ``figures`` are there in some steps of several ranks (``carry.figures``), with
+    ``names`` of the parameters.
     """
 
     event: Literal["step"]
@@ -190,6 +191,7 @@ class StepMessage(TypedDict):
     waited: float
     size: int
     trained: TrainedStep | None
+    figures: dict[str, Any] | None
 
 
 class Profiled(TypedDict):

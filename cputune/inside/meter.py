@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
 from cputune.inside.asking import Asker
 from cputune.inside.carry.batches import counted, tensors_of
+from cputune.inside.carry.figures import Figures, Trained
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
+EARLY_STEPS, LATER_STEPS = (1, 2, 4), 8
+"""After which steps ranks are compared: the early ones, and multiples."""
+
+
 class Meter:
     """One per rank. The hooks say what the script does, the meter says how long it took.
 
@@ -41,6 +46,7 @@ class Meter:
         facts: what the hooks learn of the script for the state of this rank.
         asker: asks the model, where this process is there for that.
         scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
+        weights: what the optimizers train, which is compared between ranks.
         waited: seconds of this step in which the script waited for a batch.
         shortened: what a batch is cut to where the script's own hooks see it before.
     """
@@ -49,6 +55,7 @@ class Meter:
         self.speaker = speaker
         self.asker = Asker(speaker.say)
         self.first = FirstSteps(self.asker)
+        self.weights = Trained()
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
@@ -180,6 +187,7 @@ class Meter:
                 "waited": self.waited,
                 "size": self._size,
                 "trained": self.first.step(optimizer),
+                "figures": self._figures(),
             }
         )
         self._samples = self._size = 0
@@ -193,6 +201,16 @@ class Meter:
             self._look = StepProfiler(self.speaker.to_profile, settled=self.steps + 1)
             self.speaker.to_profile = 0
         self._start_lap()
+
+    def _figures(self) -> Figures | None:
+        """Of some steps what the ranks compare."""
+        is_compared = self.steps in EARLY_STEPS or self.steps % LATER_STEPS == 0
+        ranks = sys.modules.get("torch.distributed")
+        if not is_compared or ranks is None or not ranks.is_available():
+            return None
+        if not ranks.is_initialized() or ranks.get_world_size() == 1:
+            return None
+        return {**self.weights.figures(self.steps), "names": self.weights.names()}
 
     def _start_lap(self) -> None:
         self._paused = self.waited = 0.0

@@ -75,6 +75,7 @@ class Training:
         data: samples of the data set.
         parameters: numbers that are trained; None: not seen.
         last: samples of the last step of an epoch; None: not seen.
+        drift: how the weights or learning rates of its ranks differ; empty if they do not.
     """
 
     ranks: int = 1
@@ -98,6 +99,7 @@ class Training:
     data: int | None = None
     parameters: int | None = None
     last: int | None = None
+    drift: str = ""
 
     @property
     def uneven(self) -> str:
@@ -286,6 +288,7 @@ def training_of(
     losses: Sequence[float | None] = (),
     batch: int = 0,
     data: int | None = None,
+    drift: str = "",
 ) -> Training | None:
     """What ranks train together, by what each has told of its steps; None before the first."""
     count = min((len(steps) for steps in ranks), default=0)
@@ -321,6 +324,7 @@ def training_of(
         data=data,
         parameters=lead.get("parameters"),
         last=sum(ends) if len(ends) == len(first) else None,
+        drift=drift,
     )
 
 
@@ -420,6 +424,8 @@ def _of_samples(typed: Training, plan: Training) -> Iterator[str]:
 
 
 def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
+    if plan.drift and not typed.drift:
+        yield f"its ranks are apart: {plan.drift}"
     if plan.apart and not typed.apart:
         yield "each rank trains with a gradient of its own: they are not averaged"
     if typed.ranks != plan.ranks and licence is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
 
+from cputune.inside.carry.figures import Figures, described, how_apart
 from cputune.inside.messages import RankState
 from cputune.plans.equivalence import Licence, Training
 from cputune.plans.knobs import KNOBS
@@ -126,6 +127,23 @@ def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 def _of(ranks: Sequence[int], world: int) -> str:
     """The ranks that are meant, as words; empty where all of them are."""
     return "" if len(ranks) == world else f" of rank {', '.join(map(str, ranks))}"
+
+
+def drift(figures: Sequence[Figures | None], ranks: int) -> str:
+    """How the weights or learning rates of ranks differ, by what each has reported last.
+
+    Empty if they do not, and until all of them have reported the same step.
+    """
+    known = [reported for reported in figures if reported is not None]
+    if len(known) < ranks or len({reported["step"] for reported in known}) > 1:
+        return ""
+    first, *others = known
+    for number, other in enumerate(others, 1):
+        found = how_apart(other, first)
+        if found is not None:
+            names = described(found, first.get("names", ()), f"rank 0 and rank {number}")
+            return f"after step {first['step']} {names}"
+    return ""
 
 
 def global_batch(states: Sequence[RankState]) -> int:

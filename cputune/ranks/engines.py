@@ -333,8 +333,13 @@ def render_for(
     facts: HostFacts,
     nodes: Sequence[Node] = (),
     interface: str | None = None,
+    *,
+    guard: bool = False,
 ) -> tuple[EmittedFile, ...]:
-    """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible."""
+    """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible.
+
+    Trials compare their ranks themselves; ``guard``: the launch does.
+    """
     from cputune.emitters import Emission, render  # slow to import, and `run` has no need of it
 
     asked = Emission(
@@ -343,6 +348,7 @@ def render_for(
         python=training_python(),
         cluster=Cluster(interface=interface if plan.nodes > 1 else None),
         mpi=engine.reach.dialect if isinstance(engine.reach, Mpirun) else None,
+        no_guard=not guard,
     )
     try:
         return render(plan, workload, engine.format, asked)

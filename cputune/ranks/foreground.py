@@ -39,33 +39,35 @@ PASSED_ON = (
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
 
 
-def lines(workload: Workload, plan: Plan, facts: HostFacts) -> list[str]:
+def lines(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = True) -> list[str]:
     """What ``run`` would start, a line for each rank. Raises as ``run``."""
-    return [line_of(rank, os.environ) for rank in _ranks(workload, plan, facts, filled=False)]
+    ranks = _ranks(workload, plan, facts, filled=False, guard=guard)
+    return [line_of(rank, os.environ) for rank in ranks]
 
 
-def run(workload: Workload, plan: Plan, facts: HostFacts) -> int:
+def run(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = True) -> int:
     """Train with a plan of several ranks, to the end of the script; its exit code, 128 + N for
     signal N.
 
-    One of oneCCL is started by the mpirun that is emitted for it. Raises ValueError where the
+    ``guard``: the ranks are compared while they train. One of oneCCL is started by the mpirun that
+    is emitted for it. Raises ValueError where the
     batch cannot be divided over the ranks, Infeasible where a plan cannot be written down.
     """
     if engines.needs_mpirun(plan):
         with WorkFolder() as work:
-            files = engines.render_for(engines.BY_MPIRUN, plan, workload, facts)
+            files = engines.render_for(engines.BY_MPIRUN, plan, workload, facts, guard=guard)
             for file in files:
                 engines.write(work.path / file.name, file.text)
             script = ["bash", str(work.path / files[0].name)]
             return supervise([{"argv": script, "env": dict(os.environ)}])
-    return supervise(_ranks(workload, plan, facts, filled=True))
+    return supervise(_ranks(workload, plan, facts, filled=True, guard=guard))
 
 
 def _ranks(
-    workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool
+    workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool, guard: bool
 ) -> Sequence[RankCommand]:
     """Each rank as ``alone`` has it, on CPUs of its own and with a number."""
-    lone = alone(workload, plan, facts, filled=filled)
+    lone = alone(workload, plan, facts, filled=filled, guard=guard)
     with engines.held_port() as holder:
         return engines.local_ranks(plan, lone["argv"], lone["env"], holder)
 

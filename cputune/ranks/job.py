@@ -16,6 +16,7 @@ from typing import cast
 
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
+from cputune.inside.carry.figures import Figures
 from cputune.inside.messages import (
     Ended,
     ModelAnswer,
@@ -23,13 +24,13 @@ from cputune.inside.messages import (
     Raised,
     RankMessage,
     RankState,
-    StepMessage,
     TrainedStep,
 )
 from cputune.plans.equivalence import Training, training_of
-from cputune.ranks.compare import global_batch
+from cputune.ranks.compare import drift, global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
+from cputune.ranks.gather import Gather, of_rank
 from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
@@ -81,6 +82,7 @@ class Rank:
     Attributes:
         state: what it really runs with; None where it never came to its first step.
         trained: what it trained in its first steps.
+        figures: its weights and learning rates after the last step that it reported them of.
         trouble: the exception that its script raised, or why it could not run as asked.
         profile: where its time went, where that was asked for.
         answers: what its model has answered, where it was asked.
@@ -90,6 +92,7 @@ class Rank:
     state: RankState | None = None
     steps: list[Step] = field(default_factory=list)
     trained: list[TrainedStep] = field(default_factory=list)
+    figures: Figures | None = None
     trouble: str | None = None
     profile: Profiled | None = None
     answers: list[ModelAnswer] = field(default_factory=list)
@@ -117,6 +120,7 @@ class Job:
         ends: scripts that came to their own end.
         refused: why a rank could not run as asked.
         waits: the share of each step of each rank that it waited for its data.
+        drift: how the weights or learning rates of its ranks differ; empty if they do not.
     """
 
     supervisor: Supervisor
@@ -133,6 +137,7 @@ class Job:
     ends: list[Ended] = field(default_factory=list)
     refused: Infeasible | None = None
     waits: list[float] = field(default_factory=list)
+    drift: str = ""
     _engine: tuple[Engine, Launch] | None = None
     _started: int = 0
     _ended: bool = False
@@ -324,6 +329,7 @@ class Job:
             losses=[rank.steps[0].loss for rank in ranks if rank.steps],
             batch=global_batch(states),
             data=states[0].get("dataset_samples"),
+            drift=self.drift,
         )
 
     def end(self) -> dict[str, str]:
@@ -372,6 +378,10 @@ class Job:
             rank.steps.append(step)
             if trained := message.get("trained"):
                 rank.trained.append(trained)
+            if figures := message.get("figures"):
+                rank.figures = figures
+                known = [self.ranks[number].figures for number in sorted(self.ranks)]
+                self.drift = self.drift or drift(known, self.world)
             return self._gather.add(rank.number, int(message["number"]), step)
         if message["event"] == "state":
             message["local_rank"] = rank.number
@@ -425,60 +435,6 @@ def kernel_kills() -> int | None:
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
     except (OSError, ValueError, StopIteration):
         return None
-
-
-class Gather:
-    """Puts the steps of all ranks together, in order.
-
-    A step of the job is complete when its last rank has told it. The last batch of an
-    epoch may be a short one, and is passed over: its time says nothing about the others.
-    """
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._open: dict[int, dict[int, Step]] = {}
-        self._full = 0
-        self._skipped_last = False
-        self.count = 0
-
-    def add(self, rank: int, number: int, step: Step) -> Step | None:
-        """Add one rank's step. Returns the job's step where this was the last rank missing."""
-        files = self._open.setdefault(number, {})
-        files[rank] = step
-        if len(files) < self._ranks:
-            return None
-        del self._open[number]
-        whole = _whole(files.values())
-        self.count += 1
-        short = whole.samples < self._full
-        self._full = max(self._full, whole.samples)
-        self._skipped_last = short and not self._skipped_last
-        return None if self._skipped_last else whole
-
-
-def of_rank(message: StepMessage) -> Step:
-    """One step as one rank saw it."""
-    loss = message.get("loss")
-    return Step(
-        seconds=float(message["seconds"]),
-        samples=int(message["samples"]),
-        loss=None if loss is None else float(loss),
-        delayed_seconds=float(message.get("delayed") or 0.0),
-        size=int(message.get("size") or 0),
-    )
-
-
-def _whole(steps: Iterable[Step]) -> Step:
-    """A step of the job lasts as long as in its slowest rank; its samples are those of all."""
-    ranks = tuple(steps)
-    losses = [step.loss for step in ranks if step.loss is not None]
-    return Step(
-        seconds=max(step.seconds for step in ranks),
-        samples=sum(step.samples for step in ranks),
-        loss=sum(losses) / len(losses) if losses else None,
-        delayed_seconds=max(step.delayed_seconds for step in ranks),
-        size=max(step.size for step in ranks),
-    )
 
 
 LATE_SECONDS = 30.0

@@ -351,8 +351,10 @@ class LivingPlan:
             assert self.job is not None, "it has started"
             name, left = runner.workload.name, lambda: runner.seconds_left()
             for number, step in enumerate(self.job.steps(self._believe, name, left)):
-                if number < LOOKED_AT and not self._asks:
-                    self._compare_training(self.job)
+                if not self._asks:
+                    if number < LOOKED_AT:
+                        self._compare_training(self.job)
+                    self._compare_ranks(self.job)
                 yield step
         except TrialError as error:  # a failing script may print its arguments, secrets among them
             error.cleaned(lambda text: runner.workload.hide(text, os.environ))
@@ -488,6 +490,12 @@ class LivingPlan:
     def _question(self) -> Force | None:
         """Where its model is asked, it is also asked whether its padding may be cut."""
         return Force(torch={"padding": "ask"}) if "padding" in self._asks else None
+
+    def _compare_ranks(self, job: Job) -> None:
+        """Raise Infeasible if its ranks are apart, and those of today's launch are not."""
+        typed = self._runner.workload.training
+        if job.drift and not self._plan.as_found and not (typed and typed.drift):
+            raise Infeasible(f"its ranks are apart: {job.drift}")
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""

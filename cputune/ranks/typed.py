@@ -56,16 +56,18 @@ def typed_command(
     return command
 
 
-def alone(workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool = True) -> RankCommand:
+def alone(
+    workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool = True, guard: bool = True
+) -> RankCommand:
     """One process with a plan; of a plan as found the launch that was typed.
 
-    ``filled``: with the values of its secrets. Raises ValueError where the batch cannot be divided
-    over the ranks.
+    ``filled``: with the values of its secrets. ``guard``: several ranks are compared. Raises
+    ValueError if the batch cannot be divided over the ranks.
     """
     versions = {package.name: package.version for package in facts.packages if package.version}
     way = carried(workload, plan, versions)
     environment = base_environment(os.environ, plan, way.variables, offline=False)
-    words = (training_python(), *launch_command(workload, way))
+    words = (training_python(), *launch_command(workload, way, guard=guard))
     if plan.as_found and workload.launch:
         words = workload.launch
     argv = workload.filled(words, os.environ) if filled else words

@@ -321,6 +321,8 @@ class EmitOptions:
         nodes: machines to run on; by default as many as hosts are named, else the plan's.
         mpi: the dialect of ``mpirun``; by default the one of the machine, else the script finds
             out when it runs.
+        no_guard: leave out the comparison of several ranks while they train
+            (``cputune.inside.carry.guard``).
         versions: distribution versions where the job runs, over those of the result.
         cluster: what only the user knows: names, images, volumes.
     """
@@ -329,6 +331,7 @@ class EmitOptions:
     mpi: str | None = option(
         None, "The MPI that will start it. Default: the one installed here.", metavar="NAME"
     )
+    no_guard: bool = option(False, "Do not compare the ranks while they train.")
     versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
     cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
 

@@ -15,6 +15,7 @@ from in_process import ran
 import cputune
 from cputune.inside import carry_script
 from cputune.plans.carrier.command import carried, launch_command, trial_command
+from cputune.plans.equivalence import Training
 from cputune.plans.knobs import plan_arguments
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -139,9 +140,28 @@ def test_carry_stands_before_a_script_that_needs_it(
 ) -> None:
     way = carried(job, plan, {})
     assert not way.sets_objects
-    words = launch_command(job, way)
+    words = launch_command(job, way, guard=False)
     assert words[len(words) - len(way.flags) :] == way.flags
     assert (words[1] if words[0] == str(carry_script()) else None) == carries
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "is_guarded"),
+    [
+        (SEEN, ONE, False),
+        (SEEN, TWO, True),
+        (replace(SCRIPT, framework="pytorch"), TWO, True),
+        (replace(SEEN, training=Training(drift="the weights differ")), TWO, False),
+        (TINY, TWO, False),  # a recipe's script is ours
+    ],
+)
+def test_several_ranks_of_a_script_are_compared_while_they_train(
+    job: Workload, plan: Plan, is_guarded: bool
+) -> None:
+    words = launch_command(job, carried(job, plan, {}))
+    assert any('"guard": true' in word for word in words) == is_guarded
+    without = launch_command(job, carried(job, plan, {}), guard=False)
+    assert not any("guard" in word for word in without)
 
 
 def test_every_argument_of_a_knob_is_carried_either_way() -> None:

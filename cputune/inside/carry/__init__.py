@@ -15,6 +15,8 @@ Each lever is a part, a module that is read by itself: what it hooks, and what i
 ``ranks``      keeps schedules, shuffles, groups of like length, and what a script is told of
                the number of ranks
 ``ending``     the ranks of a script that ended well leave together
+``guard``      compares the ranks while they train, and stops those that are apart (with
+               ``figures``, the few numbers that are compared)
 =============  ==============================================================================
 
 ``force`` is what a plan sets, ``parts`` says which parts it needs, ``setting`` is what those share

@@ -1,7 +1,8 @@
 """A script with a plan set in it: ``python …/cputune/inside/carry PLAN SCRIPT ARGUMENTS...``.
 
-PLAN is the JSON of a ``Force``; in ``{}`` nothing is set. Any interpreter that trains can run it:
-cputune need not be installed there. A launch that is emitted has the parts in one file instead.
+PLAN is the JSON of a ``Force``; in ``{}`` nothing is set. With ``"guard": true`` in it the ranks
+are compared while they train. Any interpreter that trains can run it: cputune need not be installed
+there. A launch that is emitted has the parts in one file instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
 
 from cputune.inside.carry.ending import Ending, run_together
 from cputune.inside.carry.force import Force
+from cputune.inside.carry.guard import Guard
 from cputune.inside.carry.parts import made
 from cputune.inside.carry.running import main, refuse, say
 
@@ -21,5 +23,6 @@ if __name__ == "__main__":
     del sys.path[1]
     if len(sys.argv) < 3:
         sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
-    force = Force(**json.loads(sys.argv.pop(1)))
-    main([Ending(), *made(force, refuse, say)], run_together)
+    plan = json.loads(sys.argv.pop(1))
+    first = [Ending(), Guard()] if plan.pop("guard", False) else [Ending()]
+    main([*first, *made(Force(**plan), refuse, say)], run_together)

@@ -55,6 +55,9 @@ def end_together() -> None:
     """
     global _ended_well
     _ended_well = True
+    guard = getattr(sys.modules.get("cputune_carried"), "parts", {}).get("guard")
+    if guard is not None:
+        guard.finish()
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

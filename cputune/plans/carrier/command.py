@@ -112,14 +112,25 @@ def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
     return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
 
 
-def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+def launch_command(workload: Workload, carried: Carried, *, guard: bool = True) -> tuple[str, ...]:
     """What python runs to train with a plan, nothing measured and nothing led elsewhere.
 
     The ranks of a script end together (``inside.carry.ending``); a recipe's do by themselves.
+    ``guard``: they are compared while they train.
     """
     words = trial_command(workload, carried)
     carry = None if workload.recipe is not None and carried.force is None else carried.carry
-    return words if carry is None else (str(carry_script()), carry, *words)
+    if carry is None:
+        return words
+    if guard and is_guarded(workload, carried):
+        carry = json.dumps({"guard": True, **json.loads(carry)})
+    return (str(carry_script()), carry, *words)
+
+
+def is_guarded(workload: Workload, carried: Carried) -> bool:
+    """Whether the ranks of a launch can be compared: not if they are apart in the typed launch."""
+    drifts = workload.training is not None and workload.training.drift
+    return carried.world_size > 1 and not drifts
 
 
 def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,0 +1,62 @@
+"""Puts the steps of ranks together to those of the whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cputune.inside.messages import StepMessage
+from cputune.records.steps import Step
+
+
+class Gather:
+    """Puts the steps of all ranks together, in order.
+
+    A step of the job is complete when its last rank has told it. The last batch of an
+    epoch may be a short one, and is passed over: its time says nothing about the others.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._open: dict[int, dict[int, Step]] = {}
+        self._full = 0
+        self._skipped_last = False
+        self.count = 0
+
+    def add(self, rank: int, number: int, step: Step) -> Step | None:
+        """Add one rank's step. Returns the job's step where this was the last rank missing."""
+        files = self._open.setdefault(number, {})
+        files[rank] = step
+        if len(files) < self._ranks:
+            return None
+        del self._open[number]
+        whole = _whole(files.values())
+        self.count += 1
+        short = whole.samples < self._full
+        self._full = max(self._full, whole.samples)
+        self._skipped_last = short and not self._skipped_last
+        return None if self._skipped_last else whole
+
+
+def of_rank(message: StepMessage) -> Step:
+    """One step as one rank saw it."""
+    loss = message.get("loss")
+    return Step(
+        seconds=float(message["seconds"]),
+        samples=int(message["samples"]),
+        loss=None if loss is None else float(loss),
+        delayed_seconds=float(message.get("delayed") or 0.0),
+        size=int(message.get("size") or 0),
+    )
+
+
+def _whole(steps: Iterable[Step]) -> Step:
+    """A step of the job lasts as long as in its slowest rank; its samples are those of all."""
+    ranks = tuple(steps)
+    losses = [step.loss for step in ranks if step.loss is not None]
+    return Step(
+        seconds=max(step.seconds for step in ranks),
+        samples=sum(step.samples for step in ranks),
+        loss=sum(losses) / len(losses) if losses else None,
+        delayed_seconds=max(step.delayed_seconds for step in ranks),
+        size=max(step.size for step in ranks),
+    )

@@ -1,0 +1,159 @@
+"""Ranks that are apart are stopped while they train; what is no fault is left alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cputune.emitters.assembled import carry_file
+from cputune.inside.carry.figures import Figures, described, how_apart
+from cputune.inside.carry.guard import EXIT_STATUS
+from cputune.ranks.compare import drift
+
+SCRIPTS = Path(__file__).parent.parent / "scripts" / "apart"
+
+EQUAL: Figures = {
+    "step": 8,
+    "rates": [0.1],
+    "shapes": 1,
+    "weights": [[2.0, 1.0, -1.0, 1.0, 1.0], [3.0, 0.0, 2.0, 1.0, -1.0]],
+    "names": ["encoder.weight", "encoder.bias"],
+}
+
+
+def changed(weight: list[float] | None = None, **more: object) -> Figures:
+    weights = EQUAL["weights"] if weight is None else [EQUAL["weights"][0], weight]
+    return {**EQUAL, "weights": weights, **more}
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [
+        (changed(), False),
+        (changed([3.0, 0.001, 2.0, 1.0, -1.0]), False),
+        (changed([3.0, 0.1, 2.1, 1.1, -1.1]), True),
+        (changed([math.nan] * 5), True),
+        (changed(rates=[0.1 * (1 + 1e-9)]), False),
+        (changed(rates=[0.05]), True),
+        (changed([9.0] * 5, shapes=2), False),
+    ],
+)
+def test_ranks_are_apart_by_more_than_rounding(other: Figures, *, apart: bool) -> None:
+    assert (how_apart(other, EQUAL) is not None) == apart
+    assert bool(drift([EQUAL, EQUAL, other], 3)) == apart
+
+
+def test_two_ranks_whose_weights_are_no_numbers_are_alike() -> None:
+    broken = changed([math.nan] * 5)
+    assert how_apart(broken, broken) is None
+
+
+def test_what_differs_is_named() -> None:
+    found = how_apart(changed([3.0, 0.3, 2.3, 1.3, -1.3]), EQUAL)
+    assert found is not None
+    text = described(found, EQUAL["names"], "rank 0 and rank 1")
+    assert "encoder.bias, by 0.1 of its norm" in text
+    assert "after step 8" in drift([EQUAL, changed(rates=[0.2])], 2)
+
+
+def test_ranks_are_compared_once_all_have_reported_the_same_step() -> None:
+    other = changed(rates=[0.2])
+    assert not drift([EQUAL, None], 2)
+    assert not drift([EQUAL, {**other, "step": 4}], 2)
+    assert not drift([other], 2)
+
+
+def run(
+    folder: Path, script: str, *words: str, guard: bool = True, limit: float = 200
+) -> list[tuple[int | None, str, str]]:
+    """The exit status, stdout and stderr of two ranks; the status is None if it did not end."""
+    (folder / "carry.py").write_text(carry_file(None, together=True, guard=guard))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "carry.py", str(SCRIPTS / script), *words],
+            cwd=folder,
+            env={
+                **os.environ,
+                **numbers,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended: list[tuple[int | None, str, str]] = []
+    try:
+        for process in started:
+            try:
+                out, err = process.communicate(timeout=limit)
+                ended.append((process.returncode, out, err))
+            except subprocess.TimeoutExpired:
+                ended.append((None, "", ""))
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    return ended
+
+
+needs_ranks = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+FAULTS = [
+    pytest.param("unfreezing.py", r"after step 32 the weights .*most of all 0\.", id="unfreezing"),
+    pytest.param("plateau.py", "the learning rates", id="plateau", marks=pytest.mark.matrix),
+    pytest.param("noise.py", "the weights", id="noise", marks=pytest.mark.matrix),
+    pytest.param("counter.py", "the learning rates", id="counter", marks=pytest.mark.matrix),
+]
+
+
+class TestRanks:
+    pytestmark = needs_ranks
+
+    @pytest.mark.parametrize(("script", "says"), FAULTS)
+    def test_each_fault_really_takes_the_ranks_apart_and_is_stopped(
+        self, tmp_path: Path, script: str, says: str
+    ) -> None:
+        without = run(tmp_path, script, guard=False)
+        assert [status for status, _, _ in without] == [0, 0], without
+        weights = [float(out.split()[-1]) for _, out, _ in without]
+        assert weights[0] != pytest.approx(weights[1], rel=1e-3)
+
+        guarded = run(tmp_path, script)
+        assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
+        said = [err for _, _, err in guarded if "error: the ranks are apart" in err]
+        assert len(said) == 1
+        assert re.search(says, said[0])
+        assert "--no-guard" in said[0]
+        assert not any("weights" in out for _, out, _ in guarded), "none came to its end"
+
+    @pytest.mark.parametrize("words", [(), pytest.param(("gather",), marks=pytest.mark.matrix)])
+    def test_ranks_that_wait_for_each_other_in_unlike_places_are_stopped(
+        self, tmp_path: Path, words: tuple[str, ...]
+    ) -> None:
+        guarded = run(tmp_path, "local_break.py", *words)
+        assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
+        said = "".join(err for _, _, err in guarded)
+        assert "rank 0 is in the backward pass of step 3" in said
+        where = "in all_gather" if words else "at the end of its script"
+        assert f"rank 1 is {where} after step 2" in said
+
+    def test_what_differs_without_a_fault_is_left_alone(self, tmp_path: Path) -> None:
+        """Batch statistics, dropout, an average of the weights that rank 0 keeps and saves."""
+        ended = run(tmp_path, "sound.py")
+        assert [(status, out) for status, out, _ in ended] == [(0, "trained\n")] * 2, ended
+        assert (tmp_path / "model.pt").exists()
+        assert not any("error" in err or "note" in err for _, _, err in ended), ended
