@@ -42,9 +42,9 @@ def test_a_plan_whose_ranks_are_apart_is_refused(
     with ProcessRunner(job, facts, offline=True) as runner:
         with closing(runner.steps(baseline_plan(facts))) as typed:
             assert len(list(islice(typed, 2))) == 2
-        with closing(runner.steps(two_ranks(facts))) as taken:
-            with pytest.raises(Infeasible, match=says):
-                list(islice(taken, steps))
+        taken = runner.steps(two_ranks(facts))
+        with closing(taken), pytest.raises(Infeasible, match=says):
+            list(islice(taken, steps))
 
 
 @pytest.mark.matrix
