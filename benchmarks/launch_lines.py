@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cputune
-from cputune.doctor.edit import unified
 from cputune.emitters import FORMATS, PRINTED_FORMATS, Emission, EmittedFile, render
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CputuneError
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
+from cputune.launch.edit import unified
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
     from cputune.host import Host
     from cputune.host.facts import HostFacts
-    from cputune.plans.training_command import TrainingCommand
+    from cputune.launch.launch import Launch
     from cputune.report.next_step import Examined
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -43,7 +43,7 @@ _EXCLUDES = {
     "deep": ("hosts", "hostfile"),
     "check_file": ("deep", "hosts"),
     "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
-    "launch_words": ("root", "record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
+    "launch_words": ("record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
     "recipe": ("launch_words", "record", "explain", "stack", "check_file", "symptom", "hosts"),
     "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
 }
@@ -113,6 +113,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --check-file train.sh --print-fix | patch -p0
     cputune doctor --recipe bert-base-squad
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
+    cputune doctor --root recorded -- torchrun --nproc-per-node 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
     """
     _refuse_what_excludes(asked)
@@ -178,7 +179,7 @@ def _chosen(asked: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
     return chosen
 
 
-def _host_and_launch(asked: Mapping[str, Any]) -> tuple[Host, TrainingCommand | None]:
+def _host_and_launch(asked: Mapping[str, Any]) -> tuple[Host, Launch | None]:
     """The machine that is looked at, with the Python that trains; and the launch after ``--``."""
     launch = None
     if asked["launch_words"]:
@@ -217,7 +218,7 @@ def _typed(name: str) -> str:
     return "a launch after --" if name == "launch_words" else f"--{name.replace('_', '-')}"
 
 
-def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any]) -> Diagnosis:
+def _look_at(host: Host, launch: Launch | None, asked: Mapping[str, Any]) -> Diagnosis:
     """What is wrong with a machine and a launch on it, or with what is named instead."""
     facts = probe(host)
     if any(asked[name] is not None for name in ("stack", "check_file", "symptom")):
@@ -226,10 +227,11 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
         from cputune.doctor import typed_launch
         from cputune.records.history import held_before
 
-        facts = typed_launch.facts_of(launch, facts, host)
-        held = held_before(launch.argv, launch.ranks or 1)
-        around = replace(facts.surroundings, held_bytes=held)
-        facts = replace(facts, surroundings=around)
+        if host.live:
+            facts = typed_launch.facts_of(launch, facts, host)
+            held = held_before(launch.argv, launch.ranks or 1)
+            around = replace(facts.surroundings, held_bytes=held)
+            facts = replace(facts, surroundings=around)
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
     if launch is not None:
         found += typed_launch.judge_typed(launch, facts, host)
@@ -255,9 +257,9 @@ def _look_at(host: Host, launch: TrainingCommand | None, asked: Mapping[str, Any
 def _look_at_words(facts: HostFacts, host: Host, asked: Mapping[str, Any]) -> Diagnosis:
     """What is wrong with a file, a named stack, or what an error says."""
     from cputune.doctor.checkfile import check_file, mended
-    from cputune.doctor.edit import unified
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
+    from cputune.launch.edit import unified
 
     stack, file = asked["stack"], asked["check_file"]
     if file is not None:

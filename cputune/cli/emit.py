@@ -24,7 +24,6 @@ from cputune.cli.given import (
     tuned,
 )
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
-from cputune.doctor.edit import unified
 from cputune.doctor.files.documents import read_documents
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
 from cputune.emitters.format import Emission
@@ -32,6 +31,7 @@ from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
+from cputune.launch.edit import unified
 from cputune.records.options import Cluster, EmitOptions
 from cputune.records.result import Result
 

@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from cputune.doctor.edit import apply
-from cputune.doctor.files import dockerfile, documents, ended, judge, needs
+from cputune.doctor.files import arguments, around, dockerfile, documents, ended, judge, needs
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.places import Places
-from cputune.doctor.files.shell import read_launches
-from cputune.doctor.finding import Check, Finding, by_severity
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
-from cputune.plans.training_command import TrainingCommand
-
-FILE_CHECKS: tuple[Check, ...] = (
-    *judge.CHECKS,
-    *needs.CHECKS,
-    *ended.CHECKS,
-    *documents.CHECKS,
-    *dockerfile.CHECKS,
-)
-"""What can be wrong with a file; they find nothing in the facts of a machine alone."""
+from cputune.launch.edit import apply
+from cputune.launch.grammar import Tree
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places
+from cputune.launch.shell import is_csh, read_shell
+from cputune.launch.target import Target, target_of
 
 LETTERS_AT_MOST = 1 << 20
 """YAML, which takes longer to read, is held to ``documents``' own number of values."""
@@ -72,7 +65,8 @@ def check_file(
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
         return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
-    places = Places(text, yaml=is_yaml(text, name))
+    sets = "setenv" if is_csh(text, name) else "export"
+    places = Places(text, yaml=is_yaml(text, name), sets=sets)
     return by_severity(_judge(text, replace(context, places=places)))
 
 
@@ -84,21 +78,92 @@ def _is_dockerfile(text: str, name: str) -> bool:
     )
 
 
-ROUNDS = 8
-"""A cure may bring up the next fault (a launcher is replaced, and now its flags are read)."""
+ROUNDS = 24
+"""A fix may bring up the next fault: a launcher is replaced, and now its options are read."""
+_FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one-process")
+"""What changes how the rest is read is fixed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mended:
+    """A file as its findings fix it.
+
+    Attributes:
+        text: of the whole file.
+        left: what is still found in it, and what the fixes left out.
+        fixed: the findings that were fixed.
+    """
+
+    text: str
+    left: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
 
 
 def mended(
     text: str, name: str, facts: HostFacts, host: Host | None = None
 ) -> tuple[str, tuple[Finding, ...]]:
-    """The file as its findings mend it, and what is left. Raises UsageError as ``check_file``."""
+    """The file as its findings fix it, and what is left. Raises UsageError as ``check_file``."""
+    done = mend(text, name, facts, host)
+    return done.text, done.left
+
+
+def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Mended:
+    """Fix the file, one kind of fault after the other. Raises UsageError as ``check_file``.
+
+    A change after which the file would no longer parse is not made.
+    """
+    fixed, stuck = list[Finding](), set[str]()
     found = check_file(text, name, facts, host)
     for _ in range(ROUNDS):
-        after = apply(text, [edit for finding in found for edit in finding.edits])
-        if after == text:
+        fixable = [one for one in found if one.edits and one.code not in stuck]
+        if not fixable:
             break
-        text, found = after, check_file(after, name, facts, host)
-    return text, found
+        code = min(
+            fixable, key=lambda one: _FIRST.index(one.code) if one.code in _FIRST else 9
+        ).code
+        same = [one for one in fixable if one.code == code]
+        after = apply(text, [edit for one in same for edit in one.edits])
+        if after == text or not _parses_as(text, after, name):
+            stuck.add(code)
+            continue
+        try:
+            found = check_file(after, name, facts, host)
+        except UsageError:
+            stuck.add(code)
+            continue
+        text = after
+        fixed += same
+    left_out = dict.fromkeys(words for one in fixed for words in one.left)
+    left = (*found, *(option_left.finding(words) for words in left_out))
+    return Mended(text=text, left=left, fixed=tuple(fixed))
+
+
+def _parses_as(before: str, after: str, name: str) -> bool:
+    """Whether a text parses if the one before it did."""
+    if is_csh(before, name) or _is_dockerfile(before, name):
+        return True
+    if is_yaml(before, name):
+        try:
+            documents.read_documents(after, name)
+        except UsageError:
+            return False
+        return True
+    return not Tree(after).root.has_error or Tree(before).root.has_error
+
+
+@fault("file-option-left", Severity.ADVICE)
+def option_left() -> None:
+    """An option that the fix leaves out
+
+    Symptom: `--print-fix` writes another launcher, and an option of the old one is gone.
+
+    Cause: the new launcher has no option that does the same, and a training on CPUs does not need
+    it; the evidence says why.
+
+    Remedy: Read the reason, and add what you need in its place.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
 
 
 def is_yaml(text: str, name: str) -> bool:
@@ -110,11 +175,15 @@ def is_yaml(text: str, name: str) -> bool:
 
 def _judge(text: str, context: Context) -> Iterator[Finding]:
     if not is_yaml(text, context.name):
-        launches = read_launches(text, context.name)
-        if not launches:
+        target = target_of(text)
+        file = read_shell(text, context.name, target.variables)
+        if not file.launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
+        context = context.on(target)
         yield from ended.judge_sourced(context)
-        yield from judge.judge_launches((_in_batch(launch, text) for launch in launches), context)
+        yield from around.judge_breaks(file, context)
+        launches = (_in_batch(launch, target) for launch in file.launches)
+        yield from judge.judge_launches(launches, context)
         return
     judged = [
         documents.judge_document(document, context)
@@ -126,9 +195,25 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from findings
 
 
-def _in_batch(launch: TrainingCommand, text: str) -> TrainingCommand:
-    """The launch on as many machines as the ``#SBATCH`` lines of its script ask for."""
-    asked = re.findall(r"(?m)^#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text)
-    if not asked or not (launch.part or launch.launcher == "mpirun"):
+def _in_batch(launch: Launch, target: Target) -> Launch:
+    """The launch on as many machines as the header of its batch script asks for."""
+    step = launch.step
+    nodes = target.nodes
+    if step is not None and step.nodes is not None:
+        nodes = step.nodes
+    if nodes is None or not (launch.part or launch.launcher == "mpirun"):
         return launch
-    return replace(launch, environment={"SLURM_NNODES": asked[-1], **launch.environment})
+    return replace(launch, environment={"SLURM_NNODES": str(nodes), **launch.environment})
+
+
+FILE_CHECKS: tuple[Check, ...] = (
+    *judge.CHECKS,
+    *around.CHECKS,
+    *arguments.CHECKS,
+    *needs.CHECKS,
+    *ended.CHECKS,
+    *documents.CHECKS,
+    *dockerfile.CHECKS,
+    *checks_of(__name__),
+)
+"""What can be wrong with a file; they find nothing in the facts of a machine alone."""

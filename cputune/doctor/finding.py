@@ -36,8 +36,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from cputune.doctor.edit import Edit
 from cputune.host.facts import HostFacts
+from cputune.launch.edit import Edit
 from cputune.plans.levers import GAINS, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
@@ -63,7 +63,8 @@ class Finding:
 
     ``evidence`` is what was seen, with the numbers or the path; ``remedy`` is a sentence;
     ``command`` is a shell command to paste, or None; ``source`` names issues as
-    ``owner/repo#n``, or URLs, separated by commas. ``edits`` cure what was found in a file, there.
+    ``owner/repo#n``, or URLs, separated by commas. ``edits`` fix what was found in a file, there;
+    ``left`` is what they leave out, each option with the reason.
     """
 
     code: str
@@ -74,6 +75,7 @@ class Finding:
     command: str | None
     source: str
     edits: tuple[Edit, ...] = field(default=(), compare=False)
+    left: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def worth(self) -> tuple[float, float] | None:
@@ -93,7 +95,7 @@ class Finding:
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
         said = asdict(self)
-        del said["edits"]  # of a file that the reader of the document may not have
+        del said["edits"], said["left"]  # of a file that the reader of the document may not have
         return {**said, "severity": self.severity.value, "worth": self.worth}
 
 
@@ -132,6 +134,7 @@ class Check:
         title: str | None = None,
         remedy: str | None = None,
         edits: tuple[Edit, ...] = (),
+        left: tuple[str, ...] = (),
     ) -> Finding:
         """A finding of this check; what is not given is the check's own."""
         return Finding(
@@ -143,6 +146,7 @@ class Check:
             command=command,
             source=self.source,
             edits=edits,
+            left=left if edits else (),
         )
 
 

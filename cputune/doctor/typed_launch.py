@@ -1,8 +1,9 @@
 """``cputune doctor -- python train.py …``: the launch as it was typed, before it is started.
 
-Its words are judged as those of a launch file; beside them the script, the configuration that it
-names, and what it imports: really imported, in a child of the Python that is typed, in the folder
-and with the variables of this shell.
+Its words are judged as those of a launch file. On this machine the script, the configuration that
+it names, and what it imports are looked at too: really imported, in a child of the Python that is
+typed, in the folder and with the variables of this shell. For a recorded machine nothing of this
+one is asked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import ast
 import math
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,29 +19,26 @@ from cputune.doctor.checkfile import check_file
 from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.files.shell import read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Around, Host
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import shebang
+from cputune.launch.launch import Launch
+from cputune.launch.shell import read_words
+from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.placing import groups
-from cputune.plans.training_command import (
-    TrainingCommand,
-    number_of,
-    require_trainable,
-    script_text,
-)
+from cputune.plans.training_command import require_trainable, script_text
 from cputune.text.hidden import without_secrets
 
 NAME = "what was typed"
 _STACK = ("torch", "transformers", "accelerate")
 
 
-def read_launch(words: Sequence[str]) -> TrainingCommand:
+def read_launch(words: Sequence[str]) -> Launch:
     """The launch that these words are. Raises UsageError where they train nothing."""
-    launches = read_launches(shlex.join(words), NAME)
+    launches = read_words(words)
     if not launches:
         raise UsageError(
             "no training command was found after --",
@@ -50,7 +47,7 @@ def read_launch(words: Sequence[str]) -> TrainingCommand:
     return replace(launches[0], line=0)
 
 
-def python_of(launch: TrainingCommand, host: Host) -> str | None:
+def python_of(launch: Launch, host: Host) -> str | None:
     """The Python that it would run: the one that is typed, else that of its launcher."""
     names = [word for word in launch.words if re.fullmatch(r"(?:.*/)?python[\d.]*", word)]
     program = host.which(names[-1] if names else launch.program)
@@ -59,7 +56,7 @@ def python_of(launch: TrainingCommand, host: Host) -> str | None:
     return shebang(program)
 
 
-def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts:
+def facts_of(launch: Launch, facts: HostFacts, host: Host) -> HostFacts:
     """The facts, as this launch finds them: its folder is searched first, its output is written."""
     model = launch.argument("--model_name_or_path") or launch.argument("--model")
     around = Around(
@@ -71,7 +68,7 @@ def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts
     return replace(facts, surroundings=host.surroundings(around))
 
 
-def port_of(launch: TrainingCommand, variables: Mapping[str, str]) -> str:
+def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
     """The port that rank 0 would listen on; nothing where the launcher picks a free one."""
     free = launch.option("--standalone", "--rdzv_endpoint", "--rdzv_backend") is not None
     if launch.launcher == "torchrun" and not free:
@@ -81,32 +78,35 @@ def port_of(launch: TrainingCommand, variables: Mapping[str, str]) -> str:
     return launch.option("--main_process_port") or launch.environment.get("MASTER_PORT", "")
 
 
-def _folder(launch: TrainingCommand) -> str:
+def _folder(launch: Launch) -> str:
     """What Python would search first."""
     return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
 
 
-def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
+def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, beside those of the machine."""
     found = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
+    found += _undivided(launch, facts)
+    if not host.live:
+        return by_severity(found)
     path = launch.option("--config_file") if launch.launcher == "accelerate" else None
     if path:
         try:
             found += check_file(host.read_text(path), path, facts, host)
         except (OSError, ValueError, UsageError) as error:
             found.append(script_unfit.finding(f"--config_file {path}: {error}"))
+    sharded = {one.code for one in found} & {"argument-sharded"}
     text = ""
     try:
-        require_trainable(launch.argv)
+        require_trainable(launch.argv, sharded=bool(sharded))
         text = script_text(launch.argv)
     except UsageError as error:
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
-    found += _undivided(launch, facts)
     absent = _absent(launch, facts, host)
     return by_severity((*found, *absent, *_imports(launch, text, host)))
 
 
-def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
+def _undivided(launch: Launch, facts: HostFacts) -> Iterator[Finding]:
     """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
     each = number_of(launch.argument("--per_device_train_batch_size"))
     batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
@@ -122,7 +122,7 @@ def _undivided(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-def _imports(launch: TrainingCommand, text: str, host: Host) -> Iterator[Finding]:
+def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
     """What happens where the stack and the script's modules are really imported, in a child.
 
     What they say may quote a token of the launch.
@@ -160,20 +160,17 @@ def _failed(failure: Mapping[str, str], folder: str) -> Finding:
 
 _REPORTERS = {"wandb", "mlflow", "comet_ml", "clearml", "swanlab", "neptune", "dvclive"}
 _OPTIMIZERS = {
-    "bnb": "bitsandbytes",
-    "8bit": "bitsandbytes",
     "galore": "galore_torch",
     "apollo": "apollo_torch",
     "lomo": "lomo_optim",
     "adalomo": "lomo_optim",
     "schedule": "schedulefree",
-    "torchao": "torchao",
     "grokadamw": "grokadamw",
 }
 """A word of the name of an optimizer of Trainer: what it imports (transformers/trainer.py)."""
 
 
-def _asked_for(launch: TrainingCommand) -> Iterator[str]:
+def _asked_for(launch: Launch) -> Iterator[str]:
     """Modules that the arguments of Trainer make it import."""
     if (reporter := launch.argument("--report_to")) in _REPORTERS:
         yield reporter
@@ -184,7 +181,7 @@ def _asked_for(launch: TrainingCommand) -> Iterator[str]:
 _READ = ("--resume_from_checkpoint", "--train_file", "--validation_file", "--test_file")
 
 
-def _absent(launch: TrainingCommand, facts: HostFacts, host: Host) -> Iterator[Finding]:
+def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Files that the arguments name, and a model that may not be downloaded, which are not here."""
     for name in _READ:
         path = launch.argument(name) or ""

@@ -16,12 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cputune.doctor.checkfile import is_yaml, mended
-from cputune.doctor.edit import Edit, apply
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import MARKS, job_launches, read_documents
-from cputune.doctor.files.judge import reader_of
-from cputune.doctor.files.places import Places
-from cputune.doctor.files.shell import read_launches
+from cputune.doctor.files.script import reader_of
 from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import parts, words
@@ -30,8 +27,12 @@ from cputune.emitters.shell import variables
 from cputune.emitters.words import Argument, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.launch.edit import Edit, apply
+from cputune.launch.launch import CONFINERS, Launch
+from cputune.launch.places import Places
+from cputune.launch.shell import read_launches
+from cputune.launch.translate import Translated
 from cputune.plans.carrier.environment import is_cleared
-from cputune.plans.training_command import CONFINERS, TrainingCommand
 from cputune.plans.workload import Workload
 from cputune.records.result import Result, Speedup
 from cputune.text import cpulist
@@ -54,7 +55,7 @@ class Rewritten:
     notes: tuple[str, ...] = ()
 
 
-def launch_in(text: str, name: str) -> TrainingCommand | None:
+def launch_in(text: str, name: str) -> Launch | None:
     """The launch of a file, the last of several; None in a configuration of accelerate.
 
     Raises UsageError where there is none.
@@ -99,7 +100,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     return _launch(current, name, launch, job, result)
 
 
-def _machines(text: str, launch: TrainingCommand | None) -> int:
+def _machines(text: str, launch: Launch | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
     by_slurm, by_accelerate = r"#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)", r"num_machines:\s*"
     asked = re.findall(rf"(?m)^(?:{by_slurm}|{by_accelerate})(\d+)", text)
@@ -119,9 +120,7 @@ def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
     return {**tuned, **(asked.versions or {})}
 
 
-def _workload(
-    launch: TrainingCommand | None, asked: Emission, facts: object, host: Host
-) -> Workload | None:
+def _workload(launch: Launch | None, asked: Emission, facts: object, host: Host) -> Workload | None:
     """What the file trains, and that it takes flags where its text or its name shows that."""
     workload = asked.workload
     if launch is None or workload is None or workload.framework is not None:
@@ -137,7 +136,7 @@ def _workload(
 
 
 def _launch(
-    text: str, name: str, launch: TrainingCommand, job: LaunchJob, result: Result | None
+    text: str, name: str, launch: Launch, job: LaunchJob, result: Result | None
 ) -> Rewritten:
     in_yaml = is_yaml(text, name)
     places = Places(text, yaml=in_yaml)
@@ -177,12 +176,12 @@ _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 """Of a lone rank accelerate would wait for the others (``WORLD_SIZE=4``)."""
 
 
-def _same(launch: TrainingCommand, name: str, value: str) -> bool:
+def _same(launch: Launch, name: str, value: str) -> bool:
     return launch.environment.get(name) == value
 
 
 def _variables(
-    places: Places, launch: TrainingCommand, planned: dict[str, str], result: Result | None
+    places: Places, launch: Launch, planned: dict[str, str], result: Result | None
 ) -> Iterator[Edit]:
     """Each variable where it stands; those that stand nowhere in one line before the launch."""
     new = list[str]()
@@ -203,7 +202,7 @@ def _named(variables: Iterable[str]) -> frozenset[str]:
     return frozenset(found) - {_LAYOUT}
 
 
-def _flags(places: Places, launch: TrainingCommand, job: LaunchJob) -> Iterator[Edit]:
+def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
     """The arguments of the plan, in place of the script's own or behind its name."""
     command = [str(word) for word in words(job)]
     added = command[_carries(job) + len(as_typed(job.workload)) :]
@@ -243,9 +242,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _started(
-    places: Places, launch: TrainingCommand, job: LaunchJob, *, bound: bool
-) -> Iterator[Edit]:
+def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> Iterator[Edit]:
     """The launcher of the plan, and the CPUs that its ranks are bound to."""
     ranks = job.plan.world_size
     if places.yaml:
@@ -273,10 +270,12 @@ def _started(
         command = map(Argument, (*carried, *module, "SCRIPT"))
         lines = " ".join(parts(job, "python", tuple(command)))
         started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
-        yield from places.relaunched(launch, (started.removesuffix("SCRIPT").rstrip(),))
+        yield from places.relaunched(
+            launch, Translated(words=(started.removesuffix("SCRIPT").rstrip(),))
+        )
         return
     launcher = "python" if ranks == 1 else f"torchrun --standalone --nproc-per-node {ranks}"
-    yield from places.relaunched(launch, (launcher, *carried, *module))
+    yield from places.relaunched(launch, Translated(words=(launcher, *carried, *module)))
 
 
 def _ranks_of_a_pod(places: Places, ranks: int) -> Iterator[Edit]:
@@ -358,7 +357,7 @@ def _commented(text: str, name: str, worth: str) -> str:
     return apply(text, places.line_before(launch, f"# {worth}"))
 
 
-def _format(text: str, name: str, launch: TrainingCommand, by_slurm: bool) -> str | None:
+def _format(text: str, name: str, launch: Launch, by_slurm: bool) -> str | None:
     """By which consumers `cputune verify` has it run; None where none of them starts it."""
     if is_yaml(text, name):
         kind = next((document.get("kind") for document in read_documents(text, name)), "")

@@ -19,8 +19,9 @@ from msgspec import Meta
 from cputune.errors import RecipeError, UsageError
 from cputune.host import read_document
 from cputune.inside.messages import Framework
+from cputune.launch.words import value_of
 from cputune.plans.equivalence import Licence, Training
-from cputune.plans.training_command import read_typed, value_of
+from cputune.plans.training_command import read_typed
 from cputune.text.documents import plain, record_of, toml
 from cputune.text.hidden import HIDDEN, hide_arguments, without_secrets
 

@@ -8,11 +8,11 @@ from clean_machine import words
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.shell import LETTERS_AT_MOST, read_launches
 from cputune.doctor.registry import all_checks
 from cputune.errors import UsageError
 from cputune.host import Host, LiveHost
 from cputune.host.facts import Launcher
+from cputune.launch.shell import LETTERS_AT_MOST, read_launches
 
 BY_CODE = {check.code: check for check in all_checks()}
 GOOD_YAML = """\

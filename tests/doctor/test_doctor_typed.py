@@ -79,7 +79,7 @@ def test_what_is_not_installed_is_said_in_words(judge: Judge) -> None:
 
 @pytest.mark.parametrize(
     ("argument", "module"),
-    [("--report_to wandb", "wandb"), ("--optim adamw_bnb_8bit", "bitsandbytes")],
+    [("--report_to wandb", "wandb"), ("--optim galore_adamw", "galore_torch")],
 )
 def test_what_an_argument_of_trainer_imports_must_be_there(
     judge: Judge, argument: str, module: str
@@ -132,12 +132,18 @@ def test_a_launch_that_is_bound_is_held_against_its_cpus(judge: Judge) -> None:
     [
         (("python", "trian.py"), "there is no script 'trian.py'"),
         (("python", "-m", "trian"), "there is no module 'trian'"),
-        (("python", "train.py", "--deepspeed", "ds.json"), "divides a model over accelerators"),
         (("accelerate", "launch", "--config_file", "no.yaml", "train.py"), "--config_file no.yaml"),
     ],
 )
 def test_what_cannot_be_run_is_an_error(judge: Judge, words: tuple[str, ...], said: str) -> None:
     assert said in judge(*words)["launch-script"].evidence
+
+
+def test_arguments_that_no_cpu_can_follow_are_errors_as_in_a_file(judge: Judge) -> None:
+    words = "python train.py --deepspeed ds.json --tf32 True --optim adamw_bnb_8bit"
+    found = judge(*words.split())
+    assert {"argument-sharded", "argument-no-cpu", "argument-package"} <= found.keys()
+    assert "launch-script" not in found
 
 
 def test_the_python_is_the_typed_one_else_that_of_the_launcher(

@@ -11,8 +11,8 @@ from stacks import TODAY, machine
 
 from cputune.doctor import Severity
 from cputune.doctor.checkfile import check_file, mended
-from cputune.doctor.edit import Edit, apply, unified
 from cputune.host.facts import Launcher
+from cputune.launch.edit import Edit, apply, unified
 
 GUIDES = sorted((Path(__file__).parent / "guides").iterdir())
 FACTS = machine(TODAY, cores=16)
@@ -99,13 +99,17 @@ def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
     text = path.read_text()
     assert check_file(text, path.name, FACTS)
     after, left = mended(text, path.name, FACTS)
-    assert [one for one in left if one.severity is Severity.ERROR] == []
+    # What --deepspeed sets of batch and optimizer nobody but its user can carry over.
+    errors = [one.code for one in left if one.severity is Severity.ERROR]
+    assert errors == (["argument-sharded"] if path.name == "deepspeed.sh" else [])
     shutil.copy(path, tmp_path)
     diff = unified(path.name, text, after)
     subprocess.run(["patch", "-p0"], cwd=tmp_path, input=diff, text=True, check=True)
     assert (tmp_path / path.name).read_text() == after
     assert re.findall(r"(?:^|\s)#.*", after) == re.findall(r"(?:^|\s)#.*", text), "comments stay"
-    assert not re.search(r"no_cuda|ipex|ccl|TRANSFORMERS_CACHE|deepspeed", after.lower())
+    gone = after.lower().replace("--deepspeed ds_config.json", "")
+    assert not re.search(r"no_cuda|ipex|ccl|deepspeed", gone)
+    assert "TRANSFORMERS_CACHE" not in after
 
 
 def test_a_configuration_says_what_accelerate_starts_by_it():

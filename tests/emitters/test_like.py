@@ -11,13 +11,13 @@ import pytest
 from emit_machines import one_socket
 from in_process import ran
 
-from cputune.doctor.edit import unified
 from cputune.emitters.format import Emission
 from cputune.emitters.like import Rewritten, launch_in, like
 from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.plans.training_command import TrainingCommand
+from cputune.launch.edit import unified
+from cputune.launch.launch import Launch
 from cputune.plans.workload import Workload
 from cputune.records.result import Result, Speedup, Worth
 
@@ -55,7 +55,7 @@ def rewritten(text: str, result: Result | None = None, name: str = "run.sh") -> 
     result = tuned() if result is None else result
     launch = launch_in(text, name)
     workload = result.workload
-    if isinstance(launch, TrainingCommand):
+    if isinstance(launch, Launch):
         typed = Workload.script(list(launch.argv))
         workload = replace(workload, argv=typed.argv)
     asked = Emission(facts=one_socket().facts, workload=workload, host=LiveHost())

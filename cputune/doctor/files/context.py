@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Concatenate, ParamSpec
 
 from packaging.version import Version
 
-from cputune.doctor.edit import Edit
-from cputune.doctor.files.places import Places
 from cputune.host import Host
-from cputune.host.facts import HostFacts
-from cputune.plans.training_command import TrainingCommand
+from cputune.host.facts import Core, HostFacts, Topology
+from cputune.host.probing import probe
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places
+from cputune.launch.target import HERE, Target
 from cputune.stack import Versions, versions_of
 from cputune.stack.tables import load
 
 _More = ParamSpec("_More")
+
+
+class FilesOf(Host):
+    """The files of a host, of which nothing else is asked: the launch runs on other machines."""
+
+    def __init__(self, host: Host) -> None:
+        """Read the files of this host."""
+        self._host = host
+
+    def read_text(self, path: str) -> str:
+        """The text of a file that the login node and the job see alike."""
+        return self._host.read_text(path)
+
+
+def facts_elsewhere(
+    facts: HostFacts, cpus: float | None, *, accelerators: tuple[str, ...] | None = ()
+) -> HostFacts:
+    """A machine with so many CPUs and these packages, of which nothing else is known.
+
+    ``cpus`` is None or 0 if only running shows how many there are.
+    """
+    numbers = tuple(range(math.ceil(cpus or 0)))
+    return replace(
+        probe(Host()),
+        topology=Topology(
+            cores=tuple(Core(cpus=(number,), socket=0, numa_node=None) for number in numbers),
+            online=numbers,
+            present=None,
+            allowed=numbers,
+            numa_nodes=(),
+        ),
+        packages=facts.packages,
+        python=facts.python,
+        recorded=facts.recorded,
+        accelerators=facts.accelerators if accelerators == () else accelerators,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +68,7 @@ class Context:
 
     Attributes:
         facts: of the machine that the launch will run on.
+        target: what is known of that machine, and what says it.
         host: is asked for the files that the launch names.
         here: whether the launch will run on that machine, so that its ranks are judged too.
         parser: who reads the flags of its training script ("trainer": TrainingArguments, or "its
@@ -41,10 +81,31 @@ class Context:
     name: str
     facts: HostFacts
     host: Host
+    target: Target = HERE
     here: bool = True
     parser: str | None = None
     lines: Mapping[str, int | None] = field(default_factory=dict)
     places: Places | None = None
+
+    def on(self, target: Target) -> Context:
+        """This file on the machines of a job; nothing is asked of this one but its files."""
+        if not target.elsewhere:
+            return replace(self, target=target)
+        gpus = None if target.gpus else ()
+        facts = facts_elsewhere(self.facts, target.cpus_per_node, accelerators=gpus)
+        return replace(self, facts=facts, host=FilesOf(self.host), target=target)
+
+    def of_a_task(self, launch: Launch) -> Context:
+        """The same with the CPUs that this launch has: of a task of srun those of the task."""
+        step = launch.step
+        if not self.target.elsewhere or step is None:
+            return self
+        cpus = step.cpus_per_task or self.target.cpus_per_task
+        if cpus is None and self.target.cpus_per_node is not None:
+            cpus = 1
+        return replace(
+            self, facts=facts_elsewhere(self.facts, cpus, accelerators=self.facts.accelerators)
+        )
 
     def mended(
         self,
@@ -71,7 +132,7 @@ class Context:
         absent = "" if self.versions.accelerate else " (not installed; today's stack)"
         return f"accelerate {self.accelerate}{absent}"
 
-    def variables(self, launch: TrainingCommand) -> dict[str, str]:
+    def variables(self, launch: Launch) -> dict[str, str]:
         """What reaches the launcher: the environment around us, as the file changes it."""
         around = self.facts.environment if self.here else {}
         kept = {

@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from cputune.doctor.edit import Edit
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.files.places import Places, Token
-from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import Package
-from cputune.plans.training_command import TrainingCommand
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places, Token
+from cputune.launch.shell import read_launches, read_words
+from cputune.launch.words import Span, Word
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name
 
@@ -182,7 +183,7 @@ def _renewed(places: Places, pins: list[Pin]) -> tuple[Edit, ...]:
 
 def _launches(
     places: Places, instructions: list[re.Match[str]], context: Context
-) -> Iterator[TrainingCommand]:
+) -> Iterator[Launch]:
     """What CMD and ENTRYPOINT start, with the variables of ENV."""
     variables = dict[str, str]()
     for instruction in instructions:
@@ -191,23 +192,34 @@ def _launches(
     for instruction in instructions:
         if instruction[1].upper() not in ("CMD", "ENTRYPOINT"):
             continue
+        line = _line(places, instruction.start(2))
         try:
-            found = read_launches(_as_shell(instruction[2]), context.name)
+            found = _started(places, instruction, line)
         except UsageError:
             continue
-        line = _line(places, instruction.start(2))
         for launch in found:
             yield replace(launch, line=line, environment={**variables, **launch.environment})
 
 
-def _as_shell(command: str) -> str:
-    """The command as a line of shell; ``["python", "train.py"]`` is JSON."""
+def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch, ...]:
+    """What a command starts: a line of shell, or the words of ``["python", "train.py"]``."""
     try:
-        words = json.loads(command.replace("\\\n", ""))
+        words = json.loads(command[2].replace("\\\n", ""))
     except ValueError:
-        return command
-    listed = isinstance(words, list) and all(isinstance(word, str) for word in words)
-    return shell_line(words) if listed else command
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        before = re.sub(r"[^\n]", " ", places.text[: command.start(2)])
+        return read_launches(before + command[2], "CMD")
+    written, at = list[str](), command.start(2)
+    for word in words:
+        text = json.dumps(word, ensure_ascii=False)
+        found = places.text.find(text, at, command.end(2))
+        if found < 0:
+            written.append(word)
+            continue
+        at = found + len(text)
+        written.append(Word(word, Span(found, at), exact=text == f'"{word}"'))
+    return read_words(written, line=line)
 
 
 def _set_by(text: str) -> dict[str, str]:

@@ -20,16 +20,17 @@ import yaml
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.checks.precision import fp16_ignored
-from cputune.doctor.edit import Edit
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_missing
-from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.host.facts import Core, HostFacts, Network, Topology
-from cputune.plans.training_command import TrainingCommand, number_of
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.shell import read_words
+from cputune.launch.target import Target
+from cputune.launch.words import Span, Word, number_of
 from cputune.stack import load
 
 VALUES_AT_MOST = 20_000
@@ -44,11 +45,13 @@ class Document:
 
     ``spans`` say from which character to which a key with its value stands (of an item of a list
     the value); there are none in a document in flow style (JSON), which has no lines to change.
+    ``words`` are the scalars as they are written, each with its own span.
     """
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    words: dict[Path, Word] = field(default_factory=dict)
 
     def get(self, *path: str | int) -> Any:
         """The value at a path; None where there is nothing, or another kind of thing."""
@@ -72,6 +75,11 @@ class Document:
         value = self.get(*path)
         return value if isinstance(value, list) else []
 
+    def command(self, *path: str | int) -> list[str]:
+        """The list of words at a path, each with its span."""
+        items = self.items(*path)
+        return [self.words.get((*path, n), str(item)) for n, item in enumerate(items)]
+
     def line(self, *path: str | int) -> int | None:
         """The line of a path, or of the nearest thing around it; None for the whole document."""
         while path and path not in self.lines:
@@ -82,7 +90,7 @@ class Document:
 def read_documents(text: str, name: str) -> tuple[Document, ...]:
     """Every document of a YAML (or JSON) file. Raises UsageError where it is none."""
     try:
-        return tuple(_document(root) for root in yaml.compose_all(text, yaml.SafeLoader))
+        return tuple(_document(root, text) for root in yaml.compose_all(text, yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         said = getattr(error, "problem", None) or str(error).partition("\n")[0]
@@ -92,8 +100,9 @@ def read_documents(text: str, name: str) -> tuple[Document, ...]:
         ) from error
 
 
-def _document(root: yaml.Node) -> Document:
+def _document(root: yaml.Node, text: str) -> Document:
     lines: dict[Path, int] = {}
+    words: dict[Path, Word] = {}
     spans: dict[Path, tuple[int, int]] = {}
     scalars = yaml.constructor.SafeConstructor()
 
@@ -105,6 +114,8 @@ def _document(root: yaml.Node) -> Document:
         if isinstance(node, yaml.SequenceNode):
             return [plain(value, (*path, number)) for number, value in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
+            if isinstance(node, yaml.ScalarNode):
+                words.setdefault(path, _word(node, text))
             return scalars.construct_object(node)
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -116,7 +127,26 @@ def _document(root: yaml.Node) -> Document:
                 spans[place] = key.start_mark.index, _end(value)
         return found
 
-    return Document(value=plain(root, ()), lines=lines, spans=spans)
+    return Document(value=plain(root, ()), lines=lines, spans=spans, words=words)
+
+
+def _word(node: yaml.ScalarNode, text: str) -> Word:
+    """A scalar as a word with its span; of a literal block with the place of each letter."""
+    value, span = str(node.value), Span(node.start_mark.index, node.end_mark.index)
+    source = text[span.start : span.end]
+    exact = source in (value, f'"{value}"', f"'{value}'")
+    if exact or node.style != "|":
+        return Word(value, span if exact else None, exact=exact)
+    places, at = list[int](), text.find("\n", span.start) + 1
+    for line in value.splitlines(keepends=True):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        first = text.find(line.rstrip("\n"), at, end)
+        if first < 0:
+            return Word(value)
+        places += range(first, first + len(line))
+        at = end + 1
+    return Word(value, places=tuple(places))
 
 
 def _end(node: yaml.Node) -> int:
@@ -245,7 +275,7 @@ def _judge_accelerate(document: Document, context: Context) -> Iterator[Finding]
         return
     options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
     line = document.line("num_processes") or 0
-    launch = TrainingCommand(launcher="accelerate", options=tuple(options), line=line)
+    launch = Launch(launcher="accelerate", options=tuple(options), line=line)
     for found in judge_launches([launch], replace(context, places=None)):
         yield replace(found, edits=_configured(found, document, context, machines))
 
@@ -367,6 +397,20 @@ def job_field() -> None:
     """
 
 
+@fault("file-k8s-no-workers", Severity.ERROR)
+def job_no_workers() -> None:
+    """A job of zero workers has one
+
+    Symptom: a worker pod exists although replicas is 0, and the Master waits for it.
+
+    Cause: the training operator sets replicas that are 0 to their default, 1.
+
+    Remedy: Leave Worker out if there are no workers.
+
+    Source: kubeflow/training-operator#1709
+    """
+
+
 @fault("file-k8s-elastic", Severity.WARNING)
 def job_elastic() -> None:
     """The job trains with fewer workers than it has
@@ -435,6 +479,9 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
         yield job_field, _REPLICAS, text
     least, workers = document.get(*_LEAST), document.get(*_WORKERS)
+    if document.get("kind") == "PyTorchJob" and workers == 0:
+        text = "Worker has replicas: 0, which the operator takes for unset: it makes one worker"
+        yield job_no_workers, _WORKERS, text
     if isinstance(least, int) and isinstance(workers, int) and least < workers:
         text = f"minReplicas {least} of {workers} workers: {least} may train alone"
         yield job_elastic, _LEAST, text
@@ -459,6 +506,8 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
         yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
         return
     for role in document.mapping(*_REPLICAS):
+        if document.get(*_REPLICAS, role, "replicas") == 0:
+            continue
         listed: Path = (*_REPLICAS, role, "template", "spec", "containers")
         containers = document.items(*listed)
         for number in range(len(containers)):
@@ -472,6 +521,8 @@ def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
         edits: tuple[Edit, ...] = ()
         if found is ranks_auto:
             edits = _one_rank(document, context)
+        if found is job_no_workers:
+            edits = _without_key(document, context, *_REPLICAS, "Worker")
         if found is job_elastic:
             edits = _with_value(document, context, _LEAST, str(document.get(*_WORKERS)))
         yield found.finding(context.at(document.line(*path), text), edits=edits)
@@ -484,7 +535,9 @@ def _judge_job(document: Document, context: Context) -> Iterator[Finding]:
                 variables[str(name)] = str(value)
                 lines[str(name)] = document.line(*at, "env", number)
         cpus = _cpus_of(document.get(*resources, "limits", "cpu"))
-        pod = replace(context, facts=_pod(context.facts, cpus), host=Host(), lines=lines)
+        target = Target(kind="pod", source="resources", cpus_per_node=math.ceil(cpus) or None)
+        facts = facts_elsewhere(context.facts, cpus)
+        pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
         yield from judge_launches(_launches(document, at, variables), pod)
         if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
             text = "no emptyDir of medium Memory is mounted at /dev/shm"
@@ -510,39 +563,15 @@ def _ranks(document: Document) -> int | None:
     return number_of(str(document.get(*_RANKS[str(document.get("kind"))])))
 
 
-def _pod(facts: HostFacts, cpus: float) -> HostFacts:
-    """A machine with so many CPUs and these packages, of which nothing else is known."""
-    numbers = tuple(range(math.ceil(cpus)))
-    return replace(
-        facts,
-        cpu=replace(facts.cpu, isa=(), architecture=None),
-        topology=Topology(
-            cores=tuple(Core(cpus=(number,), socket=0, numa_node=None) for number in numbers),
-            online=numbers,
-            present=None,
-            allowed=numbers,
-            numa_nodes=(),
-        ),
-        limits=replace(facts.limits, cpu_quota=None, cpuset=None),
-        libraries=(),
-        launchers=(),
-        environment={},
-        network=Network(),
-    )
-
-
-def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[TrainingCommand]:
+def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[Launch]:
     """What the container starts, with the ranks and the variables that the operator gives it.
 
     Where its command shows no training, torchrun with a script that is not known.
     """
-    words = [str(word) for key in ("command", "args") for word in document.items(*at, key)]
-    try:
-        found = read_launches(shell_line(words), "")
-    except UsageError:
-        found = ()
+    words = [word for key in ("command", "args") for word in document.command(*at, key)]
+    found = read_words(words)
     # Its script may ask for the CPU itself.
-    unseen = TrainingCommand(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
+    unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
     workers = number_of(str(document.get(*_WORKERS))) or 0
     nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
     given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
@@ -557,7 +586,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
         )
 
 
-def job_launches(document: Document) -> Iterator[TrainingCommand]:
+def job_launches(document: Document) -> Iterator[Launch]:
     """What the containers of a job that train start, with the variables of their ``env``."""
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]

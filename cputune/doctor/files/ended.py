@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 from cputune.doctor.files import mending
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.places import Places
-from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.plans.training_command import TrainingCommand
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places
+from cputune.launch.translate import Translated
 from cputune.stack.tables import load
 
-_BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
+BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
 """What may put a launcher on the PATH before it is called."""
 
 
@@ -53,7 +54,7 @@ def variable_unread() -> None:
     """
 
 
-def _variables(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
     version = context.versions.transformers
     for row in load().transformers.variables:
         value = launch.environment.get(row.name)
@@ -89,28 +90,38 @@ def instances_alone() -> None:
     """
 
 
-def judge_ended(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
     """Launchers that are gone, and variables that nobody reads."""
     yield from _launcher(launch, context)
     yield from _variables(launch, context)
 
 
-def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
     if row is not None and context.facts.package(row.package) is None:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
-        edits = context.mended(mending.plain_launcher, launch)
-        yield launcher_missing.finding(context.at(launch.line, text), edits=edits)
-    brought = context.places is not None and _BRINGS.search(context.places.code)
+        yield by_another(launcher_missing, text, mending.plain_launcher(launch), launch, context)
+    brought = context.places is not None and BRINGS.search(context.places.code)
     asked = context.here and context.host.live and row is None and not brought
     if asked and launch.launcher == "mpirun" and context.host.which(launch.program) is None:
         text = f"{launch.program} is not on the PATH of this machine"
         yield launcher_missing.finding(context.at(launch.line, text))
     if launch.launcher == "run_cpu" and launch.several:
         text = f"run_cpu --ninstances {launch.total}"
-        edits = context.mended(mending.plain_launcher, launch)
-        yield instances_alone.finding(context.at(launch.line, text), edits=edits)
+        yield by_another(instances_alone, text, mending.plain_launcher(launch), launch, context)
+
+
+def by_another(
+    found: Check, text: str, said: Translated, launch: Launch, context: Context
+) -> Finding:
+    """A launcher that another one has to replace: the edits, or why there are none."""
+    edits = context.mended(mending.relaunched, launch, said)
+    if said.refused and context.places is not None and launch.script:
+        program = " ".join(said.words)
+        text += f"; {program} has nothing for {', '.join(said.refused)}"
+    left = tuple(context.at(launch.line, one) for one in said.left)
+    return found.finding(context.at(launch.line, text), edits=edits, left=left)
 
 
 @fault("file-sourced-missing", Severity.ERROR)
@@ -146,6 +157,8 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
 
 def _is_gone(path: str, context: Context) -> bool:
     """Whether a file of this machine is not there; of one with a variable nothing is known."""
+    if "$" in path or context.target.elsewhere:
+        return False
     home = context.host.environment().get("HOME")
     if path.startswith("~/") and home:
         path = home + path[1:]

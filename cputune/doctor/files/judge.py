@@ -15,25 +15,31 @@ from dataclasses import dataclass, replace
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
-from cputune.doctor.edit import Edit
 from cputune.doctor.files import mending
+from cputune.doctor.files.arguments import judge_arguments
+from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.ended import judge_ended
+from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.places import Places
+from cputune.doctor.files.script import is_own, reader_of, trains
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
+from cputune.host.facts import Network
 from cputune.host.probing.installed import dead_preloads
+from cputune.launch.edit import Edit
+from cputune.launch.launch import CONFINERS, Launch
+from cputune.launch.launchers.mpirun import REFUSED
+from cputune.launch.places import Places
+from cputune.launch.words import number_of, value_of
 from cputune.plans.cores import usable_cores
-from cputune.plans.training_command import CONFINERS, TrainingCommand, number_of, value_of
 from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
 from cputune.text import cpulist
 
 
-def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Iterator[Finding]:
+def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches.
 
     Of one behind a variable that is not known its arguments alone are judged: the variable may
@@ -42,13 +48,15 @@ def judge_launches(launches: Iterable[TrainingCommand], context: Context) -> Ite
     known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
     for launch in launches:
         yield from _flags(launch, context)
+        yield from judge_arguments(launch, context)
         if any(word.startswith("$") for word in launch.before):
             continue
-        for judge in (judge_ended, _bf16, _backend, _accelerate, _mpirun):
+        for judge in (judge_ended, judge_around, _bf16, _backend, _accelerate, _mpirun):
             yield from judge(launch, context)
         if context.here:
-            yield from judge_needs(launch, context)
-            yield from _of_a_rank(launch, context, known)
+            of_task = context.of_a_task(launch)
+            yield from judge_needs(launch, of_task)
+            yield from _of_a_rank(launch, of_task, known)
 
 
 @fault("file-flag-refused", Severity.ERROR)
@@ -83,27 +91,26 @@ def flag_ignored() -> None:
     """
 
 
-TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
-"""Flags by which a script is known that parses TrainingArguments."""
-
-
-def _flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word, parser in faulty_words(launch, context):
         notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
         said = f"{word.spelling} is {word.state.value} by {word.reader}"
         said = ": ".join(filter(None, (said, "; ".join(notes))))
         edits = _without_word(word, launch, context)
+        left = tuple[str, ...]()
+        if not (word.instead or "").startswith("--"):
+            left = (context.at(launch.line, f"{word.spelling} is taken out: {said}"),)
         if word.state is Fate.IGNORED:
-            yield flag_ignored.finding(context.at(launch.line, said), edits=edits)
+            yield flag_ignored.finding(context.at(launch.line, said), edits=edits, left=left)
             continue
         unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
         severity = Severity.WARNING if unsure else None
         said = context.at(launch.line, said + unsure)
-        yield flag_refused.finding(said, severity=severity, edits=edits)
+        yield flag_refused.finding(said, severity=severity, edits=edits, left=left)
 
 
-def _without_word(word: Word, launch: TrainingCommand, context: Context) -> tuple[Edit, ...]:
+def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
     """The flag as these versions spell it; taken out where they have nothing in its place."""
     if context.places is None:
         return ()
@@ -114,7 +121,7 @@ def _without_word(word: Word, launch: TrainingCommand, context: Context) -> tupl
     return context.places.without_value(launch, word.spelling)
 
 
-def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Word, str]]:
+def faulty_words(launch: Launch, context: Context) -> Iterator[tuple[Word, str]]:
     """The flags that are refused or ignored, each with who reads it: trainer, or unknown."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
@@ -126,23 +133,6 @@ def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Wo
         harmless = off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:]))
         if parser != "its own" and not harmless:
             yield word, parser
-
-
-def reader_of(flag: str, launch: TrainingCommand, context: Context) -> str:
-    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
-    if context.parser is not None:
-        return context.parser
-    text = context.text_of(launch.script)
-    if text is not None:
-        own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text)
-        parses = re.search("TrainingArguments|HfArgumentParser", text)
-        return "trainer" if parses and not own else "its own"
-    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
-    return "trainer" if example or _trains(launch) else "unknown"
-
-
-def _trains(launch: TrainingCommand) -> bool:
-    return any(launch.argument(name) is not None for name in TRAINER)
 
 
 @fault("file-use-cpu", Severity.ERROR)
@@ -160,7 +150,7 @@ def use_cpu_missing() -> None:
     """
 
 
-def _runs_on_cpu(launch: TrainingCommand, context: Context) -> bool:
+def _runs_on_cpu(launch: Launch, context: Context) -> bool:
     """Whether the launch asks for the CPU, in any of the ways that there are."""
     inside = launch.inner or launch
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
@@ -169,7 +159,7 @@ def _runs_on_cpu(launch: TrainingCommand, context: Context) -> bool:
     return set_so or flags or (inside.launcher == "accelerate" and options)
 
 
-def _precision(launch: TrainingCommand) -> str:
+def _precision(launch: Launch) -> str:
     """The words that ask for a precision: ``--bf16``, ``--mixed_precision fp16``; else nothing."""
     inside = launch.inner or launch
     asked = inside.option("--mixed_precision") if inside.launcher == "accelerate" else None
@@ -178,7 +168,7 @@ def _precision(launch: TrainingCommand) -> str:
     return f"--mixed_precision {asked}" if asked in ("bf16", "fp16") else ""
 
 
-def _bf16(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
     asked = _precision(launch)
     cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
@@ -207,14 +197,15 @@ def wrong_backend() -> None:
     """
 
 
-def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     backend = launch.argument("--ddp_backend")
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
         edits = context.mended(Places.without_value, launch, "--ddp_backend")
         remedy = "Take --ddp_backend out."
-        yield wrong_backend.finding(context.at(launch.line, text), remedy=remedy, edits=edits)
+        said = context.at(launch.line, text)
+        yield wrong_backend.finding(said, remedy=remedy, edits=edits, left=(said,))
     few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
     if backend == "ccl" and context.versions.oneccl is not None and few:
         yield wrong_backend.finding(
@@ -239,7 +230,7 @@ def one_process() -> None:
     """
 
 
-def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
         return
     single = (launch.option("--distributed_type") or "").upper() in ("NO", "FALSE")
@@ -248,29 +239,15 @@ def _accelerate(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         missing = " without --mpirun_hostfile" if unnamed else ""
         kind = ", --distributed_type NO" if single else ""
         text = f"--num_processes {launch.total}{missing}{kind}"
-        edits = context.mended(mending.by_torchrun, launch)
-        yield one_process.finding(context.at(launch.line, text), edits=edits)
+        said = mending.ranks_by_torchrun(launch)
+        yield by_another(one_process, text, said, launch, context)
     version = context.versions.accelerate
     for option in load().accelerate.options if version is not None and launch.script else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
             edits = context.mended(Places.without_value, launch, option.name)
-            yield flag_refused.finding(context.at(launch.line, text), edits=edits)
-
-
-_NOT_HYDRA = (
-    *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
-    *("--oversubscribe", "--rankfile"),
-)
-_NOT_OPENMPI = ("-f", "-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-env")
-REFUSED = {
-    "intelmpi": (*_NOT_HYDRA, "--report-bindings"),
-    "mpich": (*_NOT_HYDRA, "-perhost"),
-    "openmpi4": _NOT_OPENMPI,
-    "openmpi5": (*_NOT_OPENMPI, "-bind-to", "-map-by"),
-}
-"""Options that each dialect refuses; every one was tried with Intel MPI 2021.18, MPICH 5.0,
-Open MPI 4.1 and 5.0."""
+            said_so = context.at(launch.line, text)
+            yield flag_refused.finding(said_so, edits=edits, left=(said_so,))
 
 
 @fault("file-mpi-dialect", Severity.ERROR)
@@ -321,7 +298,7 @@ def bound_behind() -> None:
     """
 
 
-def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher != "mpirun":
         return
     launchers = context.facts.launchers if context.here else ()
@@ -332,7 +309,11 @@ def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if refused:
         text = f"{', '.join(refused)}: refused by {dialect}, which is the mpirun here"
         edits = context.mended(mending.in_dialect, launch, dialect)
-        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits)
+        left = tuple(
+            context.at(launch.line, f"{one} is taken out: {dialect} has nothing for it")
+            for one in mending.without_counterpart(launch, dialect)
+        )
+        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, left=left)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
     if dialect.startswith("openmpi") and launch.total in ("1", "2") and not binds:
@@ -345,7 +326,7 @@ def _mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         yield bound_behind.finding(context.at(launch.line, text))
 
 
-def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -> Iterator[Finding]:
+def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterator[Finding]:
     """What the machine's checks find in a rank of this launch, and do not find without it."""
     variables, options = _set_in_a_rank(launch, context)
     kept = {name: text for name, text in variables.items() if "$" not in text}
@@ -353,8 +334,11 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
     preload = _preload(variables, context.host)
     kept |= {"LD_PRELOAD": preload} if preload else {}
     topology = context.facts.topology
+    nodes = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
     facts = replace(
         context.facts,
+        # The interfaces of one machine say nothing of the others.
+        network=Network() if nodes > 1 else context.facts.network,
         topology=replace(topology, allowed=_bound_to(launch.before, topology.allowed)),
         environment=kept,
         preload_missing=dead_preloads(preload, context.host, context.facts),
@@ -369,7 +353,9 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
             evidence = evidence.replace(f"{name}={kept.get(name, '(unset)')}", option)
             if option.startswith("-") and command is not None and name in command:
                 command = None
-        unsure = finding.code == ranks_alone.code and launch.script and not _trains(launch)
+        if finding.code == ranks_alone.code and is_own(launch, context):
+            continue
+        unsure = finding.code == ranks_alone.code and launch.script and not trains(launch)
         yield replace(
             finding,
             evidence=context.at(launch.line, evidence),
@@ -379,14 +365,14 @@ def _of_a_rank(launch: TrainingCommand, context: Context, known: set[Finding]) -
         )
 
 
-def _reads_trainer_flags(launch: TrainingCommand, context: Context) -> bool:
+def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     """Whether --use_cpu may be told to the script, or --cpu to its accelerate launch."""
     by_accelerate = (launch.inner or launch).launcher == "accelerate"
     return by_accelerate or reader_of("--use_cpu", launch, context) == "trainer"
 
 
 def _of_a_rank_mended(
-    finding: Finding, options: Mapping[str, str], launch: TrainingCommand, context: Context
+    finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
 ) -> tuple[Edit, ...]:
     """The cure of a machine's finding, in the file: an option that decides, or the variable."""
     if context.places is None:
@@ -425,7 +411,7 @@ class _RankVariables:
         if value:
             self.found[name], self.options[name] = value, option
 
-    def of_launcher(self, launch: TrainingCommand, cores: int, ranks: int | None) -> None:
+    def of_launcher(self, launch: Launch, cores: int, ranks: int | None) -> None:
         """What the launcher sets of the address, of threads, and of the ranks of a machine."""
         if launch.launcher in _ADDRESS:
             address = launch.option(*_ADDRESS[launch.launcher]) or self.found.get("PET_MASTER_ADDR")
@@ -443,7 +429,7 @@ class _RankVariables:
             said = f"{cores} threads (OMP_NUM_THREADS is unset)"
             self.decide("OMP_NUM_THREADS", said, str(cores))
 
-    def number(self, launch: TrainingCommand, machines: int, ranks: int | None) -> None:
+    def number(self, launch: Launch, machines: int, ranks: int | None) -> None:
         """The numbers that mpirun or torchrun gives to the first rank."""
         world = ranks * machines if ranks else number_of(launch.total) or 0
         if _by_mpi(launch) and world:
@@ -454,16 +440,14 @@ class _RankVariables:
             self.found["LOCAL_WORLD_SIZE"] = str(ranks)
 
 
-def _by_mpi(launch: TrainingCommand) -> bool:
+def _by_mpi(launch: Launch) -> bool:
     """Whether an mpirun starts the ranks; accelerate has one do it where it is given its hosts."""
     if launch.launcher == "accelerate":
         return launch.option("--mpirun_hostfile") is not None
     return launch.launcher == "mpirun"
 
 
-def _set_in_a_rank(
-    launch: TrainingCommand, context: Context
-) -> tuple[dict[str, str], dict[str, str]]:
+def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
     rank = _RankVariables(context.variables(launch), {})
     found, options = rank.found, rank.options

@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from cputune.doctor.edit import Edit
-from cputune.doctor.files.places import Places, Token
-from cputune.plans.training_command import TrainingCommand, number_of
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places, Token
+from cputune.launch.translate import Translated, by_mpirun, by_python, by_torchrun
 from cputune.stack import load
 
 _SETS = re.compile(r"export((?: [A-Za-z_]\w*=\S+)+)")
 _UNSETS = re.compile(r"unset((?: [A-Za-z_]\w*)+)")
 
 
-def by_command(places: Places, launch: TrainingCommand, command: str | None) -> tuple[Edit, ...]:
+def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edit, ...]:
     """What a command would set or unset in a shell, written where the file does."""
     sets, unsets = _SETS.fullmatch(command or ""), _UNSETS.fullmatch(command or "")
     edits = list[Edit]()
@@ -33,7 +35,7 @@ def by_command(places: Places, launch: TrainingCommand, command: str | None) -> 
     return tuple(edits)
 
 
-def force_cpu(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
+def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
     """The launch asks for the CPU: accelerate launch by its option, a script by its flag."""
     inside = launch.inner or launch
     if inside.launcher == "accelerate" and launch.script:
@@ -41,7 +43,7 @@ def force_cpu(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
     return places.add_flags(launch, "--use_cpu")
 
 
-def behind_program(places: Places, launch: TrainingCommand, *words: str) -> tuple[Edit, ...]:
+def behind_program(places: Places, launch: Launch, *words: str) -> tuple[Edit, ...]:
     """Options of a launcher, as the first of its line."""
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
@@ -52,46 +54,32 @@ def behind_program(places: Places, launch: TrainingCommand, *words: str) -> tupl
     return (places.after(tokens[at], words),)
 
 
-def plain_launcher(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
-    """python for one rank, torchrun for several, mpirun over several machines."""
-    ranks = number_of(launch.total) or 1
-    variables = list[str]()
-    cores = launch.option("--ncores_per_instance", "--ncore_per_instance", "--ncores_per_node")
-    if number_of(cores):
-        variables.append(f"OMP_NUM_THREADS={cores}")
-    words: tuple[str, ...] = ("python",)
-    hosts = launch.option("--hostfile")
-    if launch.machines > 1 and hosts:
-        total = ranks * launch.machines
-        words = ("mpirun", "-f", hosts, "-n", str(total), "-ppn", str(ranks), "python")
-    elif launch.machines > 1:
-        return ()
-    elif ranks > 1:
-        words = ("torchrun", "--nproc_per_node", str(ranks))
-    if launch.module:
-        words = (*words, "-m")
-    edits = places.relaunched(launch, words, variables)
-    if edits and launch.launcher == "deepspeed":
-        edits += places.without_value(launch, "--deepspeed")
-    return edits
+def plain_launcher(launch: Launch) -> Translated:
+    """python for one rank, torchrun for several, mpirun over the machines of a host file."""
+    if launch.machines > 1 and launch.meant("host file") and launch.launcher == "ipexrun":
+        return by_mpirun(launch)
+    one = launch.total in (None, "1") and launch.machines == 1
+    if one and launch.meant("nodes") in (None, "1"):
+        return by_python(launch)
+    return by_torchrun(launch)
 
 
-def by_torchrun(places: Places, launch: TrainingCommand) -> tuple[Edit, ...]:
+def ranks_by_torchrun(launch: Launch) -> Translated:
     """Ranks of one machine that accelerate would start through mpirun alone, by torchrun."""
-    if launch.machines > 1 or number_of(launch.total) is None or not launch.script:
+    said = by_torchrun(launch)
+    if any(word.startswith("ACCELERATE_USE_CPU=") for word in said.variables):
+        return said
+    return replace(said, variables=("ACCELERATE_USE_CPU=true", *said.variables))
+
+
+def relaunched(places: Places, launch: Launch, said: Translated) -> tuple[Edit, ...]:
+    """The launch by another launcher; no edits if an option has no counterpart there."""
+    if said.refused or not launch.script:
         return ()
-    variables = ["ACCELERATE_USE_CPU=true"]
-    precision = launch.option("--mixed_precision")
-    if precision:
-        variables.append(f"ACCELERATE_MIXED_PRECISION={precision}")
-    threads = launch.option("--num_cpu_threads_per_process")
-    if threads:
-        variables.append(f"OMP_NUM_THREADS={threads}")
-    words = ("torchrun", "--nproc_per_node", str(launch.total))
-    return places.relaunched(launch, (*words, "-m") if launch.module else words, variables)
+    return places.relaunched(launch, said)
 
 
-def in_dialect(places: Places, launch: TrainingCommand, dialect: str) -> tuple[Edit, ...]:
+def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]:
     """The options of an mpirun in the words that this one knows."""
     rows = {name: row for row in load().mpirun for name in row.names}
     tokens = places.of(launch)
@@ -113,6 +101,15 @@ def in_dialect(places: Places, launch: TrainingCommand, dialect: str) -> tuple[E
     return tuple(edits)
 
 
+def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
+    """Options of an mpirun that this dialect has nothing for, with their values."""
+    rows = {name: row for row in load().mpirun for name in row.names}
+    for one in launch.given:
+        row = rows.get(one.name)
+        if row is not None and row.said_to(dialect) == "":
+            yield one.text
+
+
 def _with_values(
     tokens: Sequence[Token], at: int, takes: int
 ) -> tuple[Sequence[Token], tuple[str, ...]]:
@@ -127,6 +124,7 @@ def _with_values(
 
 _SETVARS = re.compile(
     r"""(?<![\w./-])(?:source|\.)[ \t]+["']?(\S*(?:setvars\.sh|/conda\.sh|/bin/activate))["']?"""
+    r"(?=[\s;&|)]|$)"
 )
 _BINDINGS = r"(?:oneccl_bindings_for_pytorch|torch_ccl)"
 _ASKED = re.compile(

@@ -14,9 +14,10 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE, advised
 from cputune.host import Command
 from cputune.host.facts import HostFacts
+from cputune.launch.launch import Launch
+from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
-from cputune.plans.training_command import TrainingCommand, number_of
 from cputune.plans.workload import Workload
 from cputune.text.plain import GIB, count
 
@@ -41,7 +42,7 @@ def compiler_missing() -> None:
     """
 
 
-def _compiler(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+def _compiler(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     named = launch.switched_on("--torch_compile")
     written = re.search(r"torch\.compile\(|torch_compile\s*=\s*True", text)
     dynamo = context.variables(launch).get("ACCELERATE_DYNAMO_BACKEND", "").lower() == "inductor"
@@ -97,7 +98,7 @@ def memory_short() -> None:
     """
 
 
-def _memory(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
     around, ranks = context.facts.surroundings, launch.ranks or 1
     weights, each = around.model_bytes, around.held_bytes
     why = "as a rank of this command held when it was tuned"
@@ -156,7 +157,7 @@ def timeout_short() -> None:
     """
 
 
-def _timeout(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     if not launch.several and not launch.part:
         return
     seconds = number_of(launch.argument("--ddp_timeout"))
@@ -187,7 +188,7 @@ def tokenizer_threads() -> None:
     """
 
 
-def _tokenizer(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
     ranks = launch.ranks or 1
@@ -218,7 +219,7 @@ def loader_threads() -> None:
     """
 
 
-def _loaders(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
     ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
     if cores and ranks * workers > cores:
@@ -246,7 +247,7 @@ def script_threads() -> None:
     """
 
 
-def _script(launch: TrainingCommand, text: str, context: Context) -> Iterator[Finding]:
+def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
     wanted = context.variables(launch).get("OMP_NUM_THREADS")
     found = [f"torch.set_num_threads({n})" for where, n in _set_threads(text) if not where]
@@ -275,7 +276,7 @@ def _set_threads(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def judge_needs(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
+def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
     """What this launch needs and this machine does not have."""
     text = context.text_of(launch.script) if launch.script and not launch.module else None
     yield from _compiler(launch, text or "", context)

@@ -20,13 +20,19 @@ class Edit:
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """The text with these edits; of two that overlap the first is taken."""
+    """The text with these edits; of two that overlap the first is taken.
+
+    Of characters that are taken out twice, nothing is lost.
+    """
     parts, at = list[str](), 0
     for edit in sorted(set(edits)):
-        if edit.start < at:
+        start = edit.start
+        if start < at and not edit.text and edit.end > at:
+            start = at
+        if start < at:
             continue
-        parts += [text[at : edit.start], edit.text]
-        at = edit.end
+        parts += [text[at:start], edit.text]
+        at = max(at, edit.end)
     return "".join((*parts, text[at:]))
 
 

@@ -1,9 +1,8 @@
-"""Where the words of a launch stand in its file, and the edits that change them there.
+"""The places of a launch in its file, and the edits that change the file there.
 
-The launches are read with their variables filled in; a change has to find the words as they were
-written. They are looked for in the lines of the launch, and where they are not (an array, a
-variable), in the whole file; comments are passed over. What is taken out takes its line, its comma
-or its backslash along, so that the layout around it stays.
+A launch that was read from shell knows the span of each of its words, also of one that a variable
+or an array brought. In YAML and in a Dockerfile the words are searched for. What is taken out
+takes its line, its comma or its backslash along, so that the layout around it stays.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cputune.doctor.edit import Edit
-from cputune.plans.training_command import TrainingCommand
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.translate import Translated
+from cputune.launch.words import span_of
 
 
 class Token(NamedTuple):
@@ -39,7 +40,7 @@ class Places:
     Attributes:
         text: of the whole file.
         yaml: whether it is YAML, in which a variable is a ``name`` and a ``value``.
-        sets: the word that sets a variable: ``export``, in a Dockerfile ``ENV``.
+        sets: the word that sets a variable: ``export``, in csh ``setenv``, in a Dockerfile ``ENV``.
     """
 
     text: str
@@ -58,8 +59,10 @@ class Places:
             at = self.text.find("\n", at) + 1
         return at
 
-    def span(self, launch: TrainingCommand) -> tuple[int, int]:
+    def span(self, launch: Launch) -> tuple[int, int]:
         """The lines of a launch: to the end of its last continued line; in YAML the whole file."""
+        if launch.span is not None:
+            return launch.span
         start = self.line_start(max(launch.line, 1))
         if self.yaml or not launch.line:
             return start, len(self.text)
@@ -72,22 +75,26 @@ class Places:
             if found[2] != "-":
                 yield Token(found.start(), found.end(), found[2])
 
-    def of(self, launch: TrainingCommand) -> list[Token]:
-        """The words of a launch as they are written."""
-        return list(self.tokens(*self.span(launch)))
+    def of(self, launch: Launch) -> list[Token]:
+        """The words of a launch as they are written, or in a variable if they are there."""
+        spans = [(word, span_of(word)) for word in launch.words]
+        known = [Token(*span, word) for word, span in spans if span is not None]
+        return known or list(self.tokens(*self.span(launch)))
 
     # --- Flags ------------------------------------------------------------------------
 
-    def flags(self, launch: TrainingCommand, name: str) -> list[list[Token]]:
+    def flags(self, launch: Launch, name: str) -> list[list[Token]]:
         """Each place of a flag: the word, and that of its value, where it has one of its own.
 
         ``name`` is the flag, or the flag and its value: ``--ddp_backend ccl``.
         """
         flag, _, value = name.partition(" ")
         found = _flags(self.of(launch), flag, value)
-        return found or _flags(list(self.tokens(0, len(self.text))), flag, value)
+        if found or launch.span is not None:
+            return found
+        return _flags(list(self.tokens(0, len(self.text))), flag, value)
 
-    def change_flag(self, launch: TrainingCommand, name: str, instead: str) -> tuple[Edit, ...]:
+    def change_flag(self, launch: Launch, name: str, instead: str) -> tuple[Edit, ...]:
         """``--no_cuda`` becomes ``--use_cpu``; with "" it is taken out.
 
         A replacement that the launch has already takes the flag out, too.
@@ -113,7 +120,7 @@ class Places:
                 edits.append(self.after(first, (value,)))
         return tuple(edits)
 
-    def add_flags(self, launch: TrainingCommand, *flags: str) -> tuple[Edit, ...]:
+    def add_flags(self, launch: Launch, *flags: str) -> tuple[Edit, ...]:
         """Arguments of the script, behind its name: there no redirection can be in the way."""
         scripts = [token for token in self.of(launch) if token.text == launch.script]
         return (self.after(scripts[-1], flags),) if scripts else ()
@@ -122,7 +129,7 @@ class Places:
         """Words behind one that is there."""
         return Edit(start=token.end, end=token.end, text=self._behind(token, words))
 
-    def without_value(self, launch: TrainingCommand, name: str) -> tuple[Edit, ...]:
+    def without_value(self, launch: Launch, name: str) -> tuple[Edit, ...]:
         """An option taken out with whatever value it has."""
         value = launch.argument(name) or launch.option(name) or ""
         if value.startswith("$") and not _TAKES_A_WORD.search(name):
@@ -182,38 +189,72 @@ class Places:
         """Whether the line before this one goes on in it."""
         return bool(re.search(r"\\\r?\n$", self.text[:line_start]))
 
-    def relaunched(
-        self, launch: TrainingCommand, words: Sequence[str], variables: Sequence[str] = ()
-    ) -> tuple[Edit, ...]:
-        """The launcher with its options becomes these words; the script and what follows stay.
+    def relaunched(self, launch: Launch, said: Translated) -> tuple[Edit, ...]:
+        """The launcher becomes another one; the script, its arguments and the layout stay.
 
-        ``variables`` (``NAME=VALUE``) stand in front of a line of shell.
+        An option that the new launcher has too keeps its value as it is written, also a variable.
+        There are no edits if the words of the launcher are in a variable.
         """
         tokens = self.of(launch)
         at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
         if at is None or not launch.script:
             return ()
         behind = [token for token in tokens[at + 1 :] if token.text == launch.script]
-        if not behind:
+        start, end = self.span(launch)
+        if not behind or not start <= tokens[at].start < behind[0].start < end:
             return ()
         first, script = tokens[at], behind[0]
-        texts = [*variables, *words]
+        parts = [token for token in tokens[at + 1 :] if first.end <= token.start < script.start]
         quote = self.text[script.start] if self.text[script.start] in "\"'" else ""
         between = self.text[first.start : script.start]
+        flow = re.search(r",\s*$", between) is not None
         listed = re.search(r"\n\s*-\s+$", between) if self.yaml else None
+        if flow:
+            quote, gap = quote or '"', ", "
+        elif listed:
+            gap = listed[0]
+        else:
+            quote, gap = "", " "
+        texts = [*said.variables, *said.words]
         before = re.split(r"[;&|(]|(?<!\\)\n", self.code[: first.start])[-1].replace("\\\n", " ")
         behind_another = any("=" not in word for word in before.split())  # srun, nohup, time
-        if variables and (behind_another or listed or re.search(r",\s*$", between)):
+        if said.variables and (behind_another or listed or flow or self.sets == "setenv"):
             texts = ["env", *texts]
-        if re.search(r",\s*$", between):
-            texts = [f"{quote or chr(34)}{text}{quote or chr(34)}" for text in texts]
-            said = ", ".join(texts) + ", "
-        elif listed:
-            said = listed[0].join(f"{quote}{text}{quote}" for text in texts) + listed[0]
-        else:
-            kept = re.search(r"\s*\\\n\s*$", between)
-            said = " ".join(texts) + (kept[0] if kept else " ")
-        return (Edit(start=first.start, end=script.start, text=said),)
+        written = [gap.join(f"{quote}{text}{quote}" for text in texts)]
+        last = first.end
+        for token, text in self._renamed(parts, said, quote):
+            if text:
+                kept = self.text[last : token.start]
+                written.append((kept if last == token.start - len(kept) else gap) + text)
+            last = token.end
+        closing = self.text[last : script.start]
+        if flow or listed:
+            closing = gap
+        return (Edit(start=first.start, end=script.start, text="".join(written) + closing),)
+
+    def _renamed(
+        self, parts: Sequence[Token], said: Translated, quote: str
+    ) -> Iterator[tuple[Token, str]]:
+        """Each word of the old launcher's options, and its text for the new one; "" without."""
+        waiting = list(parts)
+        for given, name in said.options:
+            for number, word in enumerate(given.words):
+                while waiting and waiting[0].text != word:
+                    yield waiting.pop(0), ""
+                if not waiting:
+                    return
+                token = waiting.pop(0)
+                source = self.text[token.start : token.end]
+                if name is None:
+                    yield token, ""
+                elif number or name == given.name:
+                    yield token, source
+                else:
+                    bare = source[1:-1] if source[:1] == quote and quote else source
+                    _, equals, value = bare.partition("=")
+                    yield token, f"{quote}{name}{equals}{value}{quote}"
+        for token in waiting:
+            yield token, ""
 
     # --- Variables --------------------------------------------------------------------
 
@@ -224,6 +265,10 @@ class Places:
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
         for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
             found.append((match.start(), match.end(), match.start(1), match.end(1)))
+        if self.sets == "setenv":
+            setenv = rf"(?m)^[ \t]*setenv[ \t]+{name}[ \t]+({value})"
+            for match in re.finditer(setenv, self.code):
+                found.append((match.start(), match.end(), match.start(1), match.end(1)))
         for match in re.finditer(rf"(?<=[ \t])-{{1,2}}g?env[ \t]+{name}[ \t]+(\S+)", self.code):
             found.append((match.start(), match.end(), match.start(1), match.end(1)))
         if self.yaml:
@@ -236,7 +281,7 @@ class Places:
                 found.append((match.start(), match.end(), match.start(1), match.end(1)))
         return found
 
-    def set_variable(self, launch: TrainingCommand, name: str, value: str) -> tuple[Edit, ...]:
+    def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
         """Its value changed where it stands; else it is set before the launch."""
         found = self.assigned(name)
         quote = '"' if self.yaml else ""
@@ -255,7 +300,12 @@ class Places:
             inside = " " * len(dash)
             said = f"{dash}name: {name}\n{inside}value: {quote}{value}{quote}\n"
             return (Edit(start=listed.start(2), end=listed.start(2), text=said),)
-        return self.line_before(launch, f"{self.sets} {name}={value}")
+        return self.line_before(launch, self.setting(name, value))
+
+    def setting(self, name: str, value: str) -> str:
+        """The line that sets a variable for every command behind it."""
+        between = " " if self.sets == "setenv" else "="
+        return f"{self.sets} {name}{between}{value}"
 
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
         """Another name for a variable, wherever it is set."""
@@ -267,12 +317,14 @@ class Places:
             if found
         )
 
-    def unset_variable(self, launch: TrainingCommand, name: str) -> tuple[Edit, ...]:
+    def unset_variable(self, launch: Launch, name: str) -> tuple[Edit, ...]:
         """The variable taken out where it is set; else it is unset before the launch."""
         found = self.assigned(name)
         if not found:
-            in_shell = not self.yaml and self.sets == "export"
-            return self.line_before(launch, f"unset {name}") if in_shell else ()
+            unsets = {"export": "unset", "setenv": "unsetenv"}.get(self.sets)
+            if unsets is None or self.yaml:
+                return ()
+            return self.line_before(launch, f"{unsets} {name}")
         return tuple(edit for at, end, _, _ in found for edit in self._unassign(at, end))
 
     def _unassign(self, start: int, end: int) -> tuple[Edit, ...]:
@@ -301,7 +353,7 @@ class Places:
             return ()
         return (Edit(start=found.start(1), end=found.end(1), text=value),)
 
-    def line_before(self, launch: TrainingCommand, line: str) -> tuple[Edit, ...]:
+    def line_before(self, launch: Launch, line: str) -> tuple[Edit, ...]:
         """A line of shell in front of the launch, as far to the right as that."""
         if self.yaml or not launch.line:
             return ()

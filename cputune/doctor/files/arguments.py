@@ -1,0 +1,164 @@
+"""Arguments of Trainer that no CPU can follow, or that need a package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.script import reader_of
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.places import Places
+
+BNB_CPU = (0, 50)
+"""The first bitsandbytes whose optimizers step on a CPU."""
+_FUSED_CPU = (2, 4)
+"""The first torch with a fused AdamW for CPUs."""
+_OPTIMIZERS = {
+    "bnb": "bitsandbytes",
+    "8bit": "bitsandbytes",
+    "paged": "bitsandbytes",
+    "torchao": "torchao",
+}
+"""A word of the name of an optimizer of Trainer: what it imports (transformers/trainer.py). Of
+other packages the metadata is not read."""
+_SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config")
+
+
+@fault("argument-no-cpu", Severity.ERROR)
+def no_cpu() -> None:
+    """An argument asks for what a CPU does not have
+
+    Symptom: "--tf32 requires Ampere", "FlashAttention2 … GPU", "fused=True requires …",
+    "Distributed package doesn't have NCCL built in".
+
+    Cause: the arguments were written for a GPU. TF32 and FlashAttention are of CUDA; torch for CPUs
+    has neither NCCL nor MPI; its fused AdamW steps on CPUs from torch 2.4 on.
+
+    Remedy: Take the argument out, or write what the evidence says instead.
+
+    Source: gensyn-ai/rl-swarm#148, deepmodeling/deepmd-kit#4667, pytorch/pytorch#108491
+    """
+
+
+@fault("argument-package", Severity.ERROR)
+def lacks_package() -> None:
+    """An argument needs a package that is not installed
+
+    Symptom: "You need to install `bitsandbytes`", "--deepspeed requires Deepspeed", an ImportError
+    after the model was loaded.
+
+    Cause: some optimizers, reporters and ways to divide a model are in packages of their own.
+
+    Remedy: Install the package, or write what the evidence says instead.
+
+    Source: bitsandbytes-foundation/bitsandbytes#1226
+    """
+
+
+@fault("argument-sharded", Severity.ERROR)
+def sharded() -> None:
+    """An argument divides the model over accelerators
+
+    Symptom: an ImportError of deepspeed, or a ValueError about FSDP.
+
+    Cause: --deepspeed and --fsdp divide the weights over the memories of several accelerators. The
+    ranks of one machine share its memory: nothing is gained, and `cputune tune` refuses them.
+
+    Remedy: Leave the argument out. What its file sets of batch, optimizer and precision has to be
+    given to the script in its place.
+
+    Source: https://huggingface.co/docs/transformers/deepspeed
+    """
+
+
+def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Every argument that cannot work."""
+    yield from _sharded(launch, context)
+    if context.facts.accelerators:
+        return
+    yield from _of_gpus(launch, context)
+    yield from _optimizer(launch, context)
+
+
+def _is_trainers(flag: str, launch: Launch, context: Context) -> bool:
+    return reader_of(flag, launch, context) == "trainer"
+
+
+def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
+    for name in _SHARDED:
+        value = launch.argument(name)
+        if value in (None, "", "None") or not _is_trainers(name, launch, context):
+            continue
+        text = f"{name} {value}: it divides a model over accelerators"
+        yield sharded.finding(context.at(launch.line, text))
+
+
+def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
+    if launch.switched_on("--tf32") and _is_trainers("--tf32", launch, context):
+        text = "--tf32 needs a GPU (Ampere or newer), and is refused"
+        edits = context.mended(Places.without_value, launch, "--tf32")
+        said = context.at(launch.line, text)
+        yield no_cpu.finding(said, edits=edits, left=(f"{said}: it is taken out",))
+    attention = launch.argument("--attn_implementation") or ""
+    if attention.startswith("flash_attention"):
+        text = f"--attn_implementation {attention} needs CUDA: sdpa is what CPUs have"
+        edits = _value(launch, context, "--attn_implementation", attention, "sdpa")
+        yield no_cpu.finding(context.at(launch.line, text), edits=edits)
+    backend = launch.argument("--ddp_backend") or ""
+    torch = context.facts.package("torch")
+    cpu_build = torch is None or torch.build in (None, "cpu") or context.facts.accelerators == ()
+    if backend in ("nccl", "mpi") and cpu_build:
+        lacks = "NCCL is for GPUs" if backend == "nccl" else "torch's wheels are built without MPI"
+        text = f"--ddp_backend {backend}: {lacks}; write gloo"
+        edits = _value(launch, context, "--ddp_backend", backend, "gloo")
+        severity = None if backend == "nccl" else Severity.WARNING
+        yield no_cpu.finding(context.at(launch.line, text), severity=severity, edits=edits)
+
+
+def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
+    name = launch.argument("--optim") or ""
+    words = name.split("_")
+    torch = context.versions.torch
+    if "fused" in words and torch is not None and torch.release[:2] < _FUSED_CPU:
+        text = f"--optim {name}: torch {torch} has no fused AdamW for CPUs; write adamw_torch"
+        edits = _value(launch, context, "--optim", name, "adamw_torch")
+        yield no_cpu.finding(context.at(launch.line, text), edits=edits)
+    modules = dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in words)
+    for module in modules:
+        if _is_installed(module, context) is False:
+            text = f"--optim {name} needs {module}, which is not installed"
+            if module == "bitsandbytes":
+                text += "; write adamw_torch (other moments: another training)"
+            said = context.at(launch.line, text)
+            yield lacks_package.finding(said, command=f"pip install {module}")
+        elif module == "bitsandbytes":
+            yield from _old_bnb(name, launch, context)
+
+
+def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
+    package = context.facts.package("bitsandbytes")
+    version = package.version if package else None
+    parts = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdigit())
+    if len(parts) == 2 and parts < BNB_CPU:
+        text = f"--optim {name}: bitsandbytes {version} steps on GPUs alone (CPUs from 0.50 on)"
+        yield no_cpu.finding(context.at(launch.line, text))
+
+
+def _is_installed(module: str, context: Context) -> bool | None:
+    """Whether a package is there; None if only the stack is named, or nothing is known."""
+    if context.facts.package(module) is not None:
+        return True
+    installed = context.facts.packages
+    return False if installed and not context.facts.recorded else None
+
+
+def _value(
+    launch: Launch, context: Context, name: str, value: str, instead: str
+) -> tuple[Edit, ...]:
+    """Another value of an argument."""
+    return context.mended(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
+
+
+CHECKS = checks_of(__name__)

@@ -1,0 +1,415 @@
+"""What stands around a launch: wrappers, srun, launchers inside launchers, lines that end early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.ended import BRINGS, by_another
+from cputune.doctor.files.script import is_own, text_of
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.launch.continued import Break
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.launchers import BY_PROGRAM
+from cputune.launch.launchers.torchrun import DEPRECATED
+from cputune.launch.places import Places
+from cputune.launch.shell import ShellFile
+from cputune.launch.translate import by_torchrun
+from cputune.launch.words import number_of, span_of
+
+_WRAPPERS = {
+    "numactl": "numactl",
+    "taskset": "util-linux",
+    "srun": "",
+    "stdbuf": "coreutils",
+    "unbuffer": "expect",
+    "apptainer": "",
+    "singularity": "",
+    "horovodrun": "",
+    "jemalloc.sh": "",
+}
+"""Programs in front of a launcher that a machine may lack, and the package of Debian and Fedora."""
+
+
+@fault("file-wrapper-missing", Severity.ERROR)
+def wrapper_missing() -> None:
+    """A program in front of this launch is not there
+
+    Symptom: "numactl: command not found", "FileNotFoundError: … 'numactl'", and nothing trains.
+
+    Cause: the launch is started by a program that is not on the PATH of this machine. Slim images
+    have no numactl; srun is on the machines of a Slurm cluster alone.
+
+    Remedy: Install the program, or start the launch without it.
+
+    Source: deepspeedai/DeepSpeed#6565
+    """
+
+
+def _wrappers(launch: Launch, context: Context) -> Iterator[Finding]:
+    if context.target.elsewhere or not context.host.live:
+        return
+    if context.places is not None and BRINGS.search(context.places.code):
+        return
+    end = len(launch.words) - len(launch.argv)
+    names = dict.fromkeys(word.rpartition("/")[2] for word in launch.words[: max(end, 0)])
+    needed = [name for name in names if name in _WRAPPERS]
+    by_deepspeed = launch.launcher == "deepspeed" and context.facts.package("deepspeed")
+    if by_deepspeed and launch.option("--bind_cores_to_rank") is not None:
+        needed.append("numactl")
+    for name in dict.fromkeys(needed):
+        if context.host.which(name) is None:
+            text = f"{name} is not on the PATH of this machine"
+            remedy = f"Install {name}, or start the launch without {name} and its options."
+            said = context.at(launch.line, text)
+            command = _install(name, context)
+            yield wrapper_missing.finding(said, remedy=remedy, command=command)
+
+
+def _install(name: str, context: Context) -> str | None:
+    """The command that brings a program on this distribution."""
+    package, distribution = _WRAPPERS[name], context.facts.settings.distribution
+    if not package or distribution is None:
+        return None
+    family = {distribution.id, *distribution.like}
+    if "debian" in family:
+        return f"apt-get update && apt-get install -y {package}"
+    return f"dnf install -y {package}" if {"fedora", "rhel"} & family else None
+
+
+@fault("srun-one-cpu", Severity.WARNING)
+def srun_one_cpu() -> None:
+    """srun gives each task one CPU, not those of the job
+
+    Symptom: a job of many CPUs trains on one of them.
+
+    Cause: from Slurm 22.05 on srun does not take --cpus-per-task from the job. Its tasks have one
+    CPU each unless srun is given --cpus-per-task itself, or SRUN_CPUS_PER_TASK is set.
+
+    Remedy: Set SRUN_CPUS_PER_TASK in the job, or give --cpus-per-task to srun.
+
+    Source: https://slurm.schedmd.com/srun.html, Lightning-AI/pytorch-lightning#18650
+    """
+
+
+def _srun_cpus(launch: Launch, context: Context) -> Iterator[Finding]:
+    step, cpus = launch.step, context.target.cpus_per_task
+    if step is None or step.asks_cpus or cpus is None or cpus < 2:
+        return
+    if "SRUN_CPUS_PER_TASK" in context.variables(launch):
+        return
+    text = f"srun without --cpus-per-task, in a job of {cpus} CPUs for each task"
+    line = "SRUN_CPUS_PER_TASK", "$SLURM_CPUS_PER_TASK"
+    edits = context.mended(lambda places: places.line_before(launch, places.setting(*line)))
+    command = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+    yield srun_one_cpu.finding(context.at(launch.line, text), command=command, edits=edits)
+
+
+@fault("srun-ranks-alone", Severity.WARNING)
+def srun_alone() -> None:
+    """srun starts several processes that do not know of each other
+
+    Symptom: no error; each task trains on all the data, and all write the same files.
+
+    Cause: srun numbers its tasks by SLURM_PROCID. torch, Trainer and accelerate read RANK,
+    LOCAL_RANK and WORLD_SIZE, which srun does not set.
+
+    Remedy: Start one torchrun on each machine by srun, or set RANK, LOCAL_RANK and WORLD_SIZE from
+    SLURM_PROCID, SLURM_LOCALID and SLURM_NTASKS in each task, as `cputune emit --format slurm`
+    does.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+_MAPS = re.compile(
+    r"SLURM_PROCID|SLURM_NTASKS|\blightning\b|PMI_RANK|OMPI_COMM_WORLD|\bidr_torch\b"
+)
+
+
+def _tasks(launch: Launch, context: Context) -> int:
+    """Tasks that the srun of this launch starts, as far as its words and the job say."""
+    step, target = launch.step, context.target
+    if step is None or step.unknown:
+        return 0
+    nodes = step.nodes or target.nodes or 1
+    if step.tasks is not None:
+        return step.tasks
+    each = step.tasks_per_node or target.tasks_per_node
+    return nodes * (each or 1)
+
+
+def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
+    tasks = _tasks(launch, context)
+    step = launch.step
+    if tasks < 2 or step is None:
+        return
+    nodes = step.nodes or context.target.nodes or 1
+    if launch.launcher == "python":
+        text = text_of(launch, context)
+        words = " ".join(launch.words)
+        mapped = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & context.variables(launch).keys()
+        if mapped or "SLURM_PROCID" in words or (text is not None and _MAPS.search(text)):
+            return
+        said = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
+        known = text is not None and "import" in text
+        severity = Severity.ERROR if known and not is_own(launch, context) else None
+        yield srun_alone.finding(context.at(launch.line, said), severity=severity)
+    elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
+        said = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
+        remedy = "Start one task on each machine: srun --ntasks-per-node=1."
+        yield nested.finding(context.at(launch.line, said), remedy=remedy)
+
+
+@fault("launch-nested", Severity.ERROR)
+def nested() -> None:
+    """A launcher starts another launcher several times
+
+    Symptom: "address already in use", more ranks than CPUs, or several trainings beside each other.
+
+    Cause: torchrun, accelerate and deepspeed start the ranks of a machine themselves. Started
+    several times on it, each starts all of them.
+
+    Remedy: Leave one of the launchers out.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+def _nested(launch: Launch, context: Context) -> Iterator[Finding]:
+    inner = launch.inner
+    if inner is not None and inner.launcher in ("torchrun", "deepspeed") and launch.several:
+        each = launch.ranks or number_of(launch.total)
+        if (each or 1) > 1 and (inner.ranks or 1) > 1:
+            text = f"{launch.program} starts {each} times {inner.launcher} of {inner.ranks} ranks"
+            yield nested.finding(context.at(launch.line, text))
+    script = launch.script.rpartition("/")[2]
+    if launch.launcher != "python" and script in (*BY_PROGRAM, "accelerate"):
+        text = f"{launch.program} runs {script}, which is a launcher and no script"
+        yield nested.finding(context.at(launch.line, text))
+
+
+@fault("file-launcher-deprecated", Severity.WARNING)
+def deprecated() -> None:
+    """torch.distributed.launch has been replaced by torchrun
+
+    Symptom: "unrecognized arguments: --local-rank=0", or a FutureWarning.
+
+    Cause: torch.distributed.launch passes --local-rank to the script, with a dash from torch 2.0
+    on. A script that declares --local_rank alone refuses it.
+
+    Remedy: Start it with torchrun, and read LOCAL_RANK from the environment in the script.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html, babylm/baseline-pretraining#2
+    """
+
+
+def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    if inside.launcher != "torchrun" or DEPRECATED not in launch.words:
+        return
+    text = "python -m torch.distributed.launch passes --local-rank to the script"
+    script = text_of(launch, context)
+    severity = None
+    if inside.option("--use_env") is not None:
+        text = "python -m torch.distributed.launch is deprecated"
+    elif script is not None and "local-rank" not in script and "argparse" in script:
+        text += f", and {launch.script} declares no --local-rank"
+        severity = Severity.ERROR
+    if inside is not launch:
+        yield deprecated.finding(context.at(launch.line, text), severity=severity)
+        return
+    found = by_another(deprecated, text, by_torchrun(launch), launch, context)
+    yield found if severity is None else replace(found, severity=severity)
+
+
+@fault("node-rank-fixed", Severity.WARNING)
+def node_rank_fixed() -> None:
+    """Every machine would have the same number
+
+    Symptom: the machines wait for each other for ever, or end with a time-out of the store.
+
+    Cause: --node_rank (--machine_rank) has to be different on each machine. A number in the file is
+    the same on all of them; SLURM_NODEID in the line of an srun is read before srun starts, on the
+    first machine.
+
+    Remedy: Give each machine its own number. Behind srun: bash -c 'torchrun --node_rank
+    $SLURM_NODEID …', in single quotes. With --rdzv_backend c10d no number is needed.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    rank = inside.meant("node rank")
+    if rank is None or inside.machines < 2 or inside.meant("rendezvous endpoint"):
+        return
+    # In single quotes behind bash -c each task reads the variable itself: the word has a place.
+    inside_task = any(word.rpartition("/")[2] in ("bash", "sh") for word in launch.before)
+    outside = launch.step is not None and not (inside_task and _has_place(rank, inside))
+    by_slurm = re.fullmatch(r"\$\{?SLURM_(NODEID|PROCID)\}?", rank)
+    written = [one for one in inside.given if one.option and one.option.means == "node rank"]
+    name = written[-1].name
+    if number_of(rank) is not None and _is_written(rank, launch, context):
+        text = f"{name} {rank}, with {inside.machines} machines"
+        yield node_rank_fixed.finding(context.at(launch.line, text))
+    elif by_slurm and outside and launch.span is not None:
+        text = f"{name} {rank} is read before srun starts: it is 0 on every machine"
+        severity = Severity.ERROR
+        yield node_rank_fixed.finding(context.at(launch.line, text), severity=severity)
+
+
+def _has_place(value: str, launch: Launch) -> bool:
+    """Whether the word with this value is written as such in the file."""
+    found = [word for word in launch.options if word.endswith(value)]
+    return bool(found) and span_of(found[-1]) is not None
+
+
+def _is_written(value: str, launch: Launch, context: Context) -> bool:
+    """Whether a value is in the words as such, and no variable of the file brings it."""
+    if context.places is None or launch.span is None:
+        return True
+    start, end = launch.span
+    return re.search(rf"rank[= ]+[\"']?{value}\b", context.places.text[start:end]) is not None
+
+
+@fault("rendezvous-endpoint", Severity.ERROR)
+def endpoint_wrong() -> None:
+    """The machines cannot meet at this address
+
+    Symptom: "RendezvousConnectionError", a machine that waits for ever.
+
+    Cause: --rdzv_endpoint is HOST:PORT of one of the machines, the same on all of them. The name of
+    a network interface is no host.
+
+    Remedy: Write the name or the address of one machine, and a port: node1:29400.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+_INTERFACE = re.compile(r"(?:eth|ib|bond|br|wlan|team|docker|veth)\d+|en[opsx]\w*\d\w*|lo|mlx\w*")
+
+
+def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    if inside.launcher != "torchrun":
+        return
+    endpoint, nodes = inside.meant("rendezvous endpoint"), inside.meant("nodes") or "1"
+    host, _, port = (endpoint or "").rpartition(":")
+    least, between, most = nodes.partition(":")
+    several = nodes not in ("1", "1:1")
+    if endpoint and not endpoint.startswith("$") and several:
+        name = host or port
+        faults = list[str]()
+        if _INTERFACE.fullmatch(name):
+            faults.append(f"{name} is the name of a network interface, not of a host")
+        if not host:
+            faults.append("the port is missing (HOST:PORT)")
+        if faults:
+            text = f"--rdzv_endpoint {endpoint}: {'; '.join(faults)}"
+            sure = _INTERFACE.fullmatch(name) is not None
+            severity = None if sure else Severity.WARNING
+            yield endpoint_wrong.finding(context.at(launch.line, text), severity=severity)
+    if between and number_of(least) != number_of(most) and number_of(least) is not None:
+        text = f"--nnodes {nodes}: {least} may train without the others"
+        yield fewer_nodes.finding(context.at(launch.line, text))
+
+
+@fault("nodes-elastic", Severity.WARNING)
+def fewer_nodes() -> None:
+    """This launch may train on fewer machines than you think
+
+    Symptom: the training is slower, its global batch smaller, and no error is printed.
+
+    Cause: --nnodes MIN:MAX starts as soon as MIN machines have waited for the others for the
+    last-call time-out (30 seconds), and restarts when more join.
+
+    Remedy: Write the number of machines, --nnodes N, if all of them have to take part.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+@fault("file-line-ends", Severity.ERROR)
+def line_ends() -> None:
+    """A command ends before its last line
+
+    Symptom: "--use_cpu: command not found", or arguments that have no effect; with carriage returns
+    "\\r: command not found", "invalid option".
+
+    Cause: a backslash continues a line only as its last character. A missing one, a blank behind
+    it, a comment between two lines or the carriage return of a file from Windows ends the command
+    there, and the shell runs the rest as another one.
+
+    Remedy: End every line but the last with a backslash and nothing behind it.
+
+    Source: https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html
+    """
+
+
+def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
+    """Lines of a script at which a launch ends too early."""
+    for one in file.breaks:
+        if one.kind == "carriage return":
+            edits = context.mended(_without_carriage_returns)
+            text = (
+                "lines end with a carriage return, as on Windows: the shell takes it for a letter"
+            )
+            yield line_ends.finding(context.at(one.line, text), edits=edits)
+            continue
+        launch = next((launch for launch in file.launches if _is_in(one, launch)), None)
+        if launch is None:
+            continue
+        text = _SAID[one.kind]
+        edits = context.mended(_joined, one, launch)
+        line = one.line + (one.kind == "lost backslash")
+        yield line_ends.finding(context.at(line, text), edits=edits)
+
+
+_SAID = {
+    "blank behind a backslash": "a blank follows the backslash: the command ends in this line",
+    "comment inside": "a comment between two lines of a command ends it",
+    "lost backslash": "the line before has no backslash: this line is a command of its own, and "
+    "its arguments never reach the script",
+}
+
+
+def _is_in(one: Break, launch: Launch) -> bool:
+    return launch.span is not None and launch.span.start <= one.span.start < launch.span.end
+
+
+def _without_carriage_returns(places: Places) -> tuple[Edit, ...]:
+    found = re.finditer(r"\r(?=\n)", places.text)
+    return tuple(Edit(start=one.start(), end=one.end()) for one in found)
+
+
+def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
+    """The lines joined: a backslash more, blanks less, or the comment before the command."""
+    start, end = one.span
+    if one.kind == "blank behind a backslash":
+        return (Edit(start=start, end=end),)
+    if one.kind == "lost backslash":
+        at = len(places.text[:start].rstrip(" \t"))
+        return (Edit(start=at, end=at, text=" \\"),)
+    first = places.line_start(launch.line)
+    comment = places.text[start:end]
+    return (Edit(start=first, end=first, text=comment), Edit(start=start, end=end))
+
+
+def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
+    """What stands around a launch."""
+    yield from _deprecated(launch, context)
+    yield from _nested(launch, context)
+    yield from _node_rank(launch, context)
+    yield from _endpoint(launch, context)
+    yield from _srun_tasks(launch, context)
+    yield from _srun_cpus(launch, context)
+    yield from _wrappers(launch, context)
+
+
+CHECKS = checks_of(__name__)

@@ -1,0 +1,51 @@
+"""What kind of script a launch trains: one of Trainer, one of accelerate, or one with its own loop.
+
+Its text is read if it is on this machine; else its name and its arguments are all that is known.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cputune.doctor.files.context import Context
+from cputune.launch.launch import Launch
+
+TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
+"""Flags by which a script is known that parses TrainingArguments."""
+_BY_ACCELERATE = re.compile(
+    r"\baccelerate\b|\bAccelerator\b|\btransformers\b|\btrl\b|sentence_transformers"
+)
+_OWN_RANKS = re.compile(r"init_process_group\(|DistributedDataParallel|\blightning\b|\bhorovod\b")
+
+
+def text_of(launch: Launch, context: Context) -> str | None:
+    """The text of the script; None if it cannot be read, and of a module."""
+    if not launch.script or launch.module:
+        return None
+    return context.text_of(launch.script)
+
+
+def reader_of(flag: str, launch: Launch, context: Context) -> str:
+    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    if context.parser is not None:
+        return context.parser
+    text = context.text_of(launch.script)
+    if text is not None:
+        own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text)
+        parses = re.search("TrainingArguments|HfArgumentParser", text)
+        return "trainer" if parses and not own else "its own"
+    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
+    return "trainer" if example or trains(launch) else "unknown"
+
+
+def trains(launch: Launch) -> bool:
+    """Whether its arguments are those of Trainer."""
+    return any(launch.argument(name) is not None for name in TRAINER)
+
+
+def is_own(launch: Launch, context: Context) -> bool:
+    """Whether the script starts its process group itself, without accelerate."""
+    text = text_of(launch, context)
+    if text is None or _BY_ACCELERATE.search(text):
+        return False
+    return _OWN_RANKS.search(text) is not None

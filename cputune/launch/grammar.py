@@ -1,0 +1,79 @@
+"""The grammar of bash, by tree-sitter; loaded when a text is read, not before."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+from cputune.launch.words import Span
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+class Tree:
+    """A parsed text. tree-sitter counts bytes; every span here is of characters."""
+
+    def __init__(self, text: str) -> None:
+        """Parse a text."""
+        self.text = text
+        data = text.encode(errors="surrogatepass")
+        self._starts: list[int] | None = None
+        if len(data) != len(text):
+            starts, at = list[int](), 0
+            for letter in text:
+                starts.append(at)
+                at += len(letter.encode(errors="surrogatepass"))
+            self._starts = starts
+        self._tree = _parser().parse(data)
+
+    @property
+    def root(self) -> Node:
+        """The whole program."""
+        return self._tree.root_node
+
+    def span(self, node: Node) -> Span:
+        """The characters of a node."""
+        return Span(self._at(node.start_byte), self._at(node.end_byte))
+
+    def of(self, node: Node) -> str:
+        """The text of a node."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def _at(self, byte: int) -> int:
+        if self._starts is None:
+            return byte
+        if not self._starts or byte > self._starts[-1]:
+            return len(self._starts)
+        return bisect_right(self._starts, byte) - 1
+
+    def nodes(self, kind: str) -> Iterator[Node]:
+        """Every node of a kind, in the order of the text."""
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            if node.type == kind:
+                yield node
+            waiting += reversed(node.children)
+
+
+def unclosed_quote(tree: Tree) -> int | None:
+    """Where a quote is opened that is never closed; None if every one is closed."""
+    if not tree.root.has_error:
+        return None
+    for node in tree.nodes("ERROR"):
+        start, end = tree.span(node)
+        if tree.text[start : start + 1] in ('"', "'") and end >= len(tree.text.rstrip()):
+            return start
+    return None

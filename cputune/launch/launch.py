@@ -1,0 +1,326 @@
+"""A launch: variables, wrappers, launcher, options, script and arguments.
+
+``python train.py``, ``python -m package.train``, ``accelerate launch --cpu train.py``, ``torchrun
+--nproc-per-node 2 train.py``, ``mpirun -n 2 python train.py``, with numactl, srun or env in front.
+``launch_of`` reads it from words; each word keeps the span that it was read from (``Word``), so
+that a change of the file can be limited to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
+from cputune.launch.launchers.srun import Step, step_of
+from cputune.launch.option import Given
+from cputune.launch.words import Span, Word, number_of, value_of
+
+CONFINERS = ("numactl", "taskset")
+"""Programs that start another one on some CPUs."""
+STARTERS = ("srun",)
+"""Programs that start what follows them several times."""
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_BEHIND_MPIRUN = ("numactl", "env", "taskset", "bash")
+_TRAIN_NOTHING = (
+    *("echo", "printf", "which", "type", "pkill", "pgrep", "killall", "kill", "grep", "egrep"),
+    *("ps", "ls", "cat", "cp", "mv", "rm", "ln", "mkdir", "chmod", "touch", "alias", "git"),
+    *("pip", "pip3", "apt", "apt-get", "yum", "dnf", "conda-build", "sed", "awk", "tee", "source"),
+    *("test", "[", "[[", "cd", "pushd", "wget", "curl", "module", "ml", "man", "head", "tail"),
+)
+"""Programs whose words may name a launcher and start none."""
+_TOOLS = (
+    "pip",
+    "venv",
+    "virtualenv",
+    "ensurepip",
+    "json.tool",
+    "http.server",
+    "site",
+    "compileall",
+)
+"""Modules of Python that train nothing."""
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command that starts a training.
+
+    Attributes:
+        launcher: ``mpirun``, ``torchrun``, ``accelerate``, ``python``, ``ipexrun``, ``run_cpu``,
+            ``deepspeed``.
+        program: the word that starts it.
+        before: the words in front of it: variables, numactl, taskset, srun.
+        options: of the launcher.
+        script: what is trained: a file, or the name of a ``module``; "" if it is not known.
+        arguments: of the script.
+        words: all of them, in their order.
+        environment: what the file exports, and what the launcher passes on. A value has the span
+            that it was read from.
+        removed: names that a file unsets, ``OMP_*`` for all of a beginning.
+        part: whether it is one of several ranks although its own words do not say so (a pod of a
+            job, a task of srun).
+        inner: the launcher that an mpirun starts, and its own options; None if that is Python.
+        line: of the file, from 1; 0 of what has no lines.
+        span: of the whole command; None of what was read from no text.
+    """
+
+    launcher: str
+    options: tuple[str, ...] = ()
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    module: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: str = "python"
+    before: tuple[str, ...] = ()
+    removed: frozenset[str] = frozenset()
+    part: bool = False
+    inner: Launch | None = None
+    line: int = 0
+    span: Span | None = None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """What python runs: the script, or ``-m`` and the module, with its arguments.
+
+        Plain text, without spans: it goes into documents.
+        """
+        words = (*(("-m",) if self.module else ()), self.script, *self.arguments)
+        return tuple(str(word) for word in words)
+
+    @property
+    def given(self) -> tuple[Given, ...]:
+        """The options of the launcher, each with its value and what it means."""
+        return tuple(BY_NAME[self.launcher].given(self.options))
+
+    def meant(self, *means: str) -> str | None:
+        """The last value of the options that decide this; None if none is given."""
+        values = [one.value for one in self.given if one.option and one.option.means in means]
+        return values[-1] if values else None
+
+    def option(self, *names: str) -> str | None:
+        """The value of a launcher's option; "" for a bare flag, None if it is absent."""
+        return value_of(self.options, *names)
+
+    def argument(self, name: str) -> str | None:
+        """The value of a script's argument, as ``option`` gives it."""
+        return value_of(self.arguments, name)
+
+    def switched_on(self, name: str) -> bool:
+        """Whether a boolean argument of the script is given, and not as ``False``."""
+        value = self.argument(name)
+        return value is not None and value.lower() not in ("false", "no", "0")
+
+    @property
+    def total(self) -> str | None:
+        """The ranks that are asked for, of all machines or of each, as it is written."""
+        if self.launcher == "mpirun":
+            return self.meant("ranks")
+        return self.meant("ranks", "ranks per node")
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks that one machine is asked to start; None if only running would show."""
+        if self.launcher == "python":
+            return 1
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        if self.total is None:
+            return 1 if self.launcher in ("torchrun", "accelerate") else None
+        total = number_of(self.total)
+        machines = 1
+        if self.launcher in ("mpirun", "accelerate"):
+            machines = self.machines
+        return max(1, total // machines) if total and not self.host_file else None
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """The ranks on each machine that mpirun is asked for; None if it is not."""
+        if self.launcher != "mpirun":
+            return None
+        mapped = re.search(r"ppr:([0-9]{1,9}):node", self.meant("map") or "")
+        count = self.meant("ranks per node")
+        if not count and mapped:
+            count = mapped[1]
+        return number_of(count)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that are listed on the line, by name."""
+        listed = self.meant("hosts") or ""
+        names = (part.partition(":")[0].strip() for part in listed.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def host_file(self) -> str | None:
+        """The file with the machines of an mpirun."""
+        return self.meant("host file") if self.launcher == "mpirun" else None
+
+    @property
+    def machines(self) -> int:
+        """Machines that take part, at least, as far as the words say."""
+        if self.launcher == "mpirun":
+            total, here = number_of(self.total), self.ranks_per_node
+            return max(1, len(self.hosts), -(-total // here) if total and here else 1)
+        by_srun = value_of(self.before, "-N", "--nodes")
+        count = self.meant("nodes") or by_srun or "1"
+        return max(1, number_of(count.rpartition(":")[2]) or 1)
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one rank takes part, on this machine or on several."""
+        if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
+            return True
+        return self.total is not None and number_of(self.total) not in (0, 1)
+
+    @property
+    def step(self) -> Step | None:
+        """The srun that starts it; None if there is none."""
+        return step_of(self.before)
+
+
+def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    """The launcher that is named at this place, and by how many words; None if there is none."""
+    name, following = words[at].rpartition("/")[2], tuple(words[at + 1 : at + 3])
+    if name in BY_PROGRAM:
+        launcher = BY_PROGRAM[name]
+        return launcher, 1
+    if name == "accelerate":
+        return ("accelerate", 2) if following[:1] == ("launch",) else None
+    if name == "ipex" and following[:1] == ("launch",):
+        return "ipexrun", 2
+    if _PYTHON.fullmatch(name):
+        module = BY_MODULE.get("".join(following[1:])) if following[:1] == ("-m",) else None
+        return (module, 3) if module else ("python", 1)
+    return None
+
+
+def launch_of(words: Sequence[str]) -> Launch | None:
+    """The launch that these words of one command are; None if they train nothing."""
+    words = tuple(words)
+    if _first_program(words) in _TRAIN_NOTHING:
+        return None
+    at = next((at for at in range(len(words)) if launcher_at(words, at)), len(words))
+    found = launcher_at(words, at) if at < len(words) else None
+    if found is None:
+        return None
+    launcher, first = found[0], at + found[1]
+    before, names = words[:at], [word.rpartition("/")[2] for word in words]
+    behind = words[first:]
+    inner = _behind_mpirun(behind) if launcher == "mpirun" else None
+    launch = inner if launcher == "mpirun" else _with_script(launcher, behind)
+    if launch is None or (launch.module and launch.script in _TOOLS):
+        return None
+    end = len(words) - len(inner.words if inner else ())
+    options = launch.options
+    if inner:
+        binder = (i for i in range(first, end) if names[i] in _BEHIND_MPIRUN)
+        options = words[first : next(binder, end)]
+    return replace(
+        launch,
+        launcher=launcher,
+        options=options,
+        words=words,
+        environment={
+            **_handed_on(before),
+            **launch.environment,
+            **(_handed_on(words[at:end]) if inner else {}),
+        },
+        program=words[at],
+        before=before,
+        part=any(name in STARTERS for name in names[:at]),
+        inner=inner if inner and inner.launcher != "python" else None,
+    )
+
+
+def _first_program(words: Sequence[str]) -> str:
+    """The program of a command, behind the variables that are set for it."""
+    first = next((word for word in words if not re.match(rf"{_NAME}=", word)), "")
+    return first.rpartition("/")[2]
+
+
+def _behind_mpirun(words: tuple[str, ...]) -> Launch | None:
+    """The dialects differ in which options have values: the first Python ends them.
+
+    Of an mpirun that starts an mpirun, and so on, all are one launcher.
+    """
+    for at, word in enumerate(words):
+        found = launcher_at(words, at)
+        if found is not None and found[0] != "mpirun":
+            return launch_of(words[at:])
+        if word.endswith(".py"):
+            bare = launch_of(("python", *words[at:]))
+            return bare and replace(bare, words=words[at:])
+    return None
+
+
+def _with_script(launcher: str, words: tuple[str, ...]) -> Launch | None:
+    """Options, script and arguments of a launcher that starts Python itself.
+
+    A word behind an option that is not known is its value, unless it is the next option or a
+    Python file.
+    """
+    known = BY_NAME[launcher]
+    at, module = 0, False
+    while at < len(words) and words[at].startswith("-"):
+        name = words[at]
+        option = known.option(name)
+        means = "" if option is None else option.means
+        if means == "program" and (inner := _behind_mpirun(words[at + 1 :])):
+            options = words[: len(words) - len(inner.words)]
+            variables = _handed_on(options)
+            return replace(
+                inner, launcher=launcher, options=options, words=words, environment=variables
+            )
+        if name in ("-", "-c") and launcher == "python":
+            return None
+        at += 1
+        if name == "--":
+            break
+        module |= means == "module"
+        following = words[at] if at < len(words) else "-"
+        if option is not None:
+            takes = option.takes - ("=" in name and name.startswith("--"))
+            at += max(0, takes)
+        elif launcher != "python" and not (
+            "=" in name or following.startswith("-") or following.endswith(".py")
+        ):
+            at += 1
+        if module and launcher == "python":
+            break
+    if at >= len(words):
+        return None
+    return Launch(
+        launcher=launcher,
+        options=words[:at],
+        script=words[at],
+        arguments=words[at + 1 :],
+        words=words,
+        module=module,
+    )
+
+
+def _handed_on(words: Sequence[str]) -> dict[str, str]:
+    """Variables that mpirun (``-genv K V``, ``-x K=V``) or ``env K=V`` hands to the ranks."""
+    found: dict[str, str] = {}
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if word in ("-genv", "-env", "--genv"):
+            name, value = (*words[position + 1 : position + 3], "", "")[:2]
+            name, equals, given = name.partition("=")
+            found[name] = _part(words[position + 1], given) if equals else value
+        elif equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+            found[name] = _part(word, value)
+    return found
+
+
+def _part(word: str, value: str) -> str:
+    """The value of ``NAME=VALUE``, with its span if its text is as it is written."""
+    if not isinstance(word, Word) or word.span is None or not word.exact:
+        return value
+    if word.span.end - word.span.start != len(word):
+        return value
+    return Word(value, Span(word.span.end - len(value), word.span.end))

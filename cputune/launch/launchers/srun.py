@@ -1,0 +1,86 @@
+"""``srun`` of Slurm, which starts what follows it once for each task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cputune.launch.option import Launcher, Option
+from cputune.launch.words import number_of
+
+SRUN = Launcher(
+    name="srun",
+    programs=("srun",),
+    options=(
+        Option(names=("--ntasks", "-n"), means="ranks"),
+        Option(names=("--ntasks-per-node",), means="ranks per node"),
+        Option(names=("--nodes", "-N"), means="nodes"),
+        Option(names=("--cpus-per-task", "-c"), means="cpus"),
+        Option(names=("--cpu-bind", "--cpu_bind"), means="bind"),
+        Option(names=("--mem-bind", "--mem")),
+        Option(names=("--hint",)),
+        Option(names=("--mpi",), means="mpi"),
+        Option(names=("--distribution", "-m")),
+        Option(names=("--partition", "-p")),
+        Option(names=("--account", "-A")),
+        Option(names=("--qos", "-q")),
+        Option(names=("--time", "-t")),
+        Option(names=("--job-name", "-J")),
+        Option(names=("--nodelist", "-w")),
+        Option(names=("--exclude", "-x")),
+        Option(names=("--output", "-o")),
+        Option(names=("--error", "-e")),
+        Option(names=("--chdir", "-D")),
+        Option(names=("--constraint", "-C")),
+        Option(names=("--gres", "--gpus", "-G", "--gpus-per-task", "--gpus-per-node")),
+        Option(names=("--label", "-l", "--unbuffered", "-u", "--exclusive", "--overlap"), takes=0),
+        Option(names=("--kill-on-bad-exit", "-K", "--pty", "--exact", "--verbose", "-v"), takes=0),
+    ),
+)
+_GLUED = re.compile(r"-([A-Za-z])(\d[\w.:,]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What an srun asks for of tasks, nodes and CPUs; None for what it leaves to the job.
+
+    ``unknown`` is set if a number is a variable that only running shows.
+    """
+
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    nodes: int | None = None
+    cpus_per_task: int | None = None
+    asks_cpus: bool = False
+    mpi: str = ""
+    unknown: bool = False
+
+
+def step_of(before: Sequence[str]) -> Step | None:
+    """The srun among the words in front of a launcher; None if there is none."""
+    names = [word.rpartition("/")[2] for word in before]
+    if "srun" not in names:
+        return None
+    words = list[str]()
+    for word in before[names.index("srun") + 1 :]:
+        glued = _GLUED.fullmatch(word)
+        if glued is not None:
+            words += [f"-{glued[1]}", glued[2]]
+        else:
+            words.append(word)
+    said = {one.option.means: one.value for one in SRUN.given(words) if one.option}
+    numbers = {
+        name: number_of(said[name].partition("-")[0])
+        for name in ("ranks", "ranks per node", "nodes", "cpus")
+        if name in said
+    }
+    return Step(
+        tasks=numbers.get("ranks"),
+        tasks_per_node=numbers.get("ranks per node"),
+        nodes=numbers.get("nodes"),
+        cpus_per_task=numbers.get("cpus"),
+        asks_cpus="cpus" in said,
+        mpi=said.get("mpi", ""),
+        unknown=any(number is None for number in numbers.values()),
+    )

@@ -1,0 +1,125 @@
+"""The options of a launcher: how they are spelled, how many words follow, what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of a launcher.
+
+    Attributes:
+        names: every spelling. Of a long option of argparse dashes and underscores are the same.
+        takes: how many words follow it.
+        means: what it decides, in a word that launchers share: ``ranks`` (of all machines),
+            ``ranks per node``, ``nodes``, ``node rank``, ``address``, ``port``, ``hosts``,
+            ``host file``, ``threads``, ``cpus``, ``module``, ``program``, ``variable``,
+            ``precision``, ``use cpu``, ``map``, ``bind``; or a name of its own.
+        variable: the environment variable that a rank of this launcher has in its place.
+        needless: why a launch that trains on CPUs loses nothing without it; "" if it may lose
+            something.
+    """
+
+    names: tuple[str, ...]
+    takes: int = 1
+    means: str = ""
+    variable: str = ""
+    needless: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """An option as it is written: its words, and the option of the launcher if that is known."""
+
+    words: tuple[str, ...]
+    option: Option | None = None
+
+    @property
+    def name(self) -> str:
+        """The option without its value."""
+        return self.words[0].partition("=")[0]
+
+    @property
+    def value(self) -> str:
+        """Its value, of several words the first; "" if it has none."""
+        _, equals, value = self.words[0].partition("=")
+        if equals:
+            return value
+        return self.words[1] if len(self.words) > 1 else ""
+
+    @property
+    def text(self) -> str:
+        """All its words."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A program that starts ranks.
+
+    Attributes:
+        name: ``torchrun``; one for all programs and modules that start it.
+        programs: names on PATH.
+        modules: what ``python -m`` starts.
+        options: those that are known.
+    """
+
+    name: str
+    programs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    _named: Mapping[str, Option] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the options by their spellings."""
+        named = {_plain(name): option for option in self.options for name in option.names}
+        object.__setattr__(self, "_named", named)
+
+    def option(self, name: str) -> Option | None:
+        """The option of this spelling; of argparse also an unambiguous beginning of it."""
+        plain = _plain(name.partition("=")[0])
+        found = self._named.get(plain)
+        if found is not None or not plain.startswith("--"):
+            return found
+        near = {id(one): one for text, one in self._named.items() if text.startswith(plain)}
+        return next(iter(near.values())) if len(near) == 1 and len(plain) > 4 else None
+
+    def given(self, words: Sequence[str]) -> Iterator[Given]:
+        """The options among these words of a launcher, each with the words that follow it.
+
+        Of an option that is not known the next word is its value unless that is an option.
+        """
+        at = 0
+        while at < len(words):
+            word = words[at]
+            if not word.startswith("-") or word in ("-", "--"):
+                at += 1
+                continue
+            option = self.option(word)
+            takes = _takes(option, words[at : at + 2])
+            yield Given(words=tuple(words[at : at + 1 + takes]), option=option)
+            at += 1 + takes
+
+    def spelled(self, means: str) -> str | None:
+        """The first spelling of the option that decides this; None if there is none."""
+        return next((one.names[0] for one in self.options if one.means == means), None)
+
+
+def _takes(option: Option | None, words: Sequence[str]) -> int:
+    """How many words belong to an option behind its name."""
+    if option is None:
+        following = words[1] if len(words) > 1 else "-"
+        return int("=" not in words[0] and not following.startswith("-"))
+    if words[0].startswith("--") and "=" in words[0]:
+        return max(0, option.takes - 1)
+    if option.takes == 2 and len(words) > 1 and "=" in words[1]:  # -genv NAME=VALUE
+        return 1
+    return option.takes
+
+
+def _plain(name: str) -> str:
+    """A spelling by which dashes and underscores are compared."""
+    bare = name.lstrip("-")
+    return name[: len(name) - len(bare)] + bare.replace("-", "_")

@@ -1,0 +1,555 @@
+"""The launches of a shell script, with the variables that reach them.
+
+Not a shell: the commands are followed in their order, with variables, arrays and exports filled
+in. What only running would show is left as it is written, and is then taken for unknown: ``$(…)``,
+arithmetic, and what the branches of an ``if`` or ``case`` set to different values. bash is parsed
+by its grammar; of csh and tcsh the lines are read that set variables or start programs, and its
+control flow is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from cputune.errors import UsageError
+from cputune.launch.continued import Break, repaired
+from cputune.launch.grammar import Tree, unclosed_quote
+from cputune.launch.launch import Launch, launch_of
+from cputune.launch.words import Span, Word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+LETTERS_AT_MOST = 100_000
+"""Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
+_WORDS_AT_MOST = 10_000
+"""Of one array, which can double with every line, too."""
+_DEEPEST = 200
+"""Of statements inside each other."""
+_NESTED = 4
+"""Of ``bash -c`` inside ``bash -c``."""
+
+_SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-=]([^{}]*))?\})", re.DOTALL)
+_WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_ELEMENT = re.compile(r"\$\{([A-Za-z_]\w*)\[(\d{1,4})\]\}")
+_ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_BRANCHES = ("if_statement", "case_statement")
+_HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
+_SHELLS = ("sh", "bash", "zsh", "dash", "ksh")
+_CSH = re.compile(r"#!.*\bt?csh\b")
+_CSH_FLOW = re.compile(
+    r"(?m)^[ \t]*(?:if|else|endif|foreach|end|switch|case|breaksw|endsw|while|goto|onintr|default:"
+    r"|@)(?:[ \t(:][^\n]*)?$"
+)
+_CSH_SET = re.compile(r"(?m)^[ \t]*set[ \t]+(?:\w+[ \t]*=[ \t]*)?[^\n]*$")
+_CSH_VALUE = re.compile(r"[ \t]*set[ \t]+(\w+)[ \t]*=[ \t]*(\"[^\"]*\"|'[^']*'|[^\s()]+)[ \t]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """A file that a script sources: the word that names it, the statement, its line."""
+
+    path: str
+    span: Span | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellFile:
+    """What was read of a script.
+
+    Attributes:
+        launches: the commands that train, in their order.
+        sourced: files that are sourced.
+        breaks: lines at which a command ends although it was meant to go on.
+        csh: whether it is a script of csh or tcsh.
+    """
+
+    launches: tuple[Launch, ...]
+    sourced: tuple[Sourced, ...] = ()
+    breaks: tuple[Break, ...] = ()
+    csh: bool = False
+
+
+def is_csh(text: str, name: str) -> bool:
+    """Whether a script is one of csh or tcsh, by its first line or its name."""
+    return _CSH.match(text) is not None or name.endswith((".csh", ".tcsh"))
+
+
+def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> ShellFile:
+    """Read a script. Raises UsageError if a quote is opened and never closed.
+
+    ``given`` are variables that the script finds set, and that are known: those of a batch system.
+    """
+    csh = is_csh(text, name)
+    whole, breaks = repaired(_without_flow(text) if csh else text)
+    tree = Tree(whole)
+    if not csh and (at := unclosed_quote(tree)) is not None:
+        raise UsageError(
+            f"{name}:{text.count(chr(10), 0, at) + 1}: a quote is opened and never closed",
+            hint="close it, or give a file that bash can read",
+        )
+    reader = _Reader(text=text, values={k: [_of(v)] for k, v in (given or {}).items()})
+    if csh:
+        for found in _CSH_VALUE.finditer(text):
+            reader.values[found[1]] = [_of(found[2].strip("\"'"))]
+    reader.follow(tree, None)
+    return ShellFile(
+        launches=tuple(reader.launches), sourced=tuple(reader.sourced), breaks=breaks, csh=csh
+    )
+
+
+def read_launches(text: str, name: str) -> tuple[Launch, ...]:
+    """The commands of a script that train, in order. Raises UsageError at an open quote."""
+    return read_shell(text, name).launches
+
+
+def read_words(words: Sequence[str], *, line: int = 0) -> tuple[Launch, ...]:
+    """The launches that the words of one command are: of a container, or typed.
+
+    Of ``bash -c LINE`` those of the line. Words that have spans keep them.
+    """
+    reader = _Reader(text="", line=line)
+    reader.command([_chars_of(word) for word in words], list(words), line)
+    return tuple(reader.launches)
+
+
+def _without_flow(text: str) -> str:
+    """A script of csh with blanks for the lines of its control flow and its own variables."""
+    text = _CSH_FLOW.sub(lambda found: " " * len(found[0]), text)
+    return _CSH_SET.sub(lambda found: " " * len(found[0]), text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chars:
+    """A text, and of each letter its place in the file; -1 of one that is in no file."""
+
+    text: str
+    at: tuple[int, ...]
+
+    def __add__(self, other: _Chars) -> _Chars:
+        if len(self.text) + len(other.text) > LETTERS_AT_MOST:
+            return _of("$?")
+        return _Chars(self.text + other.text, self.at + other.at)
+
+    def split(self) -> list[_Chars]:
+        """The fields between blanks."""
+        return [
+            _Chars(found[0], self.at[found.start() : found.end()])
+            for found in re.finditer(r"\S+", self.text)
+        ]
+
+
+def _of(text: str) -> _Chars:
+    """A text that is in no file."""
+    return _Chars(text, (-1,) * len(text))
+
+
+def _chars_of(word: str) -> _Chars:
+    """The letters of a word, each at its place if the word is as it is written."""
+    if isinstance(word, Word) and len(word.places) == len(word) > 0:
+        return _Chars(word, word.places)
+    span = word.span if isinstance(word, Word) and word.exact else None
+    if span is None:
+        return _of(word)
+    first = span.start + (span.end - span.start - len(word)) // 2  # a quote at each end
+    return _Chars(word, tuple(range(first, first + len(word))))
+
+
+@dataclass
+class _Reader:
+    """The state of the shell, as far as it is followed."""
+
+    text: str
+    values: dict[str, list[_Chars]] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    launches: list[Launch] = field(default_factory=list)
+    sourced: list[Sourced] = field(default_factory=list)
+    branches: int = 0
+    all_exported: bool = False
+    nested: int = 0
+    prefix: list[str] = field(default_factory=list)
+    line: int = 0
+    tree: Tree = field(init=False)
+    places: Sequence[int] | None = None
+
+    # --- Statements ---------------------------------------------------------------------
+
+    def follow(self, tree: Tree, places: Sequence[int] | None) -> None:
+        """Follow the statements of a text; ``places`` are those of its letters in the file."""
+        self.tree, self.places = tree, places
+        self.visit(tree.root, 0)
+
+    def visit(self, node: Node, depth: int) -> None:
+        """Follow one statement and what is in it."""
+        kind = node.type
+        if depth > _DEEPEST or kind in _PASSED_OVER:
+            return
+        if kind in _STATEMENTS:
+            _STATEMENTS[kind](self, node, depth)
+            return
+        self.branches += kind in _BRANCHES
+        if kind == "for_statement":
+            loop = node.child_by_field_name("variable")
+            if loop is not None:
+                self.values.pop(self.tree.of(loop), None)
+        for child in node.children:
+            self.visit(child, depth + 1)
+        self.branches -= kind in _BRANCHES
+
+    def _unsets(self, node: Node) -> None:
+        for child in node.children[1:]:
+            text = self.tree.of(child).strip("\"'")
+            if not text.startswith("-"):
+                self._unset(_ALL_OF_A_BEGINNING.sub(r"\1*", text))
+
+    def _redirected(self, node: Node, depth: int) -> None:
+        """A command with its redirections; words behind one of them are arguments."""
+        more, commands = list["Node"](), list["Node"]()
+        for child in node.children:
+            if child.type == "file_redirect":
+                targets = [one for one in child.named_children if one.type != "file_descriptor"]
+                more += targets[1:]
+            elif child.type == "heredoc_redirect":
+                commands += [one for one in child.named_children if "heredoc" not in one.type]
+            elif child.type == "command":
+                commands.append(child)
+            else:
+                self.visit(child, depth + 1)
+        for child in commands:
+            if child.type == "command" and child.parent == node:
+                self._command(child, more)
+            else:
+                self.visit(child, depth + 1)
+
+    # --- Variables ----------------------------------------------------------------------
+
+    def _assign(self, node: Node, *, exports: bool) -> None:
+        name = node.child_by_field_name("name")
+        if name is None or name.type != "variable_name":
+            return
+        named = self.tree.of(name)
+        value = node.child_by_field_name("value")
+        added = any(child.type == "+=" for child in node.children)
+        items, listed = self._value(value)
+        if added and listed:
+            items = [*self.values.get(named, []), *items]
+        elif added:
+            before = self.values.get(named, [_of("")])
+            items = [*before[:-1], before[-1] + items[0]] if before else items
+        unknown = [_of("$?"), *(items if listed else [])]
+        self._set(named, items, either=not added, unknown=unknown)
+        if exports:
+            self.exported.add(named)
+
+    def _value(self, value: Node | None) -> tuple[list[_Chars], bool]:
+        """The value of an assignment; whether it is an array."""
+        if value is None:
+            return [_of("")], False
+        if value.type == "array":
+            return [chars for one in value.named_children for chars in self._fields(one)[0]], True
+        whole = _of("")
+        for items, _ in self._parts(value, quoted=True):
+            whole = whole + (items[0] if items else _of(""))
+        return [whole], False
+
+    def _set(self, name: str, items: list[_Chars], *, either: bool, unknown: list[_Chars]) -> None:
+        """Set a variable; one that a branch sets to another value may be either."""
+        texts = [one.text for one in items]
+        known = self.values.get(name)
+        if either and self.branches and known is not None and [one.text for one in known] != texts:
+            items = unknown
+        self.values[name] = items[:_WORDS_AT_MOST]
+
+    def _declare(self, node: Node) -> None:
+        """``export A=1 B``, and its like."""
+        exports = node.children[0].type == "export"
+        for child in node.children[1:]:
+            if child.type == "word" and "x" in self.tree.of(child) and not exports:
+                exports = self.tree.of(child).startswith("-")
+            elif child.type == "variable_assignment":
+                self._assign(child, exports=exports or self.all_exported)
+            elif child.type == "variable_name" and exports:
+                self.exported.add(self.tree.of(child))
+
+    def _unset(self, pattern: str) -> None:
+        self.removed.add(pattern)
+        for name in [name for name in self.values if fnmatchcase(name, pattern)]:
+            del self.values[name]
+            self.exported.discard(name)
+
+    # --- Words --------------------------------------------------------------------------
+
+    def _fields(self, node: Node) -> tuple[list[_Chars], bool]:
+        """The words that an argument becomes; whether they are elsewhere than the argument."""
+        fields, current, elsewhere = list[_Chars](), None, False
+        for items, splits in self._parts(node, quoted=False):
+            pieces = items
+            if splits and re.search(r"\s", items[0].text):
+                pieces, elsewhere = items[0].split(), True
+            elsewhere |= len(items) != 1
+            for number, piece in enumerate(pieces):
+                if number:
+                    fields.append(current or _of(""))
+                    current = piece
+                elif piece.text or not splits:
+                    current = piece if current is None else current + piece
+        if current is not None:
+            fields.append(current)
+        return fields, elsewhere
+
+    def _parts(self, node: Node, *, quoted: bool) -> list[tuple[list[_Chars], bool]]:
+        """The parts of a word: the texts of each, and whether blanks in it end a word."""
+        kind, text = node.type, self.tree.of(node)
+        if kind == "concatenation":
+            return [part for one in node.children for part in self._parts(one, quoted=quoted)]
+        if kind == "string":
+            return self._string(node)
+        if kind == "raw_string":
+            return [([self._plain(node, 1, 1)], False)]
+        if kind in _HIDDEN:
+            return [([_of("$?")], False)]
+        if kind in ("simple_expansion", "expansion"):
+            return [self._expanded(node, text, quoted=quoted)]
+        return [([self._unescaped(node)], False)]
+
+    def _string(self, node: Node) -> list[tuple[list[_Chars], bool]]:
+        """What is between double quotes; of an array each element is a word."""
+        start, end = self.tree.span(node)
+        at, found = start + 1, list[tuple[list[_Chars], bool]]()
+        for child in node.children:
+            if child.type in ("simple_expansion", "expansion", *_HIDDEN):
+                first, last = self.tree.span(child)
+                found.append(([self._between(at, first, r'\\(?:\n|(["\\$`]))')], False))
+                found += self._parts(child, quoted=True)
+                at = last
+        found.append(([self._between(at, end - 1, r'\\(?:\n|(["\\$`]))')], False))
+        alone = [part for part in found if part[0] and part[0][0].text]
+        if len(alone) == 1 and len(alone[0][0]) != 1:
+            return alone
+        lists = [part for part in found if not part[0] or len(part[0]) > 1]
+        if lists and all(part in lists or not part[0][0].text for part in found):
+            return lists
+        return found
+
+    def _unescaped(self, node: Node) -> _Chars:
+        start, end = self.tree.span(node)
+        return self._between(start, end, r"\\(?:\n|(.))")
+
+    def _plain(self, node: Node, first: int, last: int) -> _Chars:
+        start, end = self.tree.span(node)
+        return self._between(start + first, end - last, r"(?!)")
+
+    def _between(self, start: int, end: int, escapes: str) -> _Chars:
+        """The text between two places, without the backslashes that escape something."""
+        source, letters, at = self.tree.text[start:end], list[str](), list[int]()
+        place = 0
+        for found in re.finditer(escapes, source, re.DOTALL):
+            letters.append(source[place : found.start()])
+            at += range(start + place, start + found.start())
+            if found[1] is not None:
+                letters.append(found[1])
+                at.append(start + found.start(1))
+            place = found.end()
+        letters.append(source[place:])
+        at += range(start + place, start + len(source))
+        return _Chars("".join(letters), tuple(self._in_file(one) for one in at))
+
+    def _in_file(self, place: int) -> int:
+        return place if self.places is None else self.places[place]
+
+    def _expanded(self, node: Node, text: str, *, quoted: bool) -> tuple[list[_Chars], bool]:
+        whole = _WHOLE_ARRAY.fullmatch(text)
+        if whole and whole[1] in self.values:
+            return self.values[whole[1]], False
+        element = _ELEMENT.fullmatch(text)
+        if element and int(element[2]) < len(self.values.get(element[1], [])):
+            return [self.values[element[1]][int(element[2])]], not quoted
+        simple = _SIMPLE.fullmatch(text)
+        if simple is None:
+            return [_of(text)], False
+        items = self.values.get(simple[1] or simple[2], [])
+        value = items[0] if items else _of("")
+        for item in items[1:]:
+            value = value + _of(" ") + item
+        if value.text:
+            return [value], not quoted
+        return [_of(text if simple[3] is None else simple[3])], not quoted
+
+    # --- Commands -----------------------------------------------------------------------
+
+    def _command(self, node: Node, more: list[Node]) -> None:
+        """Follow one command: what it sets, what it sources, or the launch that it is."""
+        chars, words, last = list[_Chars](), list[str](), node
+        children, start = self._without_own_lines(node)
+        named = False
+        for child in (*children, *more):
+            if child.type in ("herestring_redirect", "file_redirect", "comment"):
+                continue
+            if not child.is_named:
+                continue
+            named |= child.type == "command_name"
+            last = child
+            for part in child.children if child.type == "command_name" else [child]:
+                if part.type == "variable_assignment":
+                    self._assigned_for(part, chars, words)
+                else:
+                    self._word(part, chars, words)
+        if not named:
+            for child in children:
+                if child.type == "variable_assignment":
+                    self._assign(child, exports=self.all_exported)
+            return
+        start = self._in_file(start)
+        end = self._in_file(self.tree.span(last).end - 1) + 1
+        line = self.line or self.text.count("\n", 0, max(0, start)) + 1
+        span = Span(start, end) if start >= 0 and end > start else None
+        self.command(chars, words, line, span)
+
+    def _without_own_lines(self, node: Node) -> tuple[list[Node], int]:
+        """The parts of a command, and where it begins.
+
+        The grammar takes the line behind ``a=1 b=(2)`` for the command that they are set for: such
+        variables are set by a line of their own.
+        """
+        children, first = list(node.children), 0
+        for at, child in enumerate(children[:-1]):
+            if child.type != "variable_assignment":
+                break
+            between = self.tree.text[
+                self.tree.span(child).end : self.tree.span(children[at + 1]).start
+            ]
+            if "\n" in between.replace("\\\n", ""):
+                for own in children[first : at + 1]:
+                    self._assign(own, exports=self.all_exported)
+                first = at + 1
+        return children[first:], self.tree.span(children[first]).start
+
+    def _word(self, node: Node, chars: list[_Chars], words: list[str]) -> None:
+        """The words of an argument, each with its span."""
+        fields, elsewhere = self._fields(node)
+        start, end = self.tree.span(node)
+        source = self.tree.text[start:end]
+        for one in fields:
+            chars.append(one)
+            span, exact = None, False
+            if not elsewhere and self._in_file(start) >= 0 and self._in_file(end - 1) >= 0:
+                span = Span(self._in_file(start), self._in_file(end - 1) + 1)
+                exact = source in (one.text, f"'{one.text}'", f'"{one.text}"')
+            elif one.at and min(one.at) >= 0:
+                span = Span(one.at[0], one.at[-1] + 1)
+                exact = list(one.at) == list(range(span.start, span.end))
+            words.append(Word(one.text, span, exact=exact))
+
+    def _assigned_for(self, node: Node, chars: list[_Chars], words: list[str]) -> None:
+        """A variable that is set for this command alone, as the word ``NAME=VALUE``."""
+        name = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
+        start, end = self.tree.span(node)
+        items, _ = self._value(value)
+        text = f"{self.tree.of(name) if name else ''}={items[0].text if items else ''}"
+        span, exact = None, False
+        if self._in_file(start) >= 0:
+            span = Span(self._in_file(start), self._in_file(end - 1) + 1)
+            exact = self.tree.text[start:end] == text
+        chars.append(_of(text))
+        words.append(Word(text, span, exact=exact))
+
+    def command(
+        self, chars: list[_Chars], words: list[str], line: int, span: Span | None = None
+    ) -> None:
+        """Follow the words of one command."""
+        first = words[0] if words else ""
+        if first == "setenv" and len(words) > 1:
+            self._set(words[1], chars[2:3] or [_of("")], either=True, unknown=[_of("$?")])
+            self.exported.add(words[1])
+        elif first == "unsetenv":
+            for word in words[1:]:
+                self._unset(word)
+        elif first == "set" and {"-a", "allexport"} & set(words):
+            self.all_exported = True
+        elif first in ("source", ".") and len(words) > 1:
+            self.sourced.append(Sourced(path=words[1], span=span, line=line))
+        elif first == "eval":
+            self._inside(chars[1:], [], line)
+        elif (at := _shell_at(words)) is not None:
+            self._inside(chars[at : at + 1], words[:at], line)
+        else:
+            self._launch([*self.prefix, *words], line, span)
+
+    def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
+        """Follow a text that is handed to another shell, behind the words that start it."""
+        if self.nested >= _NESTED or not chars:
+            return
+        whole = chars[0]
+        for one in chars[1:]:
+            whole = whole + _of(" ") + one
+        kept = (self.tree if hasattr(self, "tree") else None, self.places, self.prefix, self.line)
+        self.nested += 1
+        self.prefix = [*self.prefix, *before]
+        if not self.text:
+            self.line = line
+        try:
+            inner = Tree(whole.text)
+            self.line = self.line or line
+            self.follow(inner, whole.at)
+        finally:
+            self.nested -= 1
+            tree, self.places, self.prefix, self.line = kept
+            if tree is not None:
+                self.tree = tree
+
+    def _launch(self, words: list[str], line: int, span: Span | None) -> None:
+        launch = launch_of(words)
+        if launch is None:
+            return
+        if launch.launcher == "python" and not (launch.module or launch.script.endswith(".py")):
+            return
+        kept = {name: self._kept(name) for name in self.exported & self.values.keys()}
+        self.launches.append(
+            replace(
+                launch,
+                line=line,
+                span=span,
+                environment={**kept, **launch.environment},
+                removed=frozenset(self.removed),
+            )
+        )
+
+    def _kept(self, name: str) -> str:
+        """The value of a variable, with its span if its letters are beside each other."""
+        items = self.values[name]
+        text = " ".join(one.text for one in items)
+        at = items[0].at if len(items) == 1 else ()
+        if not at or list(at) != list(range(at[0], at[0] + len(at))) or at[0] < 0:
+            return text
+        return Word(text, Span(at[0], at[-1] + 1))
+
+
+_STATEMENTS: dict[str, Callable[[_Reader, Node, int], None]] = {
+    "command": lambda reader, node, _: reader._command(node, []),
+    "redirected_statement": lambda reader, node, depth: reader._redirected(node, depth),
+    "variable_assignment": lambda reader, node, _: reader._assign(
+        node, exports=reader.all_exported
+    ),
+    "declaration_command": lambda reader, node, _: reader._declare(node),
+    "unset_command": lambda reader, node, _: reader._unsets(node),
+}
+_PASSED_OVER = ("test_command", "comment", *_HIDDEN)
+
+
+def _shell_at(words: Sequence[str]) -> int | None:
+    """Where the text is that ``bash -c`` runs in these words."""
+    for at, word in enumerate(words[:-2]):
+        if word.rpartition("/")[2] in _SHELLS:
+            for number in range(at + 1, min(at + 4, len(words) - 1)):
+                if re.fullmatch(r"-[a-z]*c", words[number]):
+                    return number + 1
+            return None
+    return None

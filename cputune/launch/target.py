@@ -1,0 +1,187 @@
+"""Where a launch will run: this machine, a recording, what a job asks for, or unknown.
+
+The header of a batch script says what the job gets. Of a machine that a launch will not run on
+nothing is asked: neither its CPUs nor its network say anything about the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cputune.launch.words import number_of
+
+Kind = Literal["this machine", "recording", "job", "pod", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The machines that a launch will run on.
+
+    Attributes:
+        kind: what is known of them.
+        source: what says it: ``#SBATCH``; "" for this machine and a recording.
+        nodes: machines that the job gets; None if that is not said.
+        tasks_per_node: tasks that the job has on each of them.
+        cpus_per_task: CPUs of each task.
+        cpus_per_node: CPUs of the job on each machine; None if only running shows it.
+        gpus: whether the job asks for GPUs.
+        variables: what the batch system sets for the script, as far as it follows from the header.
+    """
+
+    kind: Kind = "this machine"
+    source: str = ""
+    nodes: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    cpus_per_node: int | None = None
+    gpus: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the launch runs on other machines than the one that is asked."""
+        return self.kind in ("job", "pod", "unknown")
+
+
+HERE = Target()
+
+
+def target_of(text: str) -> Target:
+    """What the header of a batch script asks for; this machine if it has none."""
+    for mark, read in _HEADERS.items():
+        words = list(_header(text, mark))
+        if words:
+            return read(words)
+    return HERE
+
+
+def _header(text: str, mark: str) -> Iterator[str]:
+    """The words of the header's lines, without comments behind them."""
+    for line in re.findall(rf"(?m)^{re.escape(mark)}[ \t]+([^\n]*)", text):
+        for word in line.split():
+            if word.startswith("#"):
+                break
+            yield word
+
+
+def _options(words: list[str], glued: str) -> dict[str, str]:
+    """``--name=value``, ``--name value``, ``-n value`` and ``-n4``, by name without dashes."""
+    found = dict[str, str]()
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        short = re.fullmatch(rf"-([{glued}])(\S+)", word)
+        if short and not word.startswith("--"):
+            name, value = short[1], short[2].lstrip("=")
+        elif not equals and at < len(words) and not words[at].startswith("-"):
+            value = words[at]
+            at += 1
+        found[name.replace("_", "-")] = value.strip("\"'")
+    return found
+
+
+def _slurm(words: list[str]) -> Target:
+    """``#SBATCH``. Slurm gives a task one CPU unless it is asked for more."""
+    said = _options(words, "NncpAtJoewxCDGmq")
+    nodes = _number(said.get("nodes") or said.get("N"), last=True)
+    tasks = _number(said.get("ntasks") or said.get("n"))
+    each = _number(said.get("ntasks-per-node") or said.get("tasks-per-node"))
+    cpus = _number(said.get("cpus-per-task") or said.get("c"))
+    if each is None and tasks is not None:
+        each = -(-tasks // (nodes or 1))
+    if tasks is None and each is not None:
+        tasks = each * (nodes or 1)
+    whole_node = "exclusive" in said or "gpus-per-task" in said
+    per_node = (cpus or 1) * (each or 1)
+    per_node_known = not whole_node and (cpus is not None or tasks is not None)
+    variables = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+        "SLURM_NTASKS_PER_NODE": _number(said.get("ntasks-per-node")),
+        "SLURM_TASKS_PER_NODE": each if (nodes or 1) == 1 else None,
+        "SLURM_CPUS_PER_TASK": cpus,
+        "SLURM_CPUS_ON_NODE": per_node if per_node_known else None,
+    }
+    return Target(
+        kind="job",
+        source="#SBATCH",
+        nodes=nodes,
+        tasks_per_node=each,
+        cpus_per_task=cpus,
+        cpus_per_node=per_node if per_node_known else None,
+        gpus=any(name.startswith("gpu") or name == "G" for name in said)
+        or "gpu" in said.get("gres", ""),
+        variables={name: str(value) for name, value in variables.items() if value is not None},
+    )
+
+
+def _pbs(words: list[str]) -> Target:
+    """``#PBS -l select=2:ncpus=32:mpiprocs=4``, ``-l nodes=2:ppn=16``, ``-l ncpus=8``."""
+    asked = " ".join(words)
+    select = re.search(r"\bselect=(\d+)?((?::\w+=[^\s:,]+)*)", asked)
+    nodes = re.search(r"\bnodes=(\d+)(?::ppn=(\d+))?", asked)
+    chunk = dict(re.findall(r":(\w+)=(\d+)", select[2])) if select else {}
+    alone = re.search(r"(?<![:\w])ncpus=(\d+)", asked)
+    count, cpus, variables = None, None, dict[str, str]()
+    if select:
+        count, cpus = int(select[1] or 1), _number(chunk.get("ncpus"))
+        if cpus is not None:
+            # PBS Professional sets both for each chunk.
+            variables["NCPUS"] = str(cpus)
+    elif nodes:
+        count, cpus = int(nodes[1]), _number(nodes[2])
+        if cpus is not None:
+            variables["PBS_NUM_PPN"] = str(cpus)
+        variables["PBS_NUM_NODES"] = str(count)
+    elif alone:
+        count, cpus = 1, _number(alone[1])
+        variables["NCPUS"] = alone[1]
+    return Target(
+        kind="job",
+        source="#PBS",
+        nodes=count,
+        tasks_per_node=_number(chunk.get("mpiprocs")),
+        cpus_per_node=cpus,
+        gpus="gpu" in asked,
+        variables=variables,
+    )
+
+
+def _lsf(words: list[str]) -> Target:
+    """``#BSUB -n 16 -R "span[ptile=8]"``."""
+    said = _options(words, "nqJWoeRM")
+    slots = _number(said.get("n", "").partition(",")[0])
+    tile = re.search(r"ptile=(\d+)", " ".join(words))
+    each = int(tile[1]) if tile else None
+    one_host = "span[hosts=1]" in " ".join(words)
+    if slots is not None and each is None and one_host:
+        each = slots
+    nodes = -(-slots // each) if slots and each else None
+    return Target(
+        kind="job",
+        source="#BSUB",
+        nodes=nodes,
+        cpus_per_node=each,
+        gpus="gpu" in said,
+        variables={} if slots is None else {"LSB_DJOB_NUMPROC": str(slots)},
+    )
+
+
+_HEADERS = {"#SBATCH": _slurm, "#PBS": _pbs, "#BSUB": _lsf}
+
+
+def _number(text: str | None, *, last: bool = False) -> int | None:
+    """A number, of a range the first or the last; None for a variable, and for 0."""
+    if text is None:
+        return None
+    parts = text.partition("-")
+    return number_of(parts[2] if last and parts[2] else parts[0]) or None

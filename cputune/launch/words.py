@@ -1,0 +1,75 @@
+"""Words of a launch, and where each is in the text that it was read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """The characters from ``start`` to ``end`` of a text; quotes around a word belong to it."""
+
+    start: int
+    end: int
+
+
+class Word(str):
+    """A word as its program receives it, with the span that it was read from.
+
+    Attributes:
+        span: in the text that was read; None if the word was in no text, or only running shows it.
+        exact: whether the text of the span, without its quotes, is the word. It is not if a
+            variable is filled in or characters are escaped; such a span can be replaced as a
+            whole, and nothing can be inserted into it.
+        places: of each letter in the text, of a word that is itself a text of several lines.
+    """
+
+    __slots__ = ("exact", "places", "span")
+    span: Span | None
+    exact: bool
+    places: tuple[int, ...]
+
+    def __new__(
+        cls,
+        text: str,
+        span: Span | None = None,
+        *,
+        exact: bool = True,
+        places: tuple[int, ...] = (),
+    ) -> Word:
+        """A word with this span."""
+        word = super().__new__(cls, text)
+        word.span = span
+        word.exact = exact and span is not None
+        word.places = places
+        return word
+
+
+def span_of(word: str) -> Span | None:
+    """The span of a word that was read from a text; None for another."""
+    return word.span if isinstance(word, Word) else None
+
+
+def pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each option among these words, with ``_`` for ``-`` in its name, and its value or ""."""
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        bare = name.lstrip("-")
+        following = words[position + 1 : position + 2]
+        if not equals and following and not following[0].startswith("-"):
+            value = following[0]
+        if bare != name:
+            yield name[: len(name) - len(bare)] + bare.replace("-", "_"), value
+
+
+def value_of(words: Sequence[str], *names: str) -> str | None:
+    """The last value of an option in these words; dashes and underscores are the same."""
+    wanted = {name for given in names for name, _ in pairs([given])}
+    given = [value for name, value in pairs(words) if name in wanted]
+    return given[-1] if given else None
+
+
+def number_of(text: str | None) -> int | None:
+    """A whole number of at most nine digits; None for anything else."""
+    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None

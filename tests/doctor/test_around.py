@@ -1,0 +1,232 @@
+"""What stands around a launch, and arguments that no CPU can follow: each fault and a near miss."""
+
+from __future__ import annotations
+
+import pytest
+from stacks import TODAY, machine
+
+from cputune.doctor.checkfile import check_file, mend
+from cputune.host import Host
+
+FACTS = machine(TODAY, cores=16)
+SBATCH = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --cpus-per-task=8\n"
+TRAINS = "run_glue.py --do_train --use_cpu --output_dir out"
+LOOP = "import argparse, torch\ntorch.distributed.init_process_group('gloo')\n"
+
+
+class FakeHost(Host):
+    """A live machine with these files and programs alone."""
+
+    live = True
+
+    def __init__(self, *programs: str, **files: str) -> None:
+        self.programs = programs
+        self.files = {f"{name}.py": text for name, text in files.items()}
+
+    def read_text(self, path: str) -> str:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def which(self, program: str) -> str | None:
+        return f"/usr/bin/{program}" if program in self.programs else None
+
+
+def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: object) -> set[str]:
+    facts = machine({**TODAY, **more}, cores=16)
+    return {finding.code for finding in check_file(text, name, facts, host)}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "near"),
+    [
+        (
+            "srun-one-cpu",
+            SBATCH.format(tasks=1) + f"srun python {TRAINS}",
+            SBATCH.format(tasks=1) + f"srun -c8 python {TRAINS}",
+        ),
+        (
+            "srun-one-cpu",
+            SBATCH.format(tasks=1) + f"srun python {TRAINS}",
+            SBATCH.format(tasks=1) + f"export SRUN_CPUS_PER_TASK=8\nsrun python {TRAINS}",
+        ),
+        (
+            "srun-ranks-alone",
+            SBATCH.format(tasks=4) + f"srun -c8 python {TRAINS}",
+            SBATCH.format(tasks=1) + f"srun -c8 python {TRAINS}",
+        ),
+        (
+            "srun-ranks-alone",
+            f"srun -n4 python {TRAINS}",
+            f"srun -n4 bash -c 'RANK=$SLURM_PROCID python {TRAINS}'",
+        ),
+        (
+            "launch-nested",
+            SBATCH.format(tasks=4) + f"srun -c8 torchrun --nproc_per_node 2 {TRAINS}",
+            SBATCH.format(tasks=1) + f"srun -c8 torchrun --nproc_per_node 2 {TRAINS}",
+        ),
+        (
+            "launch-nested",
+            f"mpirun -n 2 torchrun --nproc_per_node 2 {TRAINS}",
+            f"mpirun -n 2 python {TRAINS}",
+        ),
+        (
+            "file-launcher-deprecated",
+            f"python -m torch.distributed.launch --nproc_per_node 2 {TRAINS}",
+            f"python -m torch.distributed.run --nproc_per_node 2 {TRAINS}",
+        ),
+        (
+            "node-rank-fixed",
+            f"torchrun --nnodes 2 --node_rank 0 --master_addr a {TRAINS}",
+            f"torchrun --nnodes 2 --node_rank $RANK_OF_NODE --master_addr a {TRAINS}",
+        ),
+        (
+            "node-rank-fixed",
+            f"srun torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a {TRAINS}",
+            "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'",
+        ),
+        (
+            "node-rank-fixed",
+            'srun bash -c "torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py"',
+            "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'",
+        ),
+        (
+            "rendezvous-endpoint",
+            f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint eth0 {TRAINS}",
+            f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint node1:29400 {TRAINS}",
+        ),
+        (
+            "nodes-elastic",
+            f"torchrun --nnodes 1:3 --rdzv_endpoint node1:29400 {TRAINS}",
+            f"torchrun --nnodes 3:3 --rdzv_endpoint node1:29400 {TRAINS}",
+        ),
+        (
+            "file-line-ends",
+            "python run_glue.py \\\n  --do_train\n  --use_cpu\n",
+            "python run_glue.py \\\n  --do_train \\\n  --use_cpu\n",
+        ),
+        ("argument-no-cpu", f"python {TRAINS} --tf32 True", f"python {TRAINS} --tf32 False"),
+        (
+            "argument-no-cpu",
+            f"torchrun {TRAINS} --ddp_backend nccl",
+            f"torchrun {TRAINS} --ddp_backend gloo",
+        ),
+        (
+            "argument-no-cpu",
+            f"python {TRAINS} --attn_implementation flash_attention_2",
+            f"python {TRAINS} --attn_implementation sdpa",
+        ),
+        (
+            "argument-package",
+            f"python {TRAINS} --optim paged_adamw_32bit",
+            f"python {TRAINS} --optim adamw_torch",
+        ),
+        ("argument-sharded", f"python {TRAINS} --fsdp full_shard", f"python {TRAINS}"),
+    ],
+)
+def test_a_fault_and_its_near_miss(code: str, text: str, near: str) -> None:
+    assert code in codes(text)
+    assert code not in codes(near)
+
+
+def test_fused_adam_is_for_cpus_from_torch_2_4_on() -> None:
+    text = f"python {TRAINS} --optim adamw_torch_fused"
+    assert "argument-no-cpu" in codes(text, torch="2.3.1")
+    assert "argument-no-cpu" not in codes(text, torch="2.4.0")
+
+
+def test_bitsandbytes_steps_on_cpus_from_0_50_on() -> None:
+    text = f"python {TRAINS} --optim adamw_bnb_8bit"
+    assert "argument-no-cpu" in codes(text, bitsandbytes="0.49.2")
+    assert codes(text, bitsandbytes="0.50.0").isdisjoint({"argument-no-cpu", "argument-package"})
+
+
+def test_a_wrapper_must_be_on_path() -> None:
+    text = f"numactl -C 0-1 python {TRAINS}"
+    assert "file-wrapper-missing" in codes(text, host=FakeHost())
+    assert "file-wrapper-missing" not in codes(text, host=FakeHost("numactl"))
+    assert "file-wrapper-missing" not in codes(f"module load numactl\n{text}", host=FakeHost())
+    assert "file-wrapper-missing" not in codes(f"#SBATCH -c 8\n{text}", host=FakeHost())
+
+
+def test_a_job_is_judged_by_the_cpus_that_it_asks_for() -> None:
+    header = SBATCH.format(tasks=1)
+    text = "export OMP_NUM_THREADS={}\nexport SRUN_CPUS_PER_TASK=8\n"
+    line = f"srun python {TRAINS}"
+    facts = machine(TODAY, cores=2)
+    fitting = check_file(header + text.format(8) + line, "job.sh", facts)
+    assert fitting == ()
+    (found,) = check_file(header + text.format(64) + line, "job.sh", facts)
+    assert (found.code, found.command) == ("threads-affinity", "export OMP_NUM_THREADS=8")
+
+
+def test_a_correct_job_of_two_nodes_is_not_judged_by_the_interfaces_here() -> None:
+    text = (
+        "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=8\n"
+        "export GLOO_SOCKET_IFNAME=ib0 OMP_NUM_THREADS=4 SRUN_CPUS_PER_TASK=8\n"
+        "srun torchrun --nnodes 2 --nproc_per_node 2 --rdzv_backend c10d "
+        f"--rdzv_endpoint $HEAD:29400 {TRAINS}\n"
+    )
+    assert check_file(text, "job.sh", machine(TODAY, cores=2)) == ()
+
+
+def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
+    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
+    assert codes(text, host=FakeHost(train=LOOP)) == set()
+    by_accelerate = FakeHost(train=f"import accelerate\n{LOOP}")
+    assert codes(text, host=by_accelerate) == {"ranks-alone"}
+
+
+FIXED = (
+    (
+        "python t.py \\\n  --do_train\n  --use_cpu\n",
+        "python t.py \\\n  --do_train \\\n  --use_cpu\n",
+    ),
+    ("python t.py \\  \n  --use_cpu\n", "python t.py \\\n  --use_cpu\n"),
+    (
+        "python t.py \\\n  # why\n  --use_cpu\n",
+        "  # why\npython t.py \\\n  --use_cpu\n",
+    ),
+    ("python t.py \\\r\n  --use_cpu\r\n", "python t.py \\\n  --use_cpu\n"),
+    (
+        "python -m torch.distributed.launch --nproc_per_node=2 --use_env t.py",
+        "export ACCELERATE_USE_CPU=true\nexport OMP_NUM_THREADS=8\n"
+        "torchrun --nproc_per_node=2 t.py",
+    ),
+    (
+        "accelerate launch --cpu --num_processes 2 \\\n  --main_process_port 29511 \\\n"
+        "  t.py --x 1",
+        "export OMP_NUM_THREADS=8\nACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 \\\n"
+        "  --master_port 29511 \\\n  t.py --x 1",
+    ),
+    (
+        f"torchrun {TRAINS} --ddp_backend nccl",
+        f"torchrun {TRAINS} --ddp_backend gloo",
+    ),
+    (
+        "#!/bin/tcsh\nsetenv OMP_NUM_THREADS 64\npython run_qa.py --no_cuda",
+        "#!/bin/tcsh\nsetenv OMP_NUM_THREADS 16\npython run_qa.py --use_cpu",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "after"), FIXED)
+def test_a_fix_changes_its_own_words_alone(text: str, after: str) -> None:
+    assert mend(text, "run.sh", FACTS).text == after
+
+
+def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
+    text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
+    done = mend(text, "run.sh", FACTS)
+    assert done.text == text
+    assert any("--throughput_mode" in one.evidence for one in done.left)
+
+
+def test_a_worker_of_zero_replicas_is_taken_out() -> None:
+    text = (
+        "kind: PyTorchJob\nspec:\n  nprocPerNode: '1'\n  pytorchReplicaSpecs:\n"
+        "    Master: {replicas: 1}\n    Worker:\n      replicas: 0\n"
+    )
+    done = mend(text, "job.yaml", FACTS)
+    assert "Worker" not in done.text
+    assert [one.code for one in done.fixed] == ["file-k8s-no-workers"]

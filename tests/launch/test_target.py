@@ -1,0 +1,40 @@
+"""Where a launch will run: what the header of a batch script asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from cputune.launch.target import HERE, target_of
+
+
+@pytest.mark.parametrize(
+    ("header", "nodes", "each", "cpus"),
+    [
+        ("#SBATCH --nodes=2 --cpus-per-task 32 # all\n#SBATCH -n4", 2, 2, 64),
+        ("#SBATCH -N2 -c8 --ntasks-per-node=4", 2, 4, 32),
+        ("#SBATCH --cpus-per-task=8 --exclusive", None, None, None),
+        ("#SBATCH --nodes=1-3\n#SBATCH -c $N", 3, None, None),
+        ("#SBATCH --time=1:00", None, None, None),
+        ("#PBS -l select=2:ncpus=32:mpiprocs=4", 2, 4, 32),
+        ("#PBS -l nodes=3:ppn=16,walltime=1:00", 3, None, 16),
+        ("#PBS -q cpu\n#PBS -l ncpus=8", 1, None, 8),
+        ('#BSUB -n 16\n#BSUB -R "span[ptile=8]"', 2, None, 8),
+        ('#BSUB -n 16 -R "span[hosts=1]"', 1, None, 16),
+    ],
+)
+def test_headers(header: str, nodes: int | None, each: int | None, cpus: int | None) -> None:
+    target = target_of(f"#!/bin/bash\n{header}\npython t.py\n")
+    assert target.elsewhere
+    assert (target.nodes, target.tasks_per_node, target.cpus_per_node) == (nodes, each, cpus)
+
+
+def test_a_script_without_a_header_runs_here() -> None:
+    assert target_of("#!/bin/bash\n# SBATCH is not used\npython t.py\n") == HERE
+    assert not HERE.elsewhere
+
+
+def test_slurm_sets_what_follows_from_its_header() -> None:
+    target = target_of("#SBATCH --nodes=2 --ntasks-per-node=4 --cpus-per-task=8\n")
+    assert target.variables["SLURM_CPUS_PER_TASK"] == "8"
+    assert target.variables["SLURM_NTASKS"] == "8"
+    assert "SLURM_CPUS_PER_TASK" not in target_of("#SBATCH -N 2\n").variables
