@@ -6,7 +6,7 @@ BUDGET ?= 20
 OUT    ?= launch
 FORMAT ?= torchrun
 
-.PHONY: help tune new-check new-knob new-format new-option test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune facts new-check new-knob new-format new-option test test-fast test-consumers test-scripts licence test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -104,6 +104,10 @@ ONLY ?=
 MOST ?= $(if $(ONLY),,--most 4)
 mutants: $(VENV)/.dev  ## plant faults in the modules that decide: do their tests notice? (ONLY=layout)
 	PYTHONPATH=tests nice -n 15 $(BIN)/python -m mutants $(MOST) $(ONLY)
+
+# Wheels of every minor release are downloaded once, 1 GB, into the user's cache.
+facts: $(VENV)/.dev  ## read the wheels of the libraries again: cputune/stack/interface.zip
+	$(BIN)/python tools/facts.py
 
 SECONDS ?= 60
 fuzz: $(VENV)/.dev  ## look SECONDS for input that is neither read nor refused, for each reader

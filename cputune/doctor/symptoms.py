@@ -1,96 +1,327 @@
-"""From the text of an error to its cause: ``doctor --symptom``, and what a failed trial says.
+"""From the text of an error to its cause: ``doctor --symptom``, and what a failed trial reports.
 
-The errors stand in ``symptoms.toml``, each with the thread in which it was reported.
+``cputune/text/failure_log.py`` finds the failure that decides. It is explained by the first of
+these
+that knows it:
+
+1. a row of ``known_errors/``, each with the thread in which people reported it;
+2. the interface tables (``interface_errors.py``): which release has the argument, the name, the
+option;
+3. a check that quotes the error in the "Symptom:" lines of its docstring;
+4. else its own words: the type, the message, where it was raised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from cputune.doctor import diagnose
-from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
+from cputune.doctor.interface_errors import answer_of, raised_by
 from cputune.errors import CannotError
 from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
+from cputune.text.failure_log import Failure, FailureLog, follows, read_failures
 
 LONGEST_LINE = 300
 MOST_CHARACTERS = 1 << 20
-"""Of a log its end is read: the first error stands there, or what follows from it."""
+"""Of a log its end is read: the last exception is there."""
+
+TYPED_LINES = 5
+"""A text of at most so many lines may be words that somebody typed: every line is taken for an
+error."""
+
+TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
+"""The files of ``known_errors/``, in the order in which their rows are tried."""
+
+LAST_TABLES = ("scripts",)
+"""Those that are tried after the interface tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """An error that people report: by which words it is known, its cause and its cure.
+    """An error that people report: by which words it is known, its cause and its fix.
 
-    ``finds`` are the codes of the checks that find the cause beforehand. ``hopeless``: no plan
-    changes it, the script or its packages have to. ``goes_on``: training does, in spite of it.
+    Attributes:
+        pattern: a regular expression, looked for in the type and the message of an exception, or
+        in the
+            line of another failure, in any case.
+        fix: ``{0}`` is the first group of the pattern, also in ``command``.
+        finds: codes of the checks that find the cause before it costs anything.
+        hopeless: no plan changes it; the script or its packages have to change.
+        goes_on: training continues in spite of it.
+        harmless: it continues, and nothing has to be done.
     """
 
     name: str
     pattern: str
     title: str
     cause: str
-    cure: str
+    fix: str
     finds: tuple[str, ...]
     source: str
     command: str | None = None
     hopeless: bool = False
     goes_on: bool = False
+    harmless: bool = False
 
     @property
     def in_words(self) -> str:
-        """Title, cure and check in a line."""
+        """Title, fix and check in a line."""
         before = f" (cputune doctor finds it: {self.finds[0]})" if self.finds else ""
-        return f"{self.title}: {self.cure}{before}"
+        return f"{self.title}: {self.fix}{before}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A failure and what explains it; ``known`` is False if it is only repeated in its own
+    words.
+    """
+
+    failure: Failure
+    symptom: Symptom
+    known: bool = True
 
 
 @cache
-def symptoms() -> tuple[Symptom, ...]:
-    """All rows of the table, in its order."""
-    rows = packaged_toml("cputune.doctor", "symptoms.toml")["symptoms"]
-    return tuple(record_of(Symptom, row) for row in rows)
+def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
+    """The rows by hand of these tables, in the order in which they are tried."""
+    tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
+    return tuple(record_of(Symptom, row) for table in tables for row in table["errors"])
 
 
-def recognised(text: str) -> dict[Symptom, str]:
-    """The errors in a text, each with the first line that shows it, in the order of the text.
+def quotes_of(check: Check) -> tuple[str, ...]:
+    """The errors that a check quotes in its "Symptom:" lines; ``…`` is anything."""
+    said = re.search(r"Symptom:(.*?)(?:\n\n|$)", check.story, re.DOTALL)
+    return tuple(re.findall(r'"([^"]+)"', " ".join(said[1].split()))) if said else ()
 
-    ``{0}`` in a cure is the first group of its pattern.
+
+@cache
+def quoted() -> tuple[tuple[Symptom, tuple[re.Pattern[str], ...]], ...]:
+    """The checks as explanations of the errors that they quote."""
+    from cputune.doctor.registry import all_checks  # which lists the check of this module, too
+
+    found = []
+    for check in all_checks():
+        quotes = quotes_of(check)
+        if quotes:
+            found.append((_symptom_of(check), tuple(map(_quote_pattern, quotes))))
+    return tuple(found)
+
+
+def _symptom_of(check: Check) -> Symptom:
+    cause = re.search(r"Cause:(.*?)(?:\n\n|$)", check.story, re.DOTALL)
+    return Symptom(
+        name=check.code,
+        pattern="",
+        title=check.title,
+        cause=" ".join(cause[1].split()) if cause else "",
+        fix=check.remedy[:1].lower() + check.remedy[1:].rstrip("."),
+        finds=(check.code,),
+        source=check.source,
+    )
+
+
+def _quote_pattern(quote: str) -> re.Pattern[str]:
+    parts = (re.escape(part.strip()) for part in quote.split("…"))
+    return re.compile(r"\s*.*?\s*".join(parts), re.IGNORECASE)
+
+
+# --- explaining -------------------------------------------------------------------------
+
+
+def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation | None:
+    """What ended the job that wrote this text; None if the text shows no failure.
+
+    Args:
+        text: a log, or the words of an error.
+        versions: of packages, by name, if the log does not name them itself.
     """
-    found: dict[str, tuple[Symptom, str]] = {}
-    known = [(symptom, re.compile(symptom.pattern, re.IGNORECASE)) for symptom in symptoms()]
-    for line in text[-MOST_CHARACTERS:].splitlines():
-        for symptom, pattern in known:
-            if seen := pattern.search(line.strip()):
-                cure = symptom.cure.replace("{0}", "".join(seen.groups()[:1]))
-                recognition = (replace(symptom, cure=cure), _around(line.strip(), seen))
-                found.setdefault(symptom.name, recognition)
-                break
-    return dict(found.values())
+    log = read_failures(text[-MOST_CHARACTERS:])
+    known = {**(versions or {}), **log.versions}
+    decisive = log.decisive
+    if decisive is None or decisive.kind in ("error", "exit"):
+        return _of_words(log, known) or _named(decisive)
+    found = explain_failure(decisive, known)
+    if not found.known and (follows(decisive) or decisive.name == "SIGABRT"):
+        return _of_words(log, known) or found
+    return found
 
 
-def _around(line: str, seen: re.Match[str]) -> str:
-    """The line; of a long one what lies around the words that were found."""
-    start = max(0, seen.start() - LONGEST_LINE // 2) if len(line) > LONGEST_LINE else 0
-    return line[start : start + LONGEST_LINE]
+def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
+    """What explains one failure, or what it was raised from; else its own words."""
+    for each in failure.chain:
+        symptom = _known(each, versions)
+        if symptom is not None:
+            return Explanation(failure=each, symptom=symptom)
+    return _in_its_words(failure)
 
 
-def cause_of(text: str) -> Symptom | None:
-    """The first known error in a text that ends training."""
-    return next((symptom for symptom in recognised(text) if not symptom.goes_on), None)
+def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | None:
+    """Of a log without an exception: its error lines; of a few lines each; then its warnings."""
+    errors = [failure for failure in log.failures if failure.kind == "error"]
+    lines: list[Failure] = []
+    if len(log.lines) <= TYPED_LINES:
+        lines = [Failure(kind="error", line=n, text=text.strip()) for n, text in _numbered(log)]
+    later: list[Explanation] = []
+    for failure in (*errors, *lines):
+        symptom = _known(failure, versions)
+        if symptom is not None and not symptom.goes_on:
+            return Explanation(failure=failure, symptom=symptom)
+        if symptom is not None:
+            later.append(Explanation(failure=failure, symptom=symptom))
+    if later or errors:
+        return later[0] if later else None
+    for number, text in _numbered(log):
+        failure = Failure(kind="warning", line=number, text=text.strip())
+        symptom = _row(failure, TABLES, goes_on=True)
+        if symptom is not None:
+            return Explanation(failure=failure, symptom=symptom)
+    return None
+
+
+def _numbered(log: FailureLog) -> Iterator[tuple[int, str]]:
+    return enumerate(log.lines, start=1)
+
+
+def _known(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
+    """What knows a failure, with all checks that quote it among those that find it beforehand."""
+    said = _said(failure)
+    quoting = _quoting(said)
+    found = (
+        _row(failure, TABLES)
+        or _of_interface(failure, versions)
+        or _row(failure, LAST_TABLES)
+        or next(iter(quoting), None)
+    )
+    if found is None:
+        return None
+    codes = (*found.finds, *(one.name for one in quoting))
+    return replace(found, finds=tuple(dict.fromkeys(codes)))
+
+
+def _quoting(said: str) -> list[Symptom]:
+    """The checks that quote an error, the one with the longest quote first."""
+    found = []
+    for symptom, patterns in quoted():
+        lengths = [len(pattern.pattern) for pattern in patterns if pattern.search(said)]
+        if lengths:
+            found.append((max(lengths), symptom))
+    return [symptom for _, symptom in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _of_interface(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
+    answer = answer_of(failure, versions)
+    if answer is None:
+        return None
+    return Symptom(
+        name="interface",
+        pattern="",
+        title=answer.title,
+        cause=answer.cause,
+        fix=answer.fix,
+        finds=(),
+        source=answer.source,
+        command=answer.command,
+        hopeless=True,
+    )
+
+
+@cache
+def _compiled(tables: tuple[str, ...]) -> tuple[tuple[Symptom, re.Pattern[str]], ...]:
+    flags = re.IGNORECASE | re.MULTILINE
+    return tuple((row, re.compile(row.pattern, flags)) for row in symptoms(tables))
+
+
+def _row(
+    failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
+) -> Symptom | None:
+    """The first row of these tables that knows a failure, with its groups filled in."""
+    said = _said(failure)
+    for row, pattern in _compiled(tables):
+        if goes_on is not None and row.goes_on is not goes_on:
+            continue
+        found = pattern.search(said)
+        if found is not None:
+            first = next((group for group in found.groups() if group), "")
+            return replace(
+                row,
+                title=row.title.replace("{0}", first),
+                cause=row.cause.replace("{0}", first),
+                fix=row.fix.replace("{0}", first),
+                command=row.command and row.command.replace("{0}", first),
+            )
+    return None
+
+
+def _said(failure: Failure) -> str:
+    """The words that patterns are looked for in; of a signal its name, too."""
+    if failure.kind in ("signal", "memory"):
+        return f"{failure.text}\n{failure.name}"
+    return failure.whole
+
+
+# --- an error that nobody knows ---------------------------------------------------------
+
+
+def _named(failure: Failure | None) -> Explanation | None:
+    return None if failure is None else _in_its_words(failure)
+
+
+def _in_its_words(failure: Failure) -> Explanation:
+    """A failure in its own words: its type, its message and where it was raised."""
+    raised = place_of(failure)
+    title = failure.title[:LONGEST_LINE]
+    if raised:
+        title += f", raised in {raised}"
+    called = [frame for frame in failure.frames if not frame.package]
+    cause = "no table knows this error."
+    releases = raised_by(failure)
+    if releases:
+        cause = f"{releases}."
+    fix = "search for the message in the issues of the package that raises it"
+    if called:
+        at = f"{called[-1].file}, line {called[-1].line}"
+        inside = not failure.frames[-1].package
+        fix = (
+            f"look at {at}: the exception is raised there"
+            if inside
+            else f"look at {at}, which calls it"
+        )
+    elif failure.kind in ("exit", "launcher"):
+        cause = "a launcher only reports that a process has failed."
+        fix = "look for the first error of all ranks; torchrun --log-dir logs keeps each rank's log"
+    symptom = Symptom(
+        name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=""
+    )
+    return Explanation(failure=failure, symptom=symptom, known=False)
+
+
+def place_of(failure: Failure) -> str:
+    """Where an exception was raised: ``train.py, line 3`` or ``datasets``; empty if it is not
+    known.
+    """
+    if not failure.frames:
+        return ""
+    last = failure.frames[-1]
+    frames = [frame for frame in failure.frames if frame.package != "python"]
+    package = frames[-1].package if frames else last.package
+    if package:
+        return package
+    return f"{last.file.rpartition('/')[2]}, line {last.line}"
 
 
 @fault("symptom", Severity.ERROR)
 def known_error() -> None:
-    """An error whose cause is known
+    """An error that is known, or at least named
 
-    Symptom: a line of what you gave is one of the errors that people report most of training on
-    CPUs.
+    Symptom: the log of a job that ended, or the words of an error.
 
-    Cause: the finding says it. Where a check finds that cause on this machine now, its finding
-    stands below, with this machine's numbers.
+    Cause: the finding describes it. If a check finds that cause on this machine now, its finding
+    follows, with this machine's numbers.
 
     Remedy: Do what the finding says; the check that it names finds the cause before it costs hours.
 
@@ -99,36 +330,64 @@ def known_error() -> None:
 
 
 def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
-    """The errors in a text with their cures, then what this machine shows of their causes.
+    """The failure that a text shows with its fix, then what this machine shows of the cause.
 
-    Raises CannotError where none of the known ones stands in it.
+    Raises CannotError if the text shows no failure.
     """
-    found = recognised(text)
-    if not found:
+    installed = {
+        package.name.replace("-", "_"): package.version or "" for package in facts.packages
+    }
+    found = explain(text, installed)
+    if found is None:
+        count = len([line for line in text.splitlines() if line.strip()])
         raise CannotError(
-            f"none of the {len(symptoms())} known errors stands in this text "
-            f"({len(text.splitlines())} lines)",
-            hint="give more of the log, from the first error on: --symptom train.log, or -",
+            f"no error in this text ({count} lines): warnings and prints do not end a job",
+            hint="give more of the log, with its last lines: --symptom train.log, or -",
         )
-    codes = {code for symptom in found for code in symptom.finds}
-    here = [finding for finding in diagnose(facts).findings if finding.code in codes]
-    cured = {finding.code for finding in here if finding.command}
-    for symptom, line in found.items():
-        cause = f"{line}: {symptom.cause}"
-        if symptom.finds:
-            cause += f" Found beforehand by: {', '.join(symptom.finds)}."
-        # A command with this machine's numbers stands with its own finding.
-        command = None if cured & set(symptom.finds) else symptom.command
-        yield Finding(
-            code=known_error.code,
-            severity=known_error.severity,
-            title=symptom.title,
-            evidence=cause,
-            remedy=f"{symptom.cure[0].upper()}{symptom.cure[1:]}.",
-            command=command,
-            source=symptom.source,
-        )
+    symptom = found.symptom
+    here = [finding for finding in diagnose(facts).findings if finding.code in symptom.finds]
+    # A command with this machine's numbers is in its own finding.
+    command = None if any(finding.command for finding in here) else symptom.command
+    yield Finding(
+        code=known_error.code,
+        severity=_severity(symptom),
+        title=symptom.title,
+        evidence=_evidence(found, text, installed),
+        remedy=f"{symptom.fix[:1].upper()}{symptom.fix[1:]}.",
+        command=command,
+        source=symptom.source or known_error.source,
+    )
     yield from here
+
+
+def _severity(symptom: Symptom) -> Severity:
+    if symptom.harmless:
+        return Severity.ADVICE
+    return Severity.WARNING if symptom.goes_on else known_error.severity
+
+
+def _evidence(found: Explanation, text: str, installed: Mapping[str, str]) -> str:
+    """The line, where it was raised, the cause and the checks that find it."""
+    failure, symptom = found.failure, found.symptom
+    line = failure.text if len(failure.text) <= LONGEST_LINE else failure.text[:LONGEST_LINE] + "…"
+    several = len(text.splitlines()) > 1
+    where = f"line {failure.line}: " if several else ""
+    rank = f"rank {failure.rank}, " if failure.rank is not None else ""
+    evidence = f"{rank}{where}{line}"
+    raised = place_of(failure)
+    if raised:
+        version = installed.get(raised)
+        evidence += (
+            f" (raised in {raised}; {version} is installed here)"
+            if version
+            else f" (raised in {raised})"
+        )
+    evidence += f": {symptom.cause}"
+    if symptom.goes_on:
+        evidence += " Training goes on."
+    if symptom.finds:
+        evidence += f" Found beforehand by: {', '.join(symptom.finds)}."
+    return evidence
 
 
 CHECKS = checks_of(__name__)

@@ -1,20 +1,29 @@
-"""Why a job is over before its time. Pure."""
+"""Why a job is over before its time. Pure.
+
+``cputune/text/failure_log.py`` reads what the ranks wrote, ``cputune/doctor/symptoms.py`` explains
+it.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.supervisor_main import Exit
 from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
+from cputune.text.failure_log import Failure, read_failures
 from cputune.text.plain import count
 
+if TYPE_CHECKING:
+    from cputune.doctor.symptoms import Explanation
+
 _AT_ONCE = " before its first step"
-_NO_MEMORY = re.compile(
-    r"can't allocate memory|not enough memory|Cannot allocate memory|std::bad_alloc|MemoryError"
-)
+_TAIL_LINES = 40
+_NO_MEMORY = frozenset({"cannot-allocate", "killed"})
+"""Rows of the known errors that mean that memory was short."""
 
 
 def failure(
@@ -25,77 +34,107 @@ def failure(
     steps: int,
     script: str,
 ) -> TrialError:
-    """Why a job is over before its time, and the cure of an error that is known.
+    """Why a job is over before its time, and the fix of an error that is known.
 
     Args:
         exits: of the ranks that have ended, the first first.
         errors: what their scripts raised.
         memory_kills: how often the kernel killed for memory since the trial began;
-            None where that cannot be known.
+            None if that cannot be known.
         steps: how many steps there were before.
         script: its file name.
     """
-    from cputune.doctor.symptoms import cause_of  # a table that most trials never read
-
-    found = _failure(exits, errors, memory_kills=memory_kills, steps=steps, script=script)
-    known = cause_of(str(found)) or cause_of(found.details or "")
-    if known is not None:
-        found.args = (f"{found}. {known.in_words}",)
-        found.hopeless |= known.hopeless and not steps
-    return found
-
-
-def _failure(
-    exits: Sequence[Exit],
-    errors: Sequence[Raised],
-    *,
-    memory_kills: int | None,
-    steps: int,
-    script: str,
-) -> TrialError:
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
     first = max(exits, key=lambda rank: (_signal(rank) > 0, rank["status"] != 0), default=None)
     number = 0 if first is None else _signal(first)
-    tail = None if first is None else "\n".join(first["tail"].strip().splitlines()[-40:]) or None
+    tail = (
+        None
+        if first is None
+        else "\n".join(first["tail"].strip().splitlines()[-_TAIL_LINES:]) or None
+    )
     after = f" after {steps} steps" if steps else _AT_ONCE
-    for error in () if number else errors:
-        if (raised := _raised(error, after, script, tail)) is not None:
-            return raised
-    if first is None and errors:  # torch takes long to end
-        return Crashed(f"{script} ended{after} with {errors[0]['text']}")
-    if first is None or first["status"] == 0:
+    raised = (
+        None if number else next((error for error in errors if not _only_a_status(error)), None)
+    )
+    explained = _explained(first, raised, number)
+    if number == signal.SIGKILL:
+        found = _killed(memory_kills, after, tail)
+    elif explained is not None and explained.symptom.name in _NO_MEMORY:
+        said = explained.failure.title
+        found = OutOfMemory(f"a rank could not have memory{after}: {said[:200]}", details=tail)
+    elif number in _SIGNALS or (first is not None and first["status"] < 0):
+        found = Crashed(
+            f"a rank died{after} of {signal_name(number)}{_SIGNALS.get(number, '')}", details=tail
+        )
+    elif raised is not None:
+        found = _of_exception(raised, after, script, tail)
+    elif first is None and errors:  # torch takes long to end
+        found = Crashed(f"{script} ended{after} with {errors[0]['text']}")
+    elif first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
-    died = _of_a_signal(first["status"], number, memory_kills, after, tail)
-    if died is not None:
-        return died
-    if (asked := _USAGE.search(tail or "")) and first["status"] == USAGE_STATUS and not steps:
+    else:
+        found = _of_words(first, after, script, tail)
+    if explained is not None and explained.known and not explained.symptom.goes_on:
+        symptom = explained.symptom
+        found.args = (f"{found}. {symptom.in_words.replace('SCRIPT', script)}",)
+        found.hopeless |= symptom.hopeless and not steps
+    return found
+
+
+def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explanation | None:
+    """What explains the end: the exception that a rank has reported, the tail, or the signal."""
+    # Tables that most trials never read.
+    from cputune.doctor.symptoms import explain, explain_failure
+
+    if raised is not None:
+        text = str(raised.get("text", ""))
+        one = Failure(kind="exception", line=1, text=text, name=str(raised["kind"]), message=text)
+        return explain_failure(one, {})
+    found = explain(first["tail"]) if first is not None and first["status"] else None
+    if number and (found is None or not found.known):
+        return explain(signal_name(number)) or found
+    return found
+
+
+def _only_a_status(error: Raised) -> bool:
+    """Whether a script has only said with which status it ends."""
+    text = str(error.get("text", "")).strip()
+    return error.get("kind") == "SystemExit" and (not text or text.startswith("exit status "))
+
+
+def _killed(memory_kills: int | None, after: str, tail: str | None) -> TrialError:
+    """SIGKILL: the kernel has killed for memory, or somebody from outside."""
+    if memory_kills == 0:
+        return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
+    return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
+
+
+def _of_exception(error: Raised, after: str, script: str, tail: str | None) -> TrialError:
+    """An exception of the script, in its own words."""
+    kind, text = str(error.get("kind")), str(error.get("text", ""))
+    line = text.strip().splitlines()[0][:200] if text.strip() else ""
+    said = ": ".join(filter(None, (kind, line)))
+    ended = f"ended{after}: {line}" if kind == "SystemExit" else f"failed{after}: {said}"
+    return Crashed(
+        f"{script} {ended}", details=tail, hopeless=kind in _OF_SCRIPTS and after == _AT_ONCE
+    )
+
+
+def _of_words(first: Exit, after: str, script: str, tail: str | None) -> TrialError:
+    """A rank that ended with a status: what it wrote last."""
+    asked = _USAGE.search(tail or "")
+    if asked and first["status"] == USAGE_STATUS and after == _AT_ONCE:
         reason = f"{script} was not given the arguments that it takes: {asked[1].strip()[:200]}"
         return Crashed(reason, details=tail, hopeless=True)
-    words = last_words(tail or "")
-    if (raised := _raised(words, after, script, tail)) is not None:
-        return raised
+    words = last_words(first["tail"])
+    if words["kind"]:
+        return _of_exception(words, after, script, tail)
     ended = f"{script} ended{after} with exit status {first['status']}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
 
 
-def _of_a_signal(
-    status: int, number: int, memory_kills: int | None, after: str, tail: str | None
-) -> TrialError | None:
-    """Of a rank that died of a signal, or had no memory; None where it did not."""
-    if number == signal.SIGKILL:
-        if memory_kills == 0:
-            return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
-        return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
-    if tail and _NO_MEMORY.search(tail):
-        return OutOfMemory(f"a rank could not have memory{after}", details=tail)
-    if status < 0 or number in _SIGNALS:
-        why = _SIGNALS.get(number, "")
-        return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
-    return None
-
-
 USAGE_STATUS = 2
-"""Of argparse and click, where the words of a command are not what they take."""
+"""Of argparse and click, if the words of a command are not what they take."""
 
 _USAGE = re.compile(r"^usage: (?:.*\n)*?(?:\S+: )?error: (.+)", re.IGNORECASE | re.MULTILINE)
 
@@ -115,8 +154,8 @@ _OF_SCRIPTS = frozenset(
         "ZeroDivisionError",
     }
 )
-"""Exceptions that no other plan takes from a script whose launch as typed has raised them before
-its first step. A ValueError, a KeyError or a RuntimeError may follow from the number of ranks."""
+"""Exceptions that every plan meets, if the launch as typed has raised them before its first
+step. A ValueError, a KeyError or a RuntimeError may follow from the number of ranks."""
 
 _SIGNALS = {
     int(signal.SIGILL): ": an instruction that this processor does not have (a wheel for another "
@@ -125,88 +164,28 @@ _SIGNALS = {
 }
 """The meaning of signals; a shell reports them as exit status 128 + number."""
 
-_EXCEPTION = re.compile(
-    r"(?:\[rank\d+\]:\s*)?(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))(?::(?: (.*))?)?"
-)
-
 
 def last_words(tail: str) -> Raised:
-    """The last exception that a script wrote; else its last line, with no kind.
+    """The exception that ended a script; else its last line, with no kind.
 
     What the launcher of the script wrote is left out, and so are the rules of dashes by which Open
-    MPI frames what it says.
+    MPI frames its messages.
     """
+    log = read_failures(tail)
+    decisive = log.decisive
+    if decisive is not None and decisive.kind == "exception":
+        return {"event": "error", "kind": decisive.type_name, "text": decisive.message}
     lines: list[str] = []
-    raised: Raised | None = None
     began = 0
     for line in map(str.strip, tail.splitlines()):
-        if re.fullmatch(r"(?:\[rank\d+\]:\s*)?Traceback \(most recent call last\):", line):
+        if line.endswith("Traceback (most recent call last):"):
             began = len(lines)
-        found = _EXCEPTION.fullmatch(line)
-        if found and found[1] in OF_LAUNCHERS:
+        if line.partition(":")[0].rpartition(".")[2] in OF_LAUNCHERS:
             del lines[began:]
             break  # from here on the launcher writes
-        if found:
-            raised = {"event": "error", "kind": found[1], "text": found[2] or ""}
         if line.strip("-=*") and not re.match(r"[EWI]\d{4} ", line):
             lines.append(line)
-    return raised or {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
-
-
-def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialError | None:
-    """The cause that an exception of the script shows; None where it shows none."""
-    kind, text = str(error.get("kind")), str(error.get("text", ""))
-    line = text.strip().splitlines()[0][:200] if text.strip() else ""
-    if kind == "SystemExit" and (not line or line.startswith("exit status ")):
-        return None
-    if kind == "MemoryError" or _NO_MEMORY.search(text):
-        reason = f"a rank could not have memory{after}: {line or kind}"
-        return OutOfMemory(reason, details=tail)
-    said = ": ".join(filter(None, (kind, line)))
-    for pattern, why, hopeless in _CAUSES:
-        if found := re.search(pattern, f"{kind}: {text}"):
-            reason = f"{script} {why.format(*found.groups(), script=script)} ({said})"
-            return Crashed(reason, details=tail, hopeless=hopeless)
-    if not kind:
-        return None
-    ended = f"ended{after}: {line}" if kind == "SystemExit" else f"failed{after}: {said}"
-    hopeless = kind in _OF_SCRIPTS and after == _AT_ONCE
-    return Crashed(f"{script} {ended}", details=tail, hopeless=hopeless)
-
-
-_CAUSES = (
-    (
-        r"name 'get_ipython' is not defined",
-        "was exported from a notebook, and its magics (%matplotlib, !pip, %%time) run in Jupyter "
-        "alone: take these lines out, sed -i.bak '/get_ipython()/d' {script}, and keep the code "
-        "that stands in the line of a %%magic",
-        True,
-    ),
-    (
-        r"DeviceCodeError|LocalTokenNotFoundError|GatedRepoError|oauth/device|no token found"
-        r"|(?i:gated repo|notebook_login|401 Client Error.*huggingface)",
-        "logs in on the hub of Hugging Face, and a trial has nobody to answer: type `hf auth "
-        "login` once, or export HF_TOKEN, and take login() out of the script",
-        True,
-    ),
-    (
-        r"not used by the HfArgumentParser: (\[.*\])",
-        "was not given the arguments that it takes: it knows nothing of {0}",
-        True,
-    ),
-    (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
-    (
-        r"relative import with no known parent package",
-        "is part of a package: start it as a module, -m package.module",
-        True,
-    ),
-    (
-        r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed",
-        "uses DeepSpeed, which divides a model over accelerators: leave it out",
-        True,
-    ),
-)
-"""Causes that lie in the script, how to remove them, and whether every plan meets them."""
+    return {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:

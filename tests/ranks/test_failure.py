@@ -157,8 +157,31 @@ def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said
     assert getattr(error, "hopeless", None) == (tail == ACCELERATE)
 
 
-def test_a_line_that_was_printed_may_be_a_known_cause() -> None:
-    assert "let Trainer or Accelerator choose" in str(failure(1, tail="CUDA is required\n"))
+def test_a_line_that_was_printed_is_repeated_and_is_no_cause() -> None:
+    error = failure(1, tail="CUDA is required\n")
+    assert str(error) == "t.py ended before its first step with exit status 1: CUDA is required"
+    assert not getattr(error, "hopeless", True)
+
+
+LATER = """CUDA not available, using CPU
+Traceback (most recent call last):
+  File "t.py", line 4, in main
+IndexError: list index out of range
+"""
+
+
+def test_a_printed_line_is_not_the_cause_of_a_later_exception() -> None:
+    for error in (failure(1, tail=LATER), failure(1, errors=(raised("IndexError", "list"),))):
+        assert "IndexError: list" in str(error)
+        assert "GPU" not in str(error)
+        assert not getattr(error, "hopeless", True)
+
+
+def test_an_exception_of_a_library_gets_the_answer_of_its_interface() -> None:
+    text = "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'"
+    error = failure(1, errors=(raised("TypeError", text),))
+    assert "use eval_strategy" in str(error)
+    assert getattr(error, "hopeless", False)
 
 
 def test_a_script_that_exits_with_words_is_told_by_them() -> None:

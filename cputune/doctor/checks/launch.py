@@ -131,7 +131,7 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
 def interface_missing(facts: HostFacts) -> Iterator[Finding]:
     """A variable names a network interface that does not exist
 
-    Symptom: "Unable to find address for: eth0", or no rank connects.
+    Symptom: "Unable to find address for: …", or no rank connects.
 
     Cause: interface names differ between machines and containers. gloo takes names alone: the
     patterns that NCCL takes (^lo, =eth) and addresses are no names.

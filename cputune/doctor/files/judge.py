@@ -254,7 +254,7 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
 def mpi_dialect() -> None:
     """The mpirun that is here does not know these options
 
-    Symptom: "unrecognized argument x", or "mpirun was unable to find the specified
+    Symptom: "unrecognized argument …", or "mpirun was unable to find the specified
     executable file" with a name that is an option.
 
     Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x K=V,

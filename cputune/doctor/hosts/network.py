@@ -97,7 +97,7 @@ def gloo_interface() -> None:
 def interface_unnamed() -> None:
     """No interface has the same name on all hosts
 
-    Symptom: "Unable to find address for: eth0" on some hosts.
+    Symptom: "Unable to find address for: …" on some hosts.
 
     Cause: a launch gives all ranks one name of an interface (GLOO_SOCKET_IFNAME and its like), but
     on these hosts the interfaces have different names.

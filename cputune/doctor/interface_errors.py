@@ -1,0 +1,573 @@
+"""Errors that the public interface of a library explains: an argument, a name, a module, an option.
+
+``cputune/stack/interface.py`` knows which releases have it. A row for each error is not needed, so
+versions without a row of their own are answered too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from cputune.stack import interface
+from cputune.stack.interface import Presence
+from cputune.stack.tables import load, parse
+from cputune.text.documents import packaged_toml
+from cputune.text.failure_log import Failure
+
+Versions = Mapping[str, str]
+"""Versions by the name of the package, as far as the log or the machine shows them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What explains an error: words for a finding, and a command or None."""
+
+    title: str
+    cause: str
+    fix: str
+    command: str | None = None
+    source: str = "PyPI wheels of each minor release"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One name that a release has or has not.
+
+    ``what`` names it in words (``TrainingArguments takes eval_strategy``), ``new`` is what is
+    written in
+    releases after the last that has it, ``old`` before the first.
+    """
+
+    package: str
+    what: str
+    presence: Presence
+    failure: Failure
+    versions: Versions
+    new: str = ""
+    old: str = ""
+    source: str = field(default="PyPI wheels of each minor release")
+
+
+def answer_of(failure: Failure, versions: Versions) -> Answer | None:
+    """The answer of the interface tables to an exception or a refused command line; None: no
+    answer.
+    """
+    said = failure.whole
+    for pattern, answer in _PATTERNS:
+        found = pattern.search(said)
+        if found is not None:
+            made = answer(found, failure, versions)
+            if made is not None:
+                return made
+    return None
+
+
+# --- arguments --------------------------------------------------------------------------
+
+_PREFERRED = (
+    "TrainingArguments",
+    "Trainer",
+    "Accelerator",
+    "Seq2SeqTrainingArguments",
+    "Seq2SeqTrainer",
+    "SFTConfig",
+    "SFTTrainer",
+    "LoraConfig",
+    "load_dataset",
+)
+"""Classes that scripts call most: Python before 3.10 does not name the class in its message."""
+
+
+def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    owner, function, name = found["owner"] or "", found["function"], found["name"]
+    owner = owner.rpartition(".")[2]
+    called = owner if function == "__init__" and owner else f"{owner}.{function}".lstrip(".")
+    package, called = _callable(called, name, failure)
+    if not package:
+        return None
+    presence = interface.argument(package, called, name)
+    if presence is None:
+        return _never(package, called, name, failure)
+    asked = _Asked(
+        package=package,
+        what=f"{called} takes {name}",
+        presence=presence,
+        failure=failure,
+        versions=versions,
+        new=_new_name(package, called, name),
+        old=_old_name(package, called, name),
+    )
+    return _between(asked)
+
+
+def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
+    """The package and the short name of what was called; empty if the tables do not tell."""
+    if not called.startswith("__"):
+        for package in _nearest(failure):
+            if interface.callables(package, called):
+                return package, called
+        return "", ""
+    code = " ".join(frame.code for frame in failure.frames[-2:])
+    candidates = {
+        full.rpartition(":")[2]: package
+        for package in interface.PACKAGES
+        for full in interface.takers(package, name)
+        if "." not in full.rpartition(":")[2] and full.rpartition(":")[2][:1].isupper()
+    }
+    for short, package in candidates.items():
+        if re.search(rf"\b{short}\(", code):
+            return package, short
+    for short in _PREFERRED:
+        if short in candidates:
+            return candidates[short], short
+    return next(((package, short) for short, package in candidates.items()), ("", ""))
+
+
+def _nearest(failure: Failure) -> tuple[str, ...]:
+    """The packages of the tables; those that the traceback passes through come first."""
+    passed = {frame.package for frame in failure.frames}
+    return tuple(sorted(interface.PACKAGES, key=lambda package: package not in passed))
+
+
+def _new_name(package: str, called: str, name: str) -> str:
+    """What is written for an argument that went: a new name, or another callable that takes it."""
+    newest = interface.newest(package)
+    by_hand = {row.name: row for row in load().transformers.arguments}
+    if package == "transformers" and name in by_hand and by_hand[name].instead_after:
+        return f"{by_hand[name].instead_after}"
+    taken = frozenset[str]() if newest is None else interface.arguments(package, called, newest)
+    for new in interface.renamed(package, name):
+        if new in taken:
+            return new
+    config = re.sub(r"Trainer$", "Config", called)
+    if newest and config != called and name in interface.arguments(package, config, newest):
+        return f"{name} of {config}"
+    return ""
+
+
+def _old_name(package: str, called: str, name: str) -> str:
+    """What is written for an argument that came: the name that it had before."""
+    by_hand = {row.name: row for row in load().transformers.arguments}
+    if package == "transformers" and name in by_hand:
+        return by_hand[name].instead_before or ""
+    for old in interface.renamed_from(package, name):
+        if interface.argument(package, called, old) is not None:
+            return old
+    return ""
+
+
+def _never(package: str, called: str, name: str, failure: Failure) -> Answer | None:
+    """An argument that no release has: a slip, or another class's."""
+    newest = interface.newest(package)
+    if newest is None:
+        return None
+    taken = interface.arguments(package, called, newest)
+    near = difflib.get_close_matches(name, taken, n=1)
+    fix = f"write {near[0]}" if near else f"take {name} out, or give it to the object that takes it"
+    return Answer(
+        title=f"{called} of {package} takes no {name}, in no release",
+        cause=f"no release of {package} from {interface.releases(package)[0]} to {newest} "
+        "has this argument.",
+        fix=fix,
+    )
+
+
+# --- names and modules ------------------------------------------------------------------
+
+
+def _import_name(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    home, name, path = found["home"], found["name"], found["path"] or ""
+    package = home.partition(".")[0]
+    if package in interface.PACKAGES and not path.endswith(f"/{package}.py"):
+        return _name(package, home, name, failure, versions)
+    if path and "-packages/" not in path:
+        return Answer(
+            title=f"{home} is a file of yours, and has no {name}",
+            cause=f"Python has imported {path}: it was found before any installed package of "
+            "this name.",
+            fix=f"define {name} there, or rename the file if a library was meant",
+            source=_IMPORT_SYSTEM,
+        )
+    return Answer(
+        title=f"{home} has no {name}: another release of {package} is installed than the "
+        "code needs",
+        cause="names come and go between releases; pip keeps what is installed if nothing "
+        "forbids it.",
+        fix=f"upgrade {package} and the library that imports it",
+        command=f"pip install -U {package}",
+        source=_IMPORT_SYSTEM,
+    )
+
+
+def _name(
+    package: str, home: str, name: str, failure: Failure, versions: Versions
+) -> Answer | None:
+    presence = interface.symbol(package, home, name)
+    if presence is None:
+        presence = interface.module(package, f"{home}.{name}")
+    elsewhere = _elsewhere(package, home, name)
+    if presence is None:
+        if not elsewhere:
+            return None
+        return Answer(
+            title=f"{name} is not in {home}",
+            cause=f"no release of {package} that was read has {name} there.",
+            fix=f"import it from {elsewhere}",
+        )
+    asked = _Asked(
+        package=package,
+        what=f"{home} has {name}",
+        presence=presence,
+        failure=failure,
+        versions=versions,
+        new=presence.instead
+        or _instead(package, name)
+        or (f"{name} of {elsewhere}" if elsewhere else ""),
+        old=presence.instead,
+    )
+    return _between(asked)
+
+
+_INSTEAD = {
+    "AdamW": "torch.optim.AdamW",
+    "Adafactor": "transformers.optimization.Adafactor",
+    "load_metric": "evaluate.load of the package evaluate",
+    "is_torch_tpu_available": "is_torch_xla_available",
+    "cached_download": "hf_hub_download",
+    "HfFolder": "get_token and login",
+    "Repository": "HfApi().upload_folder",
+    "AutoModelForVision2Seq": "AutoModelForImageTextToText",
+    "AutoModelWithLMHead": "AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM",
+}
+"""What takes the place of names that went, where the new name is of another package or not
+alike."""
+
+
+def _instead(package: str, name: str) -> str:
+    return _INSTEAD.get(name, "")
+
+
+def _elsewhere(package: str, home: str, name: str) -> str:
+    """The module that has this name in the newest release, the shortest first; empty: none."""
+    newest = interface.newest(package)
+    if newest is None:
+        return ""
+    there = (
+        place
+        for place, presence in interface.homes(package, name).items()
+        if place != home and presence.at(newest)
+    )
+    return min(there, key=lambda place: (place.count("."), len(place)), default="")
+
+
+def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    wanted = found["name"]
+    package, _, below = wanted.partition(".")
+    if not below or package not in interface.PACKAGES:
+        return _distribution(wanted)
+    presence = interface.module(package, wanted)
+    if presence is None:
+        return Answer(
+            title=f"{package} has no module {wanted}",
+            cause=f"no release of {package} that was read has it.",
+            fix=f"upgrade the library that imports it; a file {package}.py of yours hides "
+            "the library, too",
+        )
+    if package == "torch" and presence.always and presence.still and not presence.instead:
+        return Answer(
+            title="A file or folder of yours is imported instead of torch, or torch is older",
+            cause=f"{wanted} is part of torch {interface.newest('torch')}: a torch.py or a "
+            "folder torch "
+            "of yours hides it, or the torch that ran does not have it yet.",
+            fix="rename your file or folder and remove its __pycache__; if there is none, "
+            "upgrade torch",
+        )
+    asked = _Asked(
+        package=package,
+        what=f"{package} has {wanted}",
+        presence=presence,
+        failure=failure,
+        versions=versions,
+        new=presence.instead,
+        old=presence.instead,
+    )
+    return _between(asked)
+
+
+_IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
+
+
+@cache
+def _distributions() -> Mapping[str, str]:
+    """What pip calls the modules that training scripts import."""
+    found: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[
+        "distributions"
+    ]
+    return found
+
+
+def _distribution(wanted: str) -> Answer:
+    """A module that is not installed."""
+    names = _distributions()
+    name = names.get(wanted) or names.get(wanted.partition(".")[0])
+    if name is None:
+        return Answer(
+            title=f"{wanted} is not installed in the Python that ran, or not where it looks "
+            "for modules",
+            cause="Python looks in the folder of the script, in PYTHONPATH and in its own "
+            "packages.",
+            fix=f"install what brings {wanted} with python -m pip; if it is a file of yours, "
+            "start the script "
+            "from its folder or add that to PYTHONPATH",
+            source=_IMPORT_SYSTEM,
+        )
+    return Answer(
+        title=f"{name} is not installed in the Python that ran",
+        cause="pip installs into the environment of the Python that it belongs to; another "
+        "python, or a "
+        "launcher of another environment, does not see it.",
+        fix="install it with the python that trains: python -m pip, and check `which python "
+        "torchrun`",
+        command=f"python -m pip install {name}",
+        source="https://docs.python.org/3/installing/index.html",
+    )
+
+
+def _module_attribute(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    home, name = found["home"], found["name"]
+    package = home.partition(".")[0]
+    if package not in interface.PACKAGES:
+        return None
+    return _name(package, home, name, failure, versions)
+
+
+def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    owner, name = found["owner"] or found["type"], found["name"]
+    for package in _nearest(failure):
+        presence = interface.member(package, owner, name)
+        if presence is not None:
+            asked = _Asked(
+                package=package,
+                what=f"{owner} has {name}",
+                presence=presence,
+                failure=failure,
+                versions=versions,
+                new=_new_name(package, owner, name),
+                old=_old_name(package, owner, name),
+            )
+            return _between(asked)
+    return None
+
+
+# --- options of a command line ----------------------------------------------------------
+
+
+def _options(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    given = re.findall(r"--[A-Za-z][\w-]*", found["words"])
+    answers = (_option(word, failure, versions) for word in given)
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
+    name = word.lstrip("-").replace("-", "_")
+    of_launcher = re.search(
+        r"\baccelerate\b.*: error|\blaunch\b.*: error|torchrun: error", failure.text
+    )
+    for package, called in (("transformers", "TrainingArguments"), ("trl", "SFTConfig")):
+        presence = interface.argument(package, called, name)
+        if presence is not None and not of_launcher:
+            if presence.always and presence.still:
+                break
+            asked = _Asked(
+                package=package,
+                what=f"{called} takes --{name}",
+                presence=presence,
+                failure=failure,
+                versions=versions,
+                new=_new_name(package, called, name),
+                old=_old_name(package, called, name),
+            )
+            return _between(asked)
+    places = interface.option("accelerate", word) or interface.option("accelerate", f"--{name}")
+    launch = next((p for place, p in places.items() if place.endswith("commands.launch")), None)
+    if launch is None:
+        return None
+    if of_launcher or not launch.still:
+        asked = _Asked(
+            package="accelerate",
+            what=f"accelerate launch takes {word}",
+            presence=launch,
+            failure=failure,
+            versions=versions,
+        )
+        return _between(asked)
+    return Answer(
+        title=f"{word} is an option of accelerate launch, and was given to the script",
+        cause="a launcher reads the words before the script; what follows the script belongs "
+        "to it.",
+        fix=f"put {word} before the name of the script",
+    )
+
+
+def _config_keys(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    keys = re.findall(r"\w+", found["keys"])
+    rows = {row.name: row for row in load().accelerate.keys}
+    for key in keys:
+        row = rows.get(key)
+        if row is None:
+            continue
+        since = f"{row.first[0]}.{row.first[1]}" if row.first else ""
+        if row.last is not None:
+            return Answer(
+                title=f"accelerate knows the key {key} no longer",
+                cause=f"accelerate refuses a file with a key that it does not know; {key} "
+                "went after "
+                f"{row.last[0]}.{row.last[1]}.",
+                fix=f"take {key} out of the file that the message names",
+                source="huggingface/accelerate#1935",
+            )
+        return Answer(
+            title=f"The configuration file is of a newer accelerate: {key}",
+            cause="accelerate refuses a file with a key that it does not know; it knows "
+            f"{key} from "
+            f"{since} on.",
+            fix=f"install accelerate {since} or later, or take {key} out of the file that "
+            "the message names",
+            command=f"pip install -U 'accelerate>={since}'",
+            source="huggingface/accelerate#1935",
+        )
+    return Answer(
+        title=f"accelerate does not know the key {', '.join(keys)}",
+        cause="accelerate refuses a configuration file with a key that it does not know.",
+        fix="upgrade accelerate, or take the key out of the file that the message names",
+        command="pip install -U accelerate",
+        source="huggingface/accelerate#1935",
+    )
+
+
+# --- before, between or after -----------------------------------------------------------
+
+
+def _between(asked: _Asked) -> Answer | None:
+    """Which side of its range the release is on that raised the error, and what to do."""
+    presence, package = asked.presence, asked.package
+    words = presence.in_words()
+    if not words:
+        return None
+    said = parse(asked.versions.get(package))
+    version = said if said is not None and not presence.at(said) else None
+    since = f"{presence.first.major}.{presence.first.minor}"
+    too_old = version is not None and version < presence.first
+    too_new = version is not None and version > presence.last
+    if version is None:
+        too_old = presence.still
+        too_new = presence.always and not presence.still
+    caller = _caller(asked.failure, package)
+    cause = f"in {package}, {asked.what} {words}"
+    cause += f"; {version} ran here." if version is not None else "."
+    if too_old:
+        fix = f"install {package} {since} or later"
+        if asked.old and not caller:
+            fix += f", or use {asked.old}"
+        title = f"This {package} is too old: {asked.what} {words}"
+        command = f"pip install -U '{package}>={since}'"
+        return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
+    if too_new:
+        after = presence.after
+        gone = f"{after.major}.{after.minor}" if after else ""
+        title = f"Gone from {package} {gone} on: {asked.what} {words}"
+        return _after(asked, caller, title, cause)
+    title = f"Another {package} is needed: {asked.what} {words}"
+    fix = f"install {package} {since} or later if yours is older; if yours is newer, "
+    fix += f"use {asked.new}" if asked.new else "take it out"
+    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+
+
+def _after(asked: _Asked, caller: str, title: str, cause: str) -> Answer:
+    """What to do about something that is gone: it is written, or a library asks for it."""
+    if caller:
+        return Answer(
+            title=f"{caller} is too old for this {asked.package}",
+            cause=f"{cause} {caller} asks for it.",
+            fix=f"upgrade {caller}",
+            command=f"pip install -U {caller}",
+            source=asked.source,
+        )
+    if asked.new.startswith("nothing"):
+        why = asked.new.removeprefix("nothing").lstrip(", :")
+        fix = f"take it out: {why}" if why else "take it out"
+        return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+    if asked.new:
+        return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
+    fix = "take it out; the release notes say what replaces it"
+    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+
+
+def _caller(failure: Failure, package: str) -> str:
+    """The library whose code asked for what is not there; empty if your own code did."""
+    outside = [
+        frame
+        for frame in failure.frames
+        if frame.package not in ("python", package) and not frame.file.endswith("/deprecation.py")
+    ]  # a decorator that renames arguments passes the call on
+    return outside[-1].package if outside else ""
+
+
+_Handler = Callable[[re.Match[str], Failure, Versions], "Answer | None"]
+_PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
+    (
+        re.compile(
+            r"(?:(?P<owner>[\w.<>]+)\.)?(?P<function>\w+)\(\) got an unexpected keyword "
+            r"argument '(?P<name>\w+)'"
+        ),
+        _unexpected,
+    ),
+    (
+        re.compile(
+            r"cannot import name '(?P<name>\w+)' from (?:partially initialized module "
+            r")?'(?P<home>[\w.]+)'"
+            r"(?: \((?:most likely[^)]*\) \()?(?P<path>[^)]*)\))?"
+        ),
+        _import_name,
+    ),
+    (re.compile(r"No module named '?(?P<name>\w+(?:\.\w+)*)'?(?!.*is not a package)"), _module),
+    (re.compile(r"module '(?P<home>[\w.]+)' has no attribute '(?P<name>\w+)'"), _module_attribute),
+    (
+        re.compile(
+            r"(?:'(?P<owner>\w+)' object|type object '(?P<type>\w+)') has no attribute "
+            r"'(?P<name>\w+)'"
+        ),
+        _member,
+    ),
+    (re.compile(r"unrecognized arguments?:? (?P<words>.*--.*)"), _options),
+    (re.compile(r"not used by the HfArgumentParser: (?P<words>.*)"), _options),
+    (re.compile(r"No such option:? (?P<words>--.*)"), _options),
+    (re.compile(r"config file at .* had unknown keys \(\[(?P<keys>[^\]]*)\]\)"), _config_keys),
+)
+
+
+def raised_by(failure: Failure) -> str:
+    """Which releases raise a message, in words; empty if the tables do not hold it."""
+    if failure.kind != "exception" or not failure.message:
+        return ""
+    found = interface.messages(failure.message)
+    if not found:
+        return ""
+    nearest = _in_traceback(found, failure)
+    same = [
+        each for each in found if each.package == nearest.package and each.module == nearest.module
+    ]
+    presence = same[0].presence
+    for each in same[1:]:
+        presence = presence | each.presence
+    words = presence.in_words() or "all releases that were read"
+    return f"{nearest.module} of {nearest.package} raises it ({words})"
+
+
+def _in_traceback(found: Iterable[interface.Message], failure: Failure) -> interface.Message:
+    passed = [frame.module for frame in failure.frames]
+    return max(found, key=lambda each: (each.module in passed, len(each.template)))

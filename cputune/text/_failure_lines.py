@@ -1,0 +1,229 @@
+"""One line of a log: prefixes of launchers, signals, kernel lines, refused arguments. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+LONGEST_LINE = 2000
+"""Characters of a line that are read."""
+
+Kind = Literal[
+    "exception", "signal", "memory", "usage", "error", "limit", "exit", "warning", "launcher"
+]
+
+# --- lines: prefixes of launchers -------------------------------------------------------
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PREFIXES = (
+    re.compile(r"\[(?:rank|default|local_rank)\s?(?P<rank>\d+)\]:\s?"),
+    re.compile(r"\[\d+,(?P<rank>\d+)\]<(?:stderr|stdout)>:\s?"),
+    re.compile(r"\(\w+ (?:pid|rank)=\d+[^)]*\)\s"),
+    re.compile(r"[\w.-]+-\d+\s+\|\s"),  # docker compose
+    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s"),
+    re.compile(r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ )?kernel: (?:\[ *[\d.]+\] )?"),
+)
+_NUMBERED = re.compile(r"\s?(?P<rank>\d{1,4}): |\[(?P<other>\d{1,4})\] ")
+"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: taken for such if most lines have
+one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    text: str
+    rank: int | None
+
+
+def lines_of(text: str) -> Iterator[Line]:
+    raw = _ANSI.sub("", text).split("\n")
+    shown = [line for line in raw if line.strip()]
+    numbered = sum(bool(_NUMBERED.match(line)) for line in shown)
+    labelled = numbered > 2 and numbered * 3 > len(shown) * 2
+    for number, line in enumerate(raw, start=1):
+        for part in line.split("\r"):
+            rest = part[:LONGEST_LINE].rstrip()
+            rank: int | None = None
+            if labelled and (found := _NUMBERED.match(rest)):
+                rank = int(found["rank"] or found["other"])
+                rest = rest[found.end() :]
+            for _ in range(3):
+                matches = (prefix.match(rest) for prefix in _PREFIXES)
+                found = next((match for match in matches if match), None)
+                if found is None:
+                    break
+                said = found.groupdict().get("rank")
+                if said is not None:
+                    rank = int(said)
+                rest = rest[found.end() :]
+            yield Line(number, rest, rank)
+
+
+# --- lines that are no traceback --------------------------------------------------------
+
+_WARNING = re.compile(
+    r"\w*Warning: |^OMP: (?:Info|Warning)|\bWARN(?:ING)?\b|^\[?W\d{4}|^\[W[ \d]|^[Ww]arning"
+    r"|_WARN\||^I\d{4} |^\[I[ \d]"
+    r"|^\W*INFO\b|^\W*DEBUG\b|\| ?INFO ?\|"
+)
+_SIGNAL_WORDS = {
+    "killed": "SIGKILL",
+    "segmentation fault": "SIGSEGV",
+    "bus error": "SIGBUS",
+    "illegal instruction": "SIGILL",
+    "floating point exception": "SIGFPE",
+    "aborted": "SIGABRT",
+    "terminated": "SIGTERM",
+    "hangup": "SIGHUP",
+    "cpu time limit exceeded": "SIGXCPU",
+    "file size limit exceeded": "SIGXFSZ",
+    "trace/breakpoint trap": "SIGTRAP",
+}
+_NUMBERS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+}
+_WORDS = "|".join(map(re.escape, _SIGNAL_WORDS))
+_SIGNALS = (
+    re.compile(rf"(?P<word>{_WORDS})(?: \(core dumped\))?", re.IGNORECASE),
+    re.compile(rf"\S+: line \d+:\s+\d+ (?P<word>{_WORDS})(?: \(core dumped\))?\s.*", re.IGNORECASE),
+    re.compile(
+        rf"srun: error: \S+: tasks? [\d,-]+: (?P<word>{_WORDS})(?: \(core dumped\))?", re.IGNORECASE
+    ),
+    re.compile(r".*\bSignal (?P<number>\d+) \(SIG\w+\) received by PID.*"),
+    re.compile(r".*exited on signal (?P<number>\d+)\b.*"),
+    re.compile(r".*KILLED BY SIGNAL: (?P<number>\d+)\b.*"),
+    re.compile(r".*EXIT STRING: \w[\w ]* \(signal (?P<number>\d+)\).*"),
+    re.compile(r".*\b(?:died with|got signal:?) <?(?:Signals\.)?(?P<name>SIG\w+).*"),
+    re.compile(r".*\bgot signal: (?P<number>\d+)\b.*"),
+    re.compile(r".*\bexitcode\s*:\s*-(?P<number>\d+)\b.*"),
+    re.compile(r".*\breturn code = -(?P<number>\d+)\b.*"),
+    re.compile(rf"Fatal Python error: (?P<word>{_WORDS})", re.IGNORECASE),
+    re.compile(
+        rf"\*\*\* Process received signal \*\*\*|\[\S+\] Signal: (?P<word>{_WORDS}) \(\d+\)",
+        re.IGNORECASE,
+    ),
+    re.compile(r".*received signal (?P<name>SIG\w+)\b.*"),
+    re.compile(
+        r"(?:.*\b)?exit(?:ed with)?(?: code| status)?:?\s+(?P<status>1(?:29|3[0-9]|4[0-3]"
+        r"|5[23]))\b.*",
+        re.IGNORECASE,
+    ),
+    re.compile(r".*\bexitcode\s*:\s*(?P<status>1(?:3[0-9]))\b.*"),
+)
+_MEMORY = re.compile(
+    r"Out of memory: Kill|[Mm]emory cgroup out of memory|oom[-_ ]kill|OOM[- ]?[Kk]ill"
+    r"|invoked oom-killer"
+    r"|: Out Of Memory$|exceeded (?:job |step )?memory limit|memory usage .* exceed|Killed "
+    r"process \d+",
+)
+_LIMIT = re.compile(
+    r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|job killed: walltime|DeadlineExceeded"
+)
+_USAGE = re.compile(r"(?:(?P<program>\S+): )?(?:error|Error): (?P<message>.+)")
+_USAGE_WORDS = re.compile(
+    r"unrecognized arguments?|invalid choice|the following arguments are required|expected "
+    r"(?:one|at least one)"
+    r" argument|No such option|Missing option|invalid \S+ value|ambiguous option|not allowed "
+    r"with argument"
+)
+_CPP = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
+_WHAT = re.compile(r"\s*what\(\):\s*(?P<message>.*)")
+_EXIT = re.compile(
+    r"(?:.*\b)?(?:exit(?:ed)?(?: with)?(?: non-zero)?(?: exit)?(?: code| status)|exitcode"
+    r"|EXIT CODE|return code)\s*[:=]?\s*(?P<status>\d+)\b.*",
+    re.IGNORECASE,
+)
+ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
+_ERROR = re.compile(
+    r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"
+    r"|\bunable\b|\bdenied\b"
+    r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
+    r"|\binvalid\b|does not support"
+    r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
+    r"|expected \d+, errno"
+)
+_BENIGN = re.compile(
+    r"(?i)\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
+    r"|^\{'|it/s\]|s/it\]|^\d+%\|"
+)
+
+
+def begins_something(text: str) -> bool:
+    """Whether a line begins something of its own, and so ends the message before it."""
+    return bool(
+        warns(text)
+        or re.match(r"[EF]\d{4} |\[E\d* |srun: |slurmstepd: |=====|-----|\+-|\*\*\*|wandb: ", text)
+        or signal_of(text)
+        or _CPP.match(text)
+    )
+
+
+def signal_of(text: str) -> str:
+    """The name of the signal that a line reports; empty if it reports none."""
+    text = text.strip()
+    for pattern in _SIGNALS:
+        found = pattern.fullmatch(text)
+        if found is None:
+            continue
+        said = found.groupdict()
+        if said.get("word"):
+            return _SIGNAL_WORDS[said["word"].lower()]
+        if said.get("name"):
+            return str(said["name"])
+        number = said.get("number") or str(int(said.get("status") or 128) - 128)
+        if int(number):
+            return _NUMBERS.get(int(number), f"signal {number}")
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a line that belongs to no traceback reports."""
+
+    kind: Kind
+    name: str = ""
+    message: str = ""
+
+
+def report_of(text: str, following: str) -> Report | None:
+    """What a line reports, given the line after it; None if nothing."""
+    text = text.strip()
+    if not text or _BENIGN.search(text):
+        return None
+    if _MEMORY.search(text):
+        return Report("memory", "SIGKILL")
+    if _LIMIT.search(text):
+        return Report("limit")
+    cpp = _CPP.match(text)
+    if cpp:
+        what = _WHAT.match(following)
+        return Report("exception", cpp["name"], what["message"] if what else "")
+    signal = signal_of(text)
+    if signal:
+        return Report("signal", signal)
+    if warns(text):
+        return Report("warning")
+    usage = _USAGE.fullmatch(text)
+    if usage and _USAGE_WORDS.search(usage["message"]):
+        return Report("usage", message=usage["message"])
+    if _EXIT.fullmatch(text):
+        return Report("exit")
+    return Report("error") if _ERROR.search(text) else None
+
+
+def warns(text: str) -> bool:
+    """Whether a line is a warning or a note."""
+    return bool(_WARNING.search(text))

@@ -1,0 +1,179 @@
+"""What a log says about the end of a job: which failure decides, and where it was raised."""
+
+from __future__ import annotations
+
+import pytest
+
+from cputune.text.failure_log import FailureLog, package_of, read_failures
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+HANDLED = f"""\
+CUDA not available, using CPU
+Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    main()
+    ~~~~^^
+  File "{SITE}/datasets/arrow_dataset.py", line 321, in map
+    raise ValueError("columns")
+ValueError: columns of the two tables
+differ in type
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    show(labels[3])
+IndexError: list index out of range
+"""
+TORCHRUN = """\
+[rank1]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank1]:   File "job.py", line 3, in <module>
+[rank0]:   File "job.py", line 9, in <module>
+[rank1]:     batch["labels"]
+[rank1]: KeyError: 'labels'
+[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1
+E1127 10:00:00.1 1 torch/elastic/api.py:901] failed (exitcode: 1) local_rank: 1 (pid: 12)
+Traceback (most recent call last):
+  File "bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-27_10:00:00
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 12)
+"""
+
+
+def decisive(text: str) -> tuple[str, str, int]:
+    found = read_failures(text).decisive
+    assert found is not None
+    return found.kind, found.name, found.line
+
+
+def test_the_last_exception_decides_and_keeps_what_came_before() -> None:
+    found = read_failures(HANDLED).decisive
+    assert found is not None
+    assert found.title == "IndexError: list index out of range"
+    assert (found.line, found.frames[-1].file, found.frames[-1].line) == (16, "train.py", 9)
+    assert [one.type_name for one in found.chain] == ["IndexError", "ValueError"]
+    cause = found.chain[1]
+    assert cause.message == "columns of the two tables\ndiffer in type"
+    assert (cause.frames[-1].package, cause.frames[-1].module) == (
+        "datasets",
+        "datasets.arrow_dataset",
+    )
+
+
+def test_of_several_ranks_the_one_decides_that_failed_first() -> None:
+    found = read_failures(TORCHRUN).decisive
+    assert found is not None
+    assert (found.title, found.rank, found.line) == ("KeyError: 'labels'", 1, 6)
+
+
+def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first() -> None:
+    lines = TORCHRUN.replace("Connection closed by peer [127.0.0.1]:1", "out of range").splitlines()
+    lines.insert(5, lines.pop(6))  # rank 0 writes first
+    found = read_failures("\n".join(lines)).decisive
+    assert found is not None
+    assert found.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("Segmentation fault (core dumped)", "signal", "SIGSEGV"),
+        ("job.sh: line 3:  77 Killed                  python train.py", "signal", "SIGKILL"),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed).",
+            "signal",
+            "SIGKILL",
+        ),
+        ("=   KILLED BY SIGNAL: 11 (Segmentation fault)", "signal", "SIGSEGV"),
+        ("srun: error: node12: task 0: Illegal instruction (core dumped)", "signal", "SIGILL"),
+        (
+            "subprocess.CalledProcessError: Command 'x' died with <Signals.SIGBUS: 7>.",
+            "signal",
+            "SIGBUS",
+        ),
+        ("  exitcode  : -9 (pid: 77)", "signal", "SIGKILL"),
+        ("command terminated with exit code 137", "signal", "SIGKILL"),
+        ("srun: error: node12: task 0: Out Of Memory", "memory", "SIGKILL"),
+        ("[12.3] Out of memory: Killed process 12 (python) total-vm:1kB", "memory", "SIGKILL"),
+        ("slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT T DUE TO TIME LIMIT ***", "limit", ""),
+        ("usage: t.py [-h]\nt.py: error: unrecognized arguments: --x", "usage", ""),
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n  what():  no",
+            "exception",
+            "c10::Error",
+        ),
+        ("OMP: Error #15: Initializing libiomp5.so\nAborted (core dumped)", "error", ""),
+    ],
+)
+def test_signals_launchers_the_kernel_and_usage_are_read(text: str, kind: str, name: str) -> None:
+    assert decisive(text)[:2] == (kind, name)
+
+
+def test_a_kill_is_the_cause_of_the_other_ranks_exceptions() -> None:
+    text = f"{TORCHRUN}\nkernel: [1.2] Memory cgroup out of memory: Killed process 12 (python)\n"
+    assert decisive(text)[0] == "memory"
+    assert decisive(f"{HANDLED}\nBus error (core dumped)")[1] == "SIGBUS"
+    assert decisive(f"{HANDLED}\nTerminated")[1] == "IndexError", "a launcher ends the others so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UserWarning: 'pin_memory' argument is set as true but no accelerator is found",
+        "[W1127 10:00:00.0 socket.cpp:767] [c10d] cannot be initialized (errno: 97)",
+        "W1127 10:00:00.000000 1234 torch/distributed/run.py:774] Setting OMP_NUM_THREADS",
+        "CUDA is not available. Running on CPU",
+        "OMP: Info #276: omp_set_nested routine deprecated",
+        "INFO: 4 GPUs required for the large preset, 0 for this one",
+        "100%|██████████| 100/100 [00:10<00:00, 10.00it/s]",
+        "{'loss': 0.69, 'grad_norm': 1.2, 'epoch': 0.1}",
+    ],
+)
+def test_warnings_and_prints_do_not_decide(text: str) -> None:
+    assert read_failures(text).decisive is None
+    assert decisive(f"{text}\n{HANDLED}\n{text}\n")[1] == "IndexError"
+
+
+def test_prefixes_of_launchers_and_terminals_are_taken_off() -> None:
+    plain = 'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 3'.splitlines()
+    for prefix, rank in (
+        ("[1,2]<stderr>:", 2),
+        ("7: ", 7),
+        ("trainer-1  | ", None),
+        ("\x1b[31m", None),
+    ):
+        found = read_failures("\n".join(prefix + line for line in plain)).decisive
+        assert found is not None, prefix
+        assert (found.name, found.rank, found.frames[0].file) == ("KeyError", rank, "a.py")
+    assert decisive(" 10%|#\rKeyError: 1") == ("exception", "KeyError", 1)
+
+
+def test_a_notebook_and_a_box_are_tracebacks_too() -> None:
+    cell = (
+        "KeyError                Traceback (most recent call last)\nCell In[1], line 2\n      1 x\n"
+    )
+    assert decisive(f"{cell}File {SITE}/peft/x.py:12, in f(a)\n\nKeyError: 'a'")[1] == "KeyError"
+    box = (
+        "╭── Traceback (most recent call last) ──╮\n│ /home/you/a.py:3 in main │\n╰──╯\nKeyError: 1"
+    )
+    assert decisive(box)[1] == "KeyError"
+
+
+def test_where_a_file_belongs() -> None:
+    assert package_of(f"{SITE}/torch/nn/modules/module.py") == "torch"
+    assert package_of("/home/you/src/transformers/src/transformers/trainer.py") == "transformers"
+    assert package_of("/usr/lib/python3.11/subprocess.py") == "python"
+    assert package_of("/home/you/train.py") == ""
+
+
+def test_versions_that_a_log_names_are_read() -> None:
+    log: FailureLog = read_failures(
+        'transformers==4.44.2\n"transformers_version": "4.40.0"\ntorch-2.3.1+cpu'
+    )
+    assert log.versions == {"transformers": "4.44.2", "torch": "2.3.1"}
