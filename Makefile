@@ -40,8 +40,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV
 
 tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe, write the launch
 	-$(BIN)/cputune doctor
-	$(BIN)/cputune tune --budget $(BUDGET) --force
-	$(BIN)/cputune emit --format $(FORMAT) --force -o $(OUT)
+	$(BIN)/cputune tune --budget $(BUDGET)
+	$(BIN)/cputune emit --format $(FORMAT) -o $(OUT)
 	@echo "To type cputune yourself: . $(BIN)/activate"
 
 # Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.

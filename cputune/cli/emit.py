@@ -34,6 +34,7 @@ from cputune.host.interpreter import training_python
 from cputune.launch.edit import unified
 from cputune.records.options import Cluster, EmitOptions
 from cputune.records.result import Result
+from cputune.records.written import remember, require_own
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
@@ -54,7 +55,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 )
 @click.option("--like", metavar="FILE", help="Change your own launch file; prints the diff.")
 @output_option("Directory or file; - prints the main file. Default: launch/, for command -.", None)
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--force", is_flag=True, help="Replace files that cputune did not write.")
 @click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @click.option("--patch", metavar="FILE", help="Fields of your own, merged into the job (YAML).")
@@ -183,11 +184,11 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
     for path, file in targets:
         if path.is_dir():
             raise CannotError(f"{path} is a directory", hint="choose another place with -o")
-        if path.exists() and not force and read_document(path) != file.text:
-            raise UsageError(f"{path} exists already", hint="give --force to replace it")
+        require_own(path, file.text, force=force)
     targets[0][0].parent.mkdir(parents=True, exist_ok=True)
     for path, file in targets:
         write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
+    remember({path: file.text for path, file in targets})
     for path, _ in targets:
         click.echo(str(path))
 

@@ -22,9 +22,9 @@ from cputune.cli.given import (
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
 from cputune.errors import CannotError, UsageError
-from cputune.host import write_atomically
 from cputune.records.options import seconds_of
 from cputune.records.words import slower_by
+from cputune.records.written import write_own
 
 if TYPE_CHECKING:
     from cputune.report.writing import Block
@@ -157,7 +157,7 @@ def history(json: bool) -> None:
 @click.command(name="report", cls=ConfiguredCommand)
 @_result_argument
 @output_option("The page; - prints it.", "report.html")
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@click.option("--force", is_flag=True, help="Replace FILE, also if cputune did not write it.")
 def report(result: str | None, output: str, force: bool) -> None:
     """Write a result as one page of HTML that needs no network.
 
@@ -180,5 +180,5 @@ def report(result: str | None, output: str, force: bool) -> None:
     if output == "-":
         sys.stdout.write(text)
         return
-    write_atomically(Path(output), text, force=force, mode=mode)
+    write_own(Path(output), text, force=force, mode=mode)
     tell(f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")

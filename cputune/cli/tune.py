@@ -39,6 +39,7 @@ from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import TuneOptions, keywords
 from cputune.records.words import RESUME
 from cputune.text.documents import plain
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
@@ -64,7 +65,9 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
 @output_option("The result; - is stdout.", "cputune.json")
-@click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
+@click.option(
+    "--force", is_flag=True, help="Replace FILE, whatever it is, and a study that was cut off."
+)
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
@@ -96,7 +99,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     assert database is not None, "a study is named"
     if not typed["dry_run"]:
         _require_packages(job)
-        _refuse_overwriting(destination, database, force=typed["force"], resume=options.resume)
+        _require_room(destination, database, force=typed["force"], resume=options.resume)
     opened = None
     if named is not None:
         opened = open_hosts(*named, job, seconds=typed["host_timeout"])
@@ -106,9 +109,8 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         _show_space(space, as_json=typed["json"])
         return
     _say_beforehand(facts)
-    if typed["force"] and not options.resume:
-        with database.lock():
-            database.remove()
+    if not options.resume:
+        _make_room(destination, database, force=typed["force"])
     result: Result | None = None
     history = not typed["no_history"]
     try:
@@ -121,7 +123,7 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
                 on_event=on_event,
                 **keywords(options),
             )
-        saved = _saved(result, destination, history=history)
+        saved = _saved(result, destination, history=history, ended=database)
         _show(result, saved.name, facts, as_json=typed["json"] or destination is None)
         if saved.failure is not None:
             raise saved.failure
@@ -172,37 +174,75 @@ def _save_what_was_found(found: Result, destination: Path | None, *, history: bo
         tell(f"what was found so far is in {destination}; it says why it is provisional")
 
 
-def _saved(result: Result, destination: Path | None, *, history: bool) -> Saved:
+def _saved(
+    result: Result,
+    destination: Path | None,
+    *,
+    history: bool,
+    ended: StudyDatabase | None = None,
+) -> Saved:
+    """Save the result; the study of it is ``ended`` if it was not cut off."""
     from cputune.records.history import save
+    from cputune.tuner.databases import StudyFile
+    from cputune.tuner.earlier import finish
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return save(result, destination, history=history, now=now)
+    saved = save(result, destination, history=history, now=now)
+    if isinstance(ended, StudyFile):
+        finish(ended)
+    return saved
 
 
-def _refuse_overwriting(
+def _require_room(
     destination: Path | None, database: StudyDatabase, *, force: bool, resume: bool
 ) -> None:
     """Raise at once for an output that could not be written hours later. Raises CputuneError."""
     from cputune.host.files import require_writable
     from cputune.tuner.databases import StudyFile
+    from cputune.tuner.earlier import require_result
 
     study = database.path if isinstance(database, StudyFile) else None
-    files = [path for path in (destination, study) if path is not None]
-    for path in files:
-        require_writable(path)
-    there = study.exists() if study is not None else database.holds_study()
+    for path in (destination, study):
+        if path is not None:
+            require_writable(path)
+    if force and not resume:
+        return
+    there = database.holds_study()
     if resume:
         if not there:
             said = f"there is no study {database.shown} to resume"
             raise CannotError(said, hint="leave out --resume")
         return
-    taken = [str(destination)] if destination is not None and destination.exists() else []
-    taken += [database.shown] * there
-    if taken and not force:
+    if destination is not None and destination.exists():
+        require_result(destination)
+    if there and study is None:
         raise UsageError(
-            f"{taken[0]} exists",
-            hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
+            f"{database.shown} exists",
+            hint="--resume goes on with it, --study-name names another, --force replaces it",
         )
+
+
+def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool) -> None:
+    """Put aside what an earlier tune left, and say how to see it. Raises CputuneError."""
+    from cputune.tuner.databases import StudyFile
+    from cputune.tuner.earlier import keep_result, make_room
+
+    if force:
+        with database.lock():
+            database.remove()
+        return
+    if destination is not None and destination.exists():
+        kept = keep_result(destination)
+        tell(f"note: {destination} held an earlier result: cputune show {kept}")
+    if isinstance(database, StudyFile) and database.holds_study():
+        moved = make_room(database)
+        if moved is not None:
+            beside, trials = moved
+            study = shlex.quote(str(beside))
+            tell(
+                f"note: a study that was cut off after {count(trials, 'trial')} is now {beside}: "
+                f"the same command with --resume --study {study} goes on with it"
+            )
 
 
 def _say_beforehand(facts: HostFacts) -> None:

@@ -242,15 +242,80 @@ def test_bad_input_is_an_error_a_hint_and_exit_2(
     assert sorted(Path().iterdir()) == before
 
 
+def test_a_study_that_ended_is_never_in_the_way(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second `tune` ended with 2 and "cputune.db exists"."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert cputune("tune").code == 0
+    first = Path("cputune.json").read_text()
+    again = cputune("tune", "--seed", "1")
+    assert again.code == 0
+    assert Path("cputune.json").read_text() != first
+    kept = re.search(r"cputune\.json held an earlier result: cputune show (\S+)", again.err)
+    assert kept is not None
+    assert result_path(kept[1]).read_text() == first
+    assert cputune("show", kept[1]).code == 0
+    assert sorted(path.name for path in Path().glob("*.db")) == ["cputune.db"]
+
+
+def test_a_result_that_no_history_has_is_kept_before_it_is_replaced(cputune: Run) -> None:
+    """Here no history can be written, so the file is moved."""
+    assert cputune("tune", "--no-history").code == 0
+    first = Path("cputune.json").read_text()
+    again = cputune("tune", "--no-history")
+    (moved,) = Path().glob("cputune-*.json")
+    assert moved.read_text() == first
+    assert f"cputune show {moved}" in again.err
+
+
+def test_a_study_without_a_trial_is_never_in_the_way(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    def interrupts(plan: Plan) -> Iterator[Step]:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield Step(seconds=1.0, samples=8)
+
+    runner.script = staticmethod(interrupts)
+    assert cputune("tune").code == 130
+    runner.script = staticmethod(true_steps)
+    again = cputune("tune")
+    assert (again.code, "note: a study" in again.err) == (0, False)
+
+
+def test_a_study_that_was_cut_off_is_moved_and_can_be_gone_on_with(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    begun: list[Plan] = []
+
+    def interrupted(plan: Plan) -> Iterator[Step]:
+        begun.append(plan)
+        if len(begun) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield from true_steps(plan)
+
+    runner.script = staticmethod(interrupted)
+    assert cputune("tune").code == 130
+    runner.script = staticmethod(true_steps)
+    again = cputune("tune")
+    assert again.code == 0
+    moved = re.search(r"after \d trials is now (\S+): .* --resume --study (\S+) ", again.err)
+    assert moved is not None
+    assert moved[1] == moved[2]
+    resumed = cputune("tune", "--resume", "--study", moved[2], "-o", "resumed.json")
+    assert resumed.code == 0
+    trials = [line for line in resumed.err.splitlines() if line.startswith("trial ")]
+    assert 0 < len(trials) < len(Result.load("resumed.json").trials)
+
+
 @pytest.mark.parametrize("existing", ["cputune.json", "cputune.db"])
-def test_an_existing_file_needs_force(cputune: Run, existing: str) -> None:
-    Path(existing).write_text("mine")
-    ended = cputune("tune", "--budget", "2")
-    assert ended.code == 2
-    assert f"{existing} exists" in ended.err
-    assert Path(existing).read_text() == "mine"
-    assert cputune("tune", "--budget", "2", "--force").code == 0
-    assert Result.load(Path("cputune.json")).budget == 2
+@pytest.mark.parametrize("text", ["mine", '{"schema": "mine/1"}'])
+def test_a_file_of_somebody_else_is_never_replaced(cputune: Run, existing: str, text: str) -> None:
+    Path(existing).write_text(text)
+    ended = cputune("tune")
+    assert ended.code in (2, 3)
+    assert existing in ended.err
+    assert Path(existing).read_text() == text
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers", "optuna"])

@@ -194,6 +194,26 @@ def test_options_reach_the_files(emit: Run) -> None:
     assert trainjob["spec"]["runtimeRef"]["name"] == "torch-cpu"
 
 
+def test_emitting_again_replaces_what_cputune_wrote_and_nothing_else(
+    emit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write(document())
+    emit("-f", "torchrun")
+    first = Path("launch/torchrun.sh").read_text()
+    again = emit("-f", "torchrun", "--", "train.py", "--epochs", "3")
+    assert again.code == 0
+    assert Path("launch/torchrun.sh").read_text() != first
+    edited = Path("launch/torchrun.sh")
+    edited.write_text(edited.read_text() + "# mine\n")
+    refused = emit("-f", "torchrun")
+    assert refused.code == 2
+    assert "launch/torchrun.sh exists, and is not as cputune wrote it" in refused.err
+    assert "# mine" in edited.read_text()
+    assert emit("-f", "torchrun", "--force").code == 0
+    assert emit("-f", "torchrun", "--", "train.py").code == 0
+
+
 def test_emitting_again_replaces_nothing_that_differs(emit: Run) -> None:
     write(document())
     emit("-f", "mpirun")
@@ -204,7 +224,8 @@ def test_emitting_again_replaces_nothing_that_differs(emit: Run) -> None:
     answer = emit("-f", "mpirun")
     assert answer.code == 2
     assert answer.err.endswith(
-        "error: launch/recipe.json exists already\nhint: give --force to replace it\n"
+        "error: launch/recipe.json exists, and is not as cputune wrote it\n"
+        "hint: --force replaces it, -o writes elsewhere\n"
     )
     assert not Path("launch/mpirun.sh").exists(), "all files or none"
     assert Path("launch/recipe.json").read_text() == "mine"

@@ -158,14 +158,17 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return ran(argv, cwd=folder)
 
 
-def test_the_command_writes_one_file_and_replaces_none(tmp_path: Path) -> None:
+def test_the_command_writes_one_file_and_replaces_none_but_its_own(tmp_path: Path) -> None:
     tuned().save(tmp_path / "cputune.json")
     first = run(tmp_path)
     assert (first.returncode, first.stdout) == (0, "")
     assert "wrote report.html" in first.stderr
+    assert run(tmp_path).returncode == 0
+    (tmp_path / "report.html").write_text("mine")
     again = run(tmp_path)
     assert again.returncode == 2
-    assert "hint: give --force to replace it" in again.stderr
+    assert "hint: --force replaces it" in again.stderr
+    assert (tmp_path / "report.html").read_text() == "mine"
     assert run(tmp_path, "--force", "-q").stderr == ""
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cputune.json", "report.html"]

@@ -1,0 +1,92 @@
+"""Which files cputune has written: it replaces its own, as long as nobody has changed them.
+
+The list is in the user's state folder: a path, and the digest of the text that was written there.
+Without a state folder nothing is known, and a file that exists is only replaced with ``--force``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cputune.errors import CputuneError, UsageError
+from cputune.host import read_document, write_atomically
+from cputune.host.files import make_private, user_folder
+from cputune.text.documents import parse
+from cputune.text.log import log
+
+MOST_REMEMBERED = 2000
+"""Files that are remembered; those that were written first are forgotten first."""
+
+_SCHEMA = "cputune.written/1"
+
+
+def write_own(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
+    """Write a file whole, and remember it. Raises CputuneError, as ``require_own`` does."""
+    require_own(path, text, force=force)
+    write_atomically(path, text, force=True, mode=mode)
+    remember({path: text})
+
+
+def require_own(path: Path, text: str, *, force: bool = False) -> None:
+    """Raise UsageError if a file exists that cputune did not write as it is now.
+
+    A file that already holds ``text`` is never in the way.
+    """
+    if force or not path.exists():
+        return
+    try:
+        there = read_document(path)
+    except OSError as error:
+        raise _in_the_way(path) from error
+    if there != text and _remembered().get(_key(path)) != _digest(there):
+        raise _in_the_way(path)
+
+
+def _in_the_way(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} exists, and is not as cputune wrote it",
+        hint="--force replaces it, -o writes elsewhere",
+    )
+
+
+def remember(files: dict[Path, str]) -> None:
+    """Remember files that were just written. If that fails, --force is needed the next time."""
+    state = user_folder("state")
+    if state is None:
+        return
+    known = _remembered()
+    for path, text in files.items():
+        known.pop(_key(path), None)
+        known[_key(path)] = _digest(text)
+    newest = dict(list(known.items())[-MOST_REMEMBERED:])
+    try:
+        make_private(state)
+        document = json.dumps({"schema": _SCHEMA, "files": newest}, indent=1)
+        write_atomically(state / "written.json", document + "\n", force=True, mode=0o600)
+    except (CputuneError, OSError) as error:
+        log.getChild("history").info("what was written is not remembered: %s", error)
+
+
+def _remembered() -> dict[str, str]:
+    """The digest of each file by its whole path, in the order in which they were written."""
+    state = user_folder("state")
+    if state is None:
+        return {}
+    try:
+        document = parse(read_document(state / "written.json"))
+    except (OSError, ValueError):
+        return {}
+    files = document.get("files") if isinstance(document, dict) else None
+    if not isinstance(files, dict):
+        return {}
+    return {str(path): str(digest) for path, digest in files.items()}
+
+
+def _key(path: Path) -> str:
+    return str(path.absolute())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
