@@ -7,6 +7,7 @@ the same, and a batch script by Slurm.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob
@@ -20,14 +21,23 @@ def script_of_one(
     job: LaunchJob,
     format: str,
     *,
+    launcher: str | None = None,
     directives: str = "",
     offered: bool = False,
     before: Sequence[str] = (),
 ) -> EmittedFile:
     """The script; ``before`` are words in front of those that bind the process.
 
-    ``offered``: where the process may not have the CPUs of the plan it keeps those that it has.
+    ``launcher`` is the program of which people expect a command in this format, and which one rank
+    does without: the file and a note say so. ``offered``: where the process may not have the CPUs
+    of the plan it keeps those that it has.
     """
+    notes = []
+    if launcher is not None:
+        notes = [
+            f"the plan has one rank, which needs no {launcher}: the script starts python itself"
+        ]
+        job = replace(job, notes=(*job.notes, *notes))
     command = words(job)
     here = any(isinstance(word, Beside) for word in command)
     cpus = cpulist.render(job.plan.cpus[0])
@@ -42,6 +52,7 @@ def script_of_one(
     return shell.launch_script(
         job,
         format,
+        notes=notes,
         template="alone.sh",
         directives=directives,
         here_if_needed=_HERE if here else "",

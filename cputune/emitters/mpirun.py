@@ -38,7 +38,7 @@ _SAYS = {
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     if job.plan.world_size == 1:
-        return (script_of_one(job, "mpirun"),)
+        return (script_of_one(job, "mpirun", launcher="mpirun"),)
     shell.require_hosts(job)
     refuse_colon(job)
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.

@@ -16,7 +16,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
     if plan.world_size == 1:
-        return (script_of_one(job, "torchrun"),)
+        return (script_of_one(job, "torchrun", launcher="torchrun"),)
     shell.require_hosts(job)
     several = plan.nodes > 1
     hosts = [ShellWord(node.name) for node in job.nodes]

@@ -28,6 +28,7 @@ from typing import (
 )
 
 from cputune.errors import UsageError
+from cputune.text.quantities import kubernetes_memory, slurm_time
 
 Keep = Literal["numbers", "mathematics", "distribution"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
@@ -311,6 +312,17 @@ class Cluster:
     account: str | None = option(None, "Slurm account.")
     tune: bool = option(False, "With --format slurm: tune in the job, then train in it.")
     interface: str | None = option(None, "Network interface between nodes, e.g. eth0.")
+
+    def __post_init__(self) -> None:
+        """Write quantities as the cluster reads them. Raises UsageError for what is none."""
+        if self.memory is not None:
+            object.__setattr__(self, "memory", kubernetes_memory(self.memory))
+        if self.time_limit is not None:
+            object.__setattr__(self, "time_limit", slurm_time(self.time_limit))
+        if self.user_id is not None and not 0 <= self.user_id < 1 << 31:
+            raise UsageError(
+                f"--user-id must be 0 to {(1 << 31) - 1}, not {self.user_id}", hint="--user-id 1000"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

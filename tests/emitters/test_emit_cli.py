@@ -194,6 +194,28 @@ def test_options_reach_the_files(emit: Run) -> None:
     assert trainjob["spec"]["runtimeRef"]["name"] == "torch-cpu"
 
 
+@pytest.mark.parametrize("format", ["mpirun", "torchrun"])
+def test_one_rank_says_that_it_needs_no_launcher(emit: Run, format: str) -> None:
+    Path("mine.py").write_text("import torch\n")
+    answer = emit("-f", format, "--", "mine.py")
+    said = f"the plan has one rank, which needs no {format}: the script starts python itself"
+    assert said in answer.err
+    header = " ".join(Path(f"launch/{format}.sh").read_text().replace("\n# ", " ").split())
+    assert f"Note: {said}" in header
+
+
+def test_a_quantity_is_written_as_the_cluster_reads_it_or_refused(emit: Run) -> None:
+    write(document())
+    image = ("--image", "r.example.com/b:1")
+    assert emit("-f", "pytorchjob", *image, "--memory", "8GB").code == 0
+    assert 'memory: "8G"' in Path("launch/pytorchjob.yaml").read_text()
+    refused = emit("-f", "pytorchjob", *image, "--memory", "lots", "--force")
+    assert (refused.code, "--memory 32Gi" in refused.err) == (2, True)
+    assert emit("-f", "slurm", "--time", "4h").code == 0
+    assert " --time=04:00:00\n" in Path("launch/slurm.sh").read_text()
+    assert emit("-f", "slurm", "--time", "soon", "--force").code == 2
+
+
 def test_emitting_again_replaces_what_cputune_wrote_and_nothing_else(
     emit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

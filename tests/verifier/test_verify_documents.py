@@ -68,6 +68,7 @@ OF_BOTH: list[Callable[[Job], object]] = [
     lambda job: given(job)["limits"].update(cpu="4"),
     lambda job: given(job).update(requests={"cpu": "4", "memory": "4Gi"}),
     lambda job: given(job)["limits"].update(memory="4Gi"),
+    lambda job: [given(job)[kind].update(memory="64GB") for kind in ("limits", "requests")],
     without_shared_memory,
 ]
 PYTORCHJOB: list[Callable[[Job], object]] = [
@@ -96,7 +97,7 @@ TRAINJOB: list[Callable[[Job], object]] = [
 
 
 def test_so_many_changes_are_planted() -> None:
-    assert (len(PYTORCHJOB), len(TRAINJOB)) == (28, 15)
+    assert (len(PYTORCHJOB), len(TRAINJOB)) == (29, 16)
 
 
 @pytest.mark.parametrize(

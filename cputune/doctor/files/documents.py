@@ -32,6 +32,7 @@ from cputune.launch.shell import read_words
 from cputune.launch.target import Target
 from cputune.launch.words import Span, Word, number_of
 from cputune.stack import load
+from cputune.text.quantities import bytes_of
 
 VALUES_AT_MOST = 20_000
 """A job has some hundred; by aliases a small file can stand for any number."""
@@ -200,10 +201,11 @@ def key_ignored() -> None:
 def value_wrong() -> None:
     """A value of this file is wrong
 
-    Symptom: accelerate launch ends with an assertion, or its ranks wait for each other.
+    Symptom: accelerate launch ends with an assertion, or its ranks wait for each other. Kubernetes
+    refuses the job ("quantities must match the regular expression").
 
     Cause: num_processes counts the ranks of all machines. Several machines need main_process_ip
-    and main_process_port.
+    and main_process_port. Kubernetes writes memory as 32Gi or 32G, not as 32GB.
 
     Remedy: Correct the value as the evidence says.
 
@@ -486,18 +488,28 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         text = f"minReplicas {least} of {workers} workers: {least} may train alone"
         yield job_elastic, _LEAST, text
     for _, resources in _containers(document):
-        limits = document.mapping(*resources, "limits")
-        requests = document.mapping(*resources, "requests") or limits
-        for what in ("cpu", "memory"):
-            limit, request = limits.get(what), requests.get(what)
-            if limit is None:
-                yield pod_resources, resources, f"resources.limits.{what} is missing"
-            elif str(limit) != str(request):
-                text = f"{what}: requests {request}, limits {limit}"
-                yield pod_resources, (*resources, "limits", what), text
-        if _cpus_of(limits.get("cpu")) % 1:
-            text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
-            yield pod_resources, (*resources, "limits", "cpu"), text
+        yield from _resource_faults(document, resources)
+
+
+def _resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
+    """What is wrong with the CPUs and the memory of a container."""
+    limits = document.mapping(*resources, "limits")
+    requests = document.mapping(*resources, "requests") or limits
+    for what in ("cpu", "memory"):
+        limit, request = limits.get(what), requests.get(what)
+        if limit is None:
+            yield pod_resources, resources, f"resources.limits.{what} is missing"
+        elif str(limit) != str(request):
+            text = f"{what}: requests {request}, limits {limit}"
+            yield pod_resources, (*resources, "limits", what), text
+    for kind in ("limits", "requests"):
+        memory = document.mapping(*resources, kind).get("memory", "0")
+        if bytes_of(memory) is None:
+            text = f"memory: {memory} is not a quantity of Kubernetes (32Gi, 32G)"
+            yield value_wrong, (*resources, kind, "memory"), text
+    if _cpus_of(limits.get("cpu")) % 1:
+        text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
+        yield pod_resources, (*resources, "limits", "cpu"), text
 
 
 def _containers(document: Document) -> Iterator[tuple[Path, Path]]:

@@ -8,6 +8,7 @@
 # No plan beat plain `python train.py` beyond noise, so this is that launch, with the threads
 # and CPUs that it gets today written down.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
+# Note: the plan has one rank, which needs no mpirun: the script starts python itself
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
