@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import SLURM, choose_python, chosen_hosts, host_options, python_option
+from cputune.cli.given import (
+    HOST_SECONDS,
+    SLURM,
+    choose_python,
+    chosen_hosts,
+    host_options,
+    python_option,
+)
 from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
@@ -333,6 +340,8 @@ def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -
     for name in ("hosts", "hostfile", "ssh", "through", "python", "recipe"):
         if asked[name] is not None:
             options += [_typed(name), asked[name]]
+    if asked["host_timeout"] != HOST_SECONDS:
+        options += ["--host-timeout", f"{asked['host_timeout']:g}"]
     if not isinstance(diagnosis, Diagnosis) and not (asked["hosts"] or asked["hostfile"]):
         options += ["--hosts", SLURM]
     return Examined(

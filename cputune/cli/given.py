@@ -39,6 +39,9 @@ SLURM, NONE = "slurm", "none"
 """The word that stands for hosts: those of the Slurm allocation; none where this machine is the
 only one."""
 
+HOST_SECONDS = 30.0
+"""How long a host may take to answer, unless --host-timeout says otherwise."""
+
 TASKS = "SLURM_STEP_NUM_TASKS"
 """A variable that Slurm sets inside a step. A command there is one rank of several, and asks for no
 other hosts."""
@@ -68,7 +71,7 @@ host_options = all_of(
     click.option(
         "--host-timeout",
         type=click.FloatRange(min=1, max=86400),
-        default=30.0,
+        default=HOST_SECONDS,
         show_default=True,
         metavar="SECONDS",
         help="Time limit for each host.",

@@ -145,14 +145,33 @@ CONTEXTS = {
         words=("--only", "launch-script", "--", sys.executable, "gone.py"), begins=EXPLAIN
     ),
     "hosts": Context(
-        words=("--hosts", "node1,node2", "--ssh", "sh ssh.sh", "--only", "advice"),
-        begins="cputune tune --hosts node1,node2 --ssh 'sh ssh.sh'",
+        words=(
+            "--hosts",
+            "node1,node2",
+            "--ssh",
+            "sh ssh.sh",
+            "--host-timeout",
+            "200",
+            "--only",
+            "advice",
+        ),
+        begins="cputune tune --hosts node1,node2 --ssh 'sh ssh.sh' --host-timeout 200",
     ),
     "a host that is gone": Context(
-        words=("--hosts", "node1,gone", "--ssh", "sh ssh.sh"), begins="cputune doctor --explain ho"
+        words=("--hosts", "node1,gone", "--ssh", "sh ssh.sh", "--host-timeout", "200"),
+        begins="cputune doctor --explain ho",
     ),
     "hosts with a fault of their own": Context(
-        words=("--hosts", "node1,node2", "--ssh", "sh ssh.sh", "--only", "threads-malformed"),
+        words=(
+            "--hosts",
+            "node1,node2",
+            "--ssh",
+            "sh ssh.sh",
+            "--host-timeout",
+            "200",
+            "--only",
+            "threads-malformed",
+        ),
         begins=EXPLAIN + "threads-malformed",
         variables={"OMP_NUM_THREADS": "many"},
     ),
