@@ -9,7 +9,6 @@ one is asked.
 from __future__ import annotations
 
 import ast
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +25,6 @@ from cputune.host.facts import HostFacts
 from cputune.host.interpreter import shebang
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
-from cputune.launch.words import number_of
-from cputune.plans.cores import usable_cores
-from cputune.plans.placing import groups
 from cputune.plans.training_command import require_trainable, script_text
 from cputune.text.hidden import without_secrets
 
@@ -86,7 +82,6 @@ def _folder(launch: Launch) -> str:
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, beside those of the machine."""
     found = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
-    found += _undivided(launch, facts)
     if not host.live:
         return by_severity(found)
     path = launch.option("--config_file") if launch.launcher == "accelerate" else None
@@ -104,22 +99,6 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
     absent = _absent(launch, facts, host)
     return by_severity((*found, *absent, *_imports(launch, text, host)))
-
-
-def _undivided(launch: Launch, facts: HostFacts) -> Iterator[Finding]:
-    """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
-    each = number_of(launch.argument("--per_device_train_batch_size"))
-    batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
-    ranks, nodes = launch.ranks, len(groups(usable_cores(facts), by_node=True))
-    if nodes < 2 or not (each and batches and ranks):
-        return
-    world, batch = nodes * launch.machines, each * batches * ranks * launch.machines
-    if batch % world == 0:
-        return
-    more = math.ceil(batch / world) * world
-    yield batch_undivided.finding(
-        f"a step takes {batch} samples, which cannot be divided over {world} NUMA nodes; {more} can"
-    )
 
 
 def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
@@ -259,22 +238,6 @@ def import_fails() -> None:
     Remedy: Install what is missing, or take away what stands in its place.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
-    """
-
-
-@fault("batch-undivided", Severity.ADVICE)
-def batch_undivided() -> None:
-    """No rank for each NUMA node can share this batch
-
-    Symptom: `cputune tune` does not try a rank for each NUMA node, often the fastest layout.
-
-    Cause: plans are compared at the batch of the launch as typed, the samples that all ranks
-    take in a step, and every rank takes the same number of them.
-
-    Remedy: If another batch is as good for your training, take one that can be divided:
-    `cputune tune --global-batch-size N`. It is another training.
-
-    Source: https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
 
 

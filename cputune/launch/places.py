@@ -203,6 +203,8 @@ class Places:
         start, end = self.span(launch)
         if not behind or not start <= tokens[at].start < behind[0].start < end:
             return ()
+        if launch.span is not None and any(span_of(word) is None for word in launch.options):
+            return ()
         first, script = tokens[at], behind[0]
         parts = [token for token in tokens[at + 1 :] if first.end <= token.start < script.start]
         quote = self.text[script.start] if self.text[script.start] in "\"'" else ""

@@ -19,7 +19,7 @@ from cputune.errors import UsageError
 from cputune.launch.continued import Break, repaired
 from cputune.launch.grammar import Tree, unclosed_quote
 from cputune.launch.launch import Launch, launch_of
-from cputune.launch.words import Span, Word
+from cputune.launch.words import Span, Word, shell_at
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -40,7 +40,6 @@ _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
-_SHELLS = ("sh", "bash", "zsh", "dash", "ksh")
 _CSH = re.compile(r"#!.*\bt?csh\b")
 _CSH_FLOW = re.compile(
     r"(?m)^[ \t]*(?:if|else|endif|foreach|end|switch|case|breaksw|endsw|while|goto|onintr|default:"
@@ -380,7 +379,9 @@ class _Reader:
             value = value + _of(" ") + item
         if value.text:
             return [value], not quoted
-        return [_of(text if simple[3] is None else simple[3])], not quoted
+        if simple[3] is None:
+            return [_of(text)], not quoted
+        return [_of(re.sub(r"""^(["'])(.*)\1$""", r"\2", simple[3], flags=re.DOTALL))], not quoted
 
     # --- Commands -----------------------------------------------------------------------
 
@@ -478,7 +479,7 @@ class _Reader:
             self.sourced.append(Sourced(path=words[1], span=span, line=line))
         elif first == "eval":
             self._inside(chars[1:], [], line)
-        elif (at := _shell_at(words)) is not None:
+        elif (at := shell_at(words)) is not None:
             self._inside(chars[at : at + 1], words[:at], line)
         else:
             self._launch([*self.prefix, *words], line, span)
@@ -542,14 +543,3 @@ _STATEMENTS: dict[str, Callable[[_Reader, Node, int], None]] = {
     "unset_command": lambda reader, node, _: reader._unsets(node),
 }
 _PASSED_OVER = ("test_command", "comment", *_HIDDEN)
-
-
-def _shell_at(words: Sequence[str]) -> int | None:
-    """Where the text is that ``bash -c`` runs in these words."""
-    for at, word in enumerate(words[:-2]):
-        if word.rpartition("/")[2] in _SHELLS:
-            for number in range(at + 1, min(at + 4, len(words) - 1)):
-                if re.fullmatch(r"-[a-z]*c", words[number]):
-                    return number + 1
-            return None
-    return None

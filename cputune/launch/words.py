@@ -73,3 +73,17 @@ def value_of(words: Sequence[str], *names: str) -> str | None:
 def number_of(text: str | None) -> int | None:
     """A whole number of at most nine digits; None for anything else."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+_SHELLS = ("sh", "bash", "zsh", "dash", "ksh")
+
+
+def shell_at(words: Sequence[str]) -> int | None:
+    """Where the text is that ``bash -c`` runs in these words."""
+    for at, word in enumerate(words[:-2]):
+        if word.rpartition("/")[2] in _SHELLS:
+            for number in range(at + 1, min(at + 4, len(words) - 1)):
+                if re.fullmatch(r"-[a-z]*c", words[number]):
+                    return number + 1
+            return None
+    return None

@@ -15,6 +15,7 @@ from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.translate import Translated
+from cputune.launch.write import translated
 from cputune.stack.tables import load
 
 BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
@@ -120,6 +121,9 @@ def by_another(
     if said.refused and context.places is not None and launch.script:
         program = " ".join(said.words)
         text += f"; {program} has nothing for {', '.join(said.refused)}"
+    elif not edits and context.places is not None and "$" not in launch.script != "":
+        # Its words are in variables, or in another shell: they are not searched for.
+        text += f"; write: {translated(launch, said)} …"
     left = tuple(context.at(launch.line, one) for one in said.left)
     return found.finding(context.at(launch.line, text), edits=edits, left=left)
 

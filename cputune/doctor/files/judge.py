@@ -97,7 +97,8 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
         notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
         said = f"{word.spelling} is {word.state.value} by {word.reader}"
         said = ": ".join(filter(None, (said, "; ".join(notes))))
-        edits = _without_word(word, launch, context)
+        # Another parser may have a flag of this name that does what it says.
+        edits = _without_word(word, launch, context) if parser == "trainer" else ()
         left = tuple[str, ...]()
         if not (word.instead or "").startswith("--"):
             left = (context.at(launch.line, f"{word.spelling} is taken out: {said}"),)
@@ -356,9 +357,12 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
         if finding.code == ranks_alone.code and is_own(launch, context):
             continue
         unsure = finding.code == ranks_alone.code and launch.script and not trains(launch)
+        evidence = context.at(launch.line, evidence)
+        takes_out = (finding.command or "").startswith("unset ")
         yield replace(
             finding,
-            evidence=context.at(launch.line, evidence),
+            evidence=evidence,
+            left=(f"{evidence}: it is taken out",) if takes_out else (),
             command=command,
             severity=Severity.WARNING if unsure else finding.severity,
             edits=_of_a_rank_mended(finding, options, launch, context),

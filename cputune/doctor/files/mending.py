@@ -73,8 +73,13 @@ def ranks_by_torchrun(launch: Launch) -> Translated:
 
 
 def relaunched(places: Places, launch: Launch, said: Translated) -> tuple[Edit, ...]:
-    """The launch by another launcher; no edits if an option has no counterpart there."""
-    if said.refused or not launch.script:
+    """The launch by another launcher.
+
+    There are no edits if an option has no counterpart there, or if only running shows which of the
+    words is the script.
+    """
+    known = launch.module or launch.script.endswith(".py") or "$" not in launch.script
+    if said.refused or not launch.script or not known:
         return ()
     return places.relaunched(launch, said)
 

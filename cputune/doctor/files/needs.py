@@ -6,6 +6,7 @@ Its words and its script are read; the compiler is asked, in a child, whether it
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
+from cputune.plans.placing import groups
 from cputune.plans.workload import Workload
 from cputune.text.plain import GIB, count
 
@@ -276,6 +278,39 @@ def _set_threads(text: str) -> list[tuple[str, str]]:
     return found
 
 
+@fault("batch-undivided", Severity.ADVICE)
+def batch_undivided() -> None:
+    """No rank for each NUMA node can share this batch
+
+    Symptom: `cputune tune` does not try a rank for each NUMA node, often the fastest layout.
+
+    Cause: plans are compared at the batch of the launch as typed, the samples that all ranks
+    take in a step, and every rank takes the same number of them.
+
+    Remedy: If another batch is as good for your training, take one that can be divided:
+    `cputune tune --global-batch-size N`. It is another training.
+
+    Source: https://docs.kernel.org/admin-guide/mm/numaperf.html
+    """
+
+
+def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
+    """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
+    each = number_of(launch.argument("--per_device_train_batch_size"))
+    batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
+    ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
+    if nodes < 2 or not (each and batches and ranks):
+        return
+    world, batch = nodes * launch.machines, each * batches * ranks * launch.machines
+    if batch % world == 0:
+        return
+    more = math.ceil(batch / world) * world
+    text = (
+        f"a step takes {batch} samples, which cannot be divided over {world} NUMA nodes; {more} can"
+    )
+    yield batch_undivided.finding(context.at(launch.line, text))
+
+
 def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
     """What this launch needs and this machine does not have."""
     text = context.text_of(launch.script) if launch.script and not launch.module else None
@@ -285,6 +320,7 @@ def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _tokenizer(launch, context)
     yield from _loaders(launch, text or "", context)
     yield from _script(launch, text or "", context)
+    yield from _undivided(launch, context)
 
 
 CHECKS = checks_of(__name__)
