@@ -205,6 +205,41 @@ class Frequency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrequencyCap:
+    """CPUs whose frequency is kept below what they can: scaling_max_freq, cpuinfo_max_freq."""
+
+    cpus: tuple[int, ...]
+    allowed_khz: int
+    most_khz: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restraints:
+    """What slows the process down beside its limits; None and () if nothing does or is shown.
+
+    ``memory_high_bytes`` is memory.high, above which the kernel takes pages back and slows the
+    process; ``cpu_weight`` the smallest cpu.weight of the cgroup and those above it (100 is
+    usual); ``cpu_idle`` whether one of them runs only if others do not. ``memory_nodes`` are the
+    NUMA nodes that memory may come from. ``nice`` and ``policy`` (``other``, ``batch``, ``idle``)
+    are inherited by what is started here. ``max_perf_percent`` is intel_pstate's.
+    ``commit_left_bytes``: what can still be reserved if overcommit_memory is 2.
+    ``throttled_share``: of the time since the machine started, in which the first package was
+    throttled for its heat.
+    """
+
+    memory_high_bytes: int | None = None
+    cpu_weight: int | None = None
+    cpu_idle: bool | None = None
+    memory_nodes: tuple[int, ...] | None = None
+    nice: int | None = None
+    policy: str | None = None
+    frequency_caps: tuple[FrequencyCap, ...] = ()
+    max_perf_percent: int | None = None
+    commit_left_bytes: int | None = None
+    throttled_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxDistribution:
     """Which one it is, by os-release(5): ``debian``, ``like`` what, and its release (``12``)."""
 
@@ -315,7 +350,8 @@ class Network:
 class HostFacts:
     """One machine, as one process on it sees it.
 
-    ``preload_missing`` are the paths in LD_PRELOAD that no file has, ``accelerators``
+    ``preload_missing`` are the paths in LD_PRELOAD that no library has, ``files_missing`` the
+    variables that name a file which is not there, ``accelerators``
     the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
     whether the process holds CAP_SYS_NICE, which containers need to bind memory, and
     ``sys_resource`` whether it holds CAP_SYS_RESOURCE, to which ulimit -u does not apply.
@@ -340,6 +376,8 @@ class HostFacts:
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
     surroundings: Surroundings = field(default_factory=Surroundings)
+    restraints: Restraints = field(default_factory=Restraints)
+    files_missing: tuple[str, ...] = ()
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

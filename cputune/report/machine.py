@@ -220,12 +220,14 @@ _NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
 """Left out of a document: files of packages, some of which have hundreds of lines, and the name of
 the machine, which is private."""
 
-_CPU_LISTS = frozenset(("cpus", "cpuset"))
+_CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))
 
 _WHERE_TOLD = frozenset(
     (
         *("up", "mbits_per_second", "installer", "build", "others", "driver"),
-        *("energy_preference", "free_files", "model_bytes", "held_bytes"),
+        *("energy_preference", "free_files", "model_bytes", "held_bytes", "files_missing"),
+        *("memory_high_bytes", "cpu_weight", "cpu_idle", "memory_nodes", "nice", "policy"),
+        *("frequency_caps", "max_perf_percent", "commit_left_bytes", "throttled_share"),
     )
 )
 """Facts that only some kernels, firmwares and installers tell; people see them only where they are

@@ -31,8 +31,10 @@ from cputune.host.facts import (
     BusyProcess,
     Core,
     Frequency,
+    FrequencyCap,
     Launcher,
     Library,
+    Link,
     Network,
     NumaNode,
     Package,
@@ -73,12 +75,23 @@ TRAIN = BusyProcess(pid=77, name="train", cpu_share=30.0)
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
 IPEX = "intel_extension_for_pytorch"
+LEADS_OUT = Network(
+    interfaces=("ctnodes1", "eth1", "lo"),
+    links=(
+        Link(name="ctnodes1", up=True, addresses=("172.18.0.1/16",)),
+        Link(name="eth1", up=True, addresses=("10.0.0.7/24",)),
+    ),
+    default_link="eth1",
+)
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 NO_NICE = {"container": "docker", "sys_nice": False}
 
 
-PARTS = ("cpu", "limits", "load", "memory", "network", "settings", "surroundings", "topology")
+PARTS = (
+    *("cpu", "limits", "load", "memory", "network", "restraints", "settings", "surroundings"),
+    "topology",
+)
 PART_OF = {field.name: part for part in PARTS for field in fields(getattr(CLEAN, part))}
 
 
@@ -130,7 +143,46 @@ TOKENIZERS = Package(
 CPU_BUILD = {"torch": "2.13.0+cpu"}
 VISION = Package(name="torchvision", version="0.28.0", location="/v", installer="conda")
 
+CAP = FrequencyCap(cpus=(0, 1), allowed_khz=1_200_000, most_khz=3_800_000)
+GRADIENTS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+
 FAULTS: tuple[tuple[str, Changes], ...] = (
+    at("cpu-emulated", model_name="QEMU TCG CPU version 2.5+"),
+    at("cpu-emulated", model_name="VirtualApple @ 2.50GHz processor"),
+    at("isa-hidden", family=6, model=143, isa=("avx2", "fma")),
+    at(
+        "isa-hidden",
+        family=15,
+        model=107,
+        model_name="QEMU Virtual CPU version 2.5+",
+        isa=("sse4_2",),
+    ),
+    at("memory-high", memory_high_bytes=4 * GIB),
+    at("cpu-weight", cpu_weight=1),
+    at("cpu-weight", cpu_idle=True, cpu_weight=0),
+    at("priority-low", nice=10),
+    at("priority-low", nice=5),
+    at("priority-low", policy="idle", nice=0),
+    at("memory-remote", topology=topology(allowed=tuple(range(28))), memory_nodes=(1,)),
+    at("overcommit-never", commit_left_bytes=3 * GIB),
+    at("frequency-capped", frequency_caps=(CAP,)),
+    at("frequency-capped", max_perf_percent=50),
+    at("thermal-throttled", throttled_share=0.123),
+    at("threads-serial", OMP_MAX_ACTIVE_LEVELS="0"),
+    at("training-changed", **{GRADIENTS: "8"}, ACCELERATE_DYNAMO_BACKEND="INDUCTOR"),
+    at(
+        "training-changed", PARALLELISM_CONFIG_TP_SIZE="2", ACCELERATE_USE_PARALLELISM_CONFIG="true"
+    ),
+    at("training-changed", ONEDNN_DEFAULT_FPMATH_MODE="BF16"),
+    at("variable-mistyped", OMP_NUM_THREAD="4", MASTER_PROT="29500"),
+    at("variable-mistyped", HF_HUB_OFLINE="1", KMP_BLOCKTIMEE="0"),
+    at("file-named-absent", files_missing=("SSL_CERT_FILE",), SSL_CERT_FILE="/gone.pem"),
+    at("master-addr-malformed", MASTER_ADDR="node1:29500"),
+    at("master-addr-malformed", MASTER_ADDR="tcp://10.0.0.7:29500"),
+    at("pin-processor-list", I_MPI_PIN_PROCESSOR_LIST="0,28", OMP_NUM_THREADS="28"),
+    at("variable-refused", PET_NPROC_PER_NODE="gpu", HF_ENDPOINT="hf.example.com"),
+    at("gloo-loopback", **TWO_PODS, GLOO_SOCKET_IFNAME="lo"),
+    at("interface-missing", GLOO_SOCKET_IFNAME="eth0", network=LEADS_OUT),
     at("requirement-unmet", packages={"transformers": TOKENIZERS, "tokenizers": "0.19.1"}),
     at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": "0.28.0"}),
     at("torch-build-mixed", packages={**CPU_BUILD, "torchaudio": "2.10.0"}),
@@ -332,6 +384,31 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
 )
 
 NEARLY: tuple[tuple[str, Changes], ...] = (
+    at("cpu-emulated", model_name="QEMU Virtual CPU version 2.5+"),
+    at("isa-hidden"),
+    at("isa-hidden", family=6, model=79, isa=("avx2", "fma")),
+    at("isa-hidden", family=6, model=143, isa=()),
+    at("memory-high", memory_high_bytes=2000 * GIB),
+    at("cpu-weight", cpu_weight=3),
+    at("priority-low", nice=0, policy="other"),
+    at("priority-low", nice=-5),
+    at("memory-remote", topology=topology(allowed=tuple(range(28))), memory_nodes=(0, 1)),
+    at("memory-remote", memory_nodes=(1,)),
+    at("overcommit-never", commit_left_bytes=None),
+    at("frequency-capped", frequency_caps=(replace(CAP, allowed_khz=3_420_000),)),
+    at("frequency-capped", max_perf_percent=90),
+    at("thermal-throttled", throttled_share=0.01),
+    at("threads-serial", OMP_MAX_ACTIVE_LEVELS="1"),
+    at("training-changed", **{GRADIENTS: "1"}, ACCELERATE_DYNAMO_BACKEND="no"),
+    at("training-changed", PARALLELISM_CONFIG_TP_SIZE="1", ONEDNN_DEFAULT_FPMATH_MODE="STRICT"),
+    at("variable-mistyped", OMP_NUM_TEAMS="2", MKL_NUM_THREADS="2", TORCH_FOO="1"),
+    at("file-named-absent", SSL_CERT_FILE="/etc/ssl/cert.pem"),
+    at("master-addr-malformed", MASTER_ADDR="::1"),
+    at("master-addr-malformed", MASTER_ADDR="2001:db8::7"),
+    at("pin-processor-list", I_MPI_PIN_PROCESSOR_LIST="0,28", OMP_NUM_THREADS="1"),
+    at("pin-processor-list", I_MPI_PIN_PROCESSOR_LIST="0,28", I_MPI_PIN_DOMAIN="socket"),
+    at("variable-refused", PET_NPROC_PER_NODE="auto", HF_ENDPOINT="https://hf.example.com"),
+    at("gloo-loopback", GLOO_SOCKET_IFNAME="lo"),
     at("requirement-unmet", packages={"transformers": TOKENIZERS, "tokenizers": "0.23.1"}),
     at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": "0.28.0+cpu"}),
     at("torch-build-mixed", packages={**CPU_BUILD, "torchvision": VISION}),

@@ -12,12 +12,26 @@ from cputune.doctor.checks import (
     machine,
     packages,
     precision,
+    restraints,
+    settings,
     surroundings,
     threads,
     versions,
 )
 from cputune.doctor.finding import Check
 
-_THEMES = (versions, packages, launch, surroundings, limits, threads, precision, libraries, machine)
+_THEMES = (
+    versions,
+    packages,
+    launch,
+    surroundings,
+    limits,
+    restraints,
+    threads,
+    settings,
+    precision,
+    libraries,
+    machine,
+)
 
 CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)

@@ -114,8 +114,12 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     Source: aws-samples/aws-do-eks#50, aws-samples/aws-do-eks#69
     """
     loopback, nodes = loopback_name(facts.network), env.job_nodes(facts)
+    named = env.value(facts, "GLOO_SOCKET_IFNAME")
+    if named == "lo" and nodes > 1:
+        why = f" with {nodes} machines: lo reaches none but its own"
+        yield env.unset(gloo_loopback, facts, "GLOO_SOCKET_IFNAME", why)
     in_pod = facts.settings.container == "kubernetes"
-    if loopback is None or env.value(facts, "GLOO_SOCKET_IFNAME") or (nodes < 2 and not in_pod):
+    if loopback is None or named or (nodes < 2 and not in_pod):
         return
     chosen = choose_interface([("", facts.network)]).name
     outside = chosen or next((n for n in facts.network.interfaces or () if n != "lo"), None)
@@ -144,7 +148,8 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
         wanted = [part for part in (env.value(facts, name) or "").split(",") if part]
         if known is not None and not set(wanted) <= set(known):
-            outside = next((item for item in known if item != "lo"), "lo")
+            chosen = choose_interface([("", facts.network)]).name
+            outside = chosen or next((item for item in known if item != "lo"), "lo")
             yield interface_missing.finding(
                 f"{name}={','.join(wanted)}; there are {', '.join(known) or 'none'}",
                 command=f"export {name}={shlex.quote(outside)}",

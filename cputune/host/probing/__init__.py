@@ -11,6 +11,7 @@ from cputune.host.facts import HostFacts
 from cputune.host.probing._look import Look
 from cputune.host.probing.cpu import read_cpu, read_cpuinfo
 from cputune.host.probing.installed import (
+    absent_files,
     dead_preloads,
     read_launchers,
     read_libraries,
@@ -19,6 +20,7 @@ from cputune.host.probing.installed import (
 from cputune.host.probing.limits import read_limits
 from cputune.host.probing.load import busiest, read_load
 from cputune.host.probing.network import read_network
+from cputune.host.probing.restraints import read_restraints
 from cputune.host.probing.scrub import Scrubber, read_environment
 from cputune.host.probing.settings import (
     CAP_SYS_NICE,
@@ -86,6 +88,8 @@ def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
         surroundings=look.host.surroundings(),
+        restraints=read_restraints(look, topology.online),
+        files_missing=absent_files(look.host),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

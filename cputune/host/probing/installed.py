@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cputune.host import Command, Host, Package
 from cputune.host.facts import HostFacts, Launcher, Library
+from cputune.host.files import head
 from cputune.host.probing._look import Look
 
 
@@ -207,9 +208,33 @@ def _is_dead(entry: str, host: Host, facts: HostFacts) -> bool:
         # ld.so expands these three; a shell would have expanded any other.
         return not re.search(r"\$\{?(LIB|ORIGIN|PLATFORM)\b", entry)
     if "/" in entry:
-        return host.knows(entry) and not host.exists(entry)
+        gone = host.knows(entry) and not host.exists(entry)
+        return gone or (host.live and not _is_library(entry))
     if not is_looked_for(entry):
         return False
     searched = (*facts.environment.get("LD_LIBRARY_PATH", "").split(":"), *SYSTEM_DIRECTORIES)
     places = [lib.path.rpartition("/") for lib in facts.libraries]
     return not any(file.startswith(entry) and place in searched for place, _, file in places)
+
+
+def _is_library(path: str) -> bool:
+    """Whether a file of this machine begins as libraries do; yes if it cannot be read."""
+    try:
+        return head(path, 4) in (b"", b"\x7fELF")
+    except OSError:
+        return True
+
+
+NAMING_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables that name what downloads need."""
+
+
+def absent_files(host: Host) -> tuple[str, ...]:
+    """Those of ``NAMING_FILES`` that are set to a path where nothing is."""
+    variables = host.environment()
+    found = []
+    for name in NAMING_FILES:
+        path = variables.get(name, "")
+        if path.startswith("/") and host.knows(path) and not host.exists(path):
+            found.append(name)
+    return tuple(found)

@@ -19,6 +19,7 @@ from cputune.host import Host, RecordedHost, write_tree
 from cputune.host.probing import probe
 from cputune.host.probing.installed import is_looked_for
 from cputune.host.probing.network import ADDRESSED, LINKS
+from cputune.host.probing.restraints import NICE, POLICY, STAT
 from cputune.host.probing.scrub import HOST_NAME, Scrubber, read_environment
 from cputune.host.probing.settings import OS_RELEASE, OS_RELEASE_LINE
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
@@ -123,6 +124,8 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
         return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
     if path in OS_RELEASE:
         return "".join(f"{line[0]}\n" for line in OS_RELEASE_LINE.finditer(text))
+    if path == STAT:
+        return _priority_alone(text)
     if path == "/proc/stat":
         return text.partition("\n")[0] + "\n"
     if path == "/proc/self/status":
@@ -133,6 +136,13 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
     if path == "/proc/self/mountinfo":
         return "".join(_mount_line(line, scrub) for line in text.splitlines())
     return scrub.text(text)
+
+
+def _priority_alone(text: str) -> str:
+    """/proc/self/stat with the nice value and the policy, and with 0 for all else."""
+    parts = text.rpartition(")")[2].split()
+    kept = (part if number in (NICE - 2, POLICY - 2) else "0" for number, part in enumerate(parts))
+    return f"0 (python) {' '.join(kept)}\n"
 
 
 def _mount_line(line: str, scrub: Scrubber) -> str:

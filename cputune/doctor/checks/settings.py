@@ -1,0 +1,169 @@
+"""Variables that do something else than was meant: mistyped, left over, malformed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+
+from cputune.doctor import variables as env
+from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.host.facts import HostFacts
+from cputune.plans.cores import usable_cores
+
+
+@check("threads-serial", Severity.WARNING)
+def threads_serial(facts: HostFacts) -> Iterator[Finding]:
+    """OMP_MAX_ACTIVE_LEVELS=0 lets no thread but the first one compute
+
+    Symptom: one core is busy, the others are idle, and torch.get_num_threads() says many.
+
+    Cause: with no active level every parallel region runs in one thread (libgomp, libiomp5).
+
+    Remedy: Unset the variable.
+
+    Source: https://www.openmp.org/spec-html/5.0/openmpse57.html; executed: the other threads did
+    0 % of a matmul, 49 % without it
+    """
+    if env.value(facts, "OMP_MAX_ACTIVE_LEVELS") == "0" and len(usable_cores(facts)) > 1:
+        yield env.unset(threads_serial, facts, "OMP_MAX_ACTIVE_LEVELS")
+
+
+@check("training-changed", Severity.WARNING)
+def training_changed(facts: HostFacts) -> Iterator[Finding]:
+    """A variable changes what is trained
+
+    Symptom: other losses, another number of steps or a long first step, with the same command.
+
+    Cause: accelerate launch and guides pass such settings in variables, and every later run in this
+    shell takes them.
+
+    Remedy: Unset the variable, unless this training is meant to have it.
+
+    Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables,
+    https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
+    """
+    for row in env.variable_rows("changes"):
+        for name in sorted(facts.environment):
+            text = env.value(facts, name)
+            if text is None or not re.fullmatch(row["name"], name):
+                continue
+            if re.fullmatch(f"(?i:{row['values']})", text):
+                yield env.unset(training_changed, facts, name, f": {row['does']}")
+
+
+@check("variable-mistyped", Severity.WARNING)
+def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
+    """A variable is almost called like one that libraries read
+
+    Symptom: a setting changes nothing.
+
+    Cause: nobody reads a variable of this name; one letter more, less, other or swapped makes the
+    name of one that is read.
+
+    Remedy: Correct the name.
+
+    Source: https://www.openmp.org/spec-html/5.0/openmpch6.html,
+    https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name, text in sorted(facts.environment.items()):
+        meant = _meant(name)
+        if meant is not None:
+            yield variable_mistyped.finding(
+                f"{name}={text}; {meant} is read",
+                command=f"export {meant}={shlex.quote(text)}\nunset {name}",
+            )
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Names that libraries read, and those of other rows."""
+    (row,) = env.variable_rows("read")
+    rows = (*env.variable_rows("refused"), *env.variable_rows("slow"), *env.variable_rows("caps"))
+    return frozenset((*row["names"], *(each["name"] for each in rows)))
+
+
+@cache
+def _meant(name: str) -> str | None:
+    """The one known name that is one slip away from this one, which nobody knows."""
+    if name in _known() or len(name) < 7:
+        return None
+    near = [known for known in _known() if _one_slip(name, known)]
+    return near[0] if len(near) == 1 else None
+
+
+def _one_slip(typed: str, meant: str) -> bool:
+    """Whether one letter was added, left out, changed, or swapped with the next one."""
+    if abs(len(typed) - len(meant)) > 1:
+        return False
+    start = 0
+    while start < min(len(typed), len(meant)) and typed[start] == meant[start]:
+        start += 1
+    rest_typed, rest_meant = typed[start:], meant[start:]
+    if len(typed) > len(meant):
+        return rest_typed[1:] == rest_meant
+    if len(typed) < len(meant):
+        return rest_typed == rest_meant[1:]
+    swapped = rest_typed[1:2] + rest_typed[:1] + rest_typed[2:]
+    return rest_typed[1:] == rest_meant[1:] or swapped == rest_meant
+
+
+@check("file-named-absent", Severity.ERROR)
+def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
+    """A variable names a file that is not there
+
+    Symptom: "Could not find a suitable TLS CA certificate bundle, invalid path", or
+    "FileNotFoundError" from httpx or requests, at the first download.
+
+    Cause: the variable was set on another machine, or in an image with other certificates.
+
+    Remedy: Unset the variable, or name the file of this machine.
+
+    Source: https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification
+    """
+    for name in facts.files_missing:
+        yield env.unset(file_named_absent, facts, name, ": nothing is there")
+
+
+@check("master-addr-malformed", Severity.ERROR)
+def master_addr_malformed(facts: HostFacts) -> Iterator[Finding]:
+    """MASTER_ADDR is no address
+
+    Symptom: "Name or service not known", "getaddrinfo failed", after the ranks have waited.
+
+    Cause: MASTER_ADDR holds the name or the address of rank 0 alone; its port is MASTER_PORT.
+
+    Remedy: Set both.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    text = env.value(facts, "MASTER_ADDR") or ""
+    host, _, port = text.removeprefix("tcp://").partition(":")
+    if "://" in text or (host and port.isdigit() and ":" not in port):
+        split = 'export MASTER_PORT="${MASTER_ADDR##*:}" MASTER_ADDR="${MASTER_ADDR%:*}"'
+        yield master_addr_malformed.finding(
+            f"MASTER_ADDR={text}", command=split if "://" not in text else None
+        )
+
+
+@check("pin-processor-list", Severity.WARNING)
+def pin_processor_list(facts: HostFacts) -> Iterator[Finding]:
+    """Intel MPI binds each rank to one CPU
+
+    Symptom: all threads of a rank run on one core.
+
+    Cause: I_MPI_PIN_PROCESSOR_LIST gives each rank one CPU of its list, and every OpenMP thread of
+    the rank inherits it. I_MPI_PIN_DOMAIN gives each rank several.
+
+    Remedy: Unset it, and let I_MPI_PIN_DOMAIN=omp give each rank as many CPUs as it has threads.
+
+    Source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/2021-14/process-pinning.html
+    """
+    name, threads = "I_MPI_PIN_PROCESSOR_LIST", env.number(facts, "OMP_NUM_THREADS")
+    if env.value(facts, name) and not env.value(facts, "I_MPI_PIN_DOMAIN") and threads != 1:
+        said = f"{name}={env.value(facts, name)}, OMP_NUM_THREADS={threads or '(unset)'}"
+        yield pin_processor_list.finding(said, command=f"unset {name}\nexport I_MPI_PIN_DOMAIN=omp")
+
+
+CHECKS = checks_of(__name__)

@@ -1,0 +1,114 @@
+"""What slows this process down beside its limits: weights, priorities, caps, throttling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cputune.host.facts import FrequencyCap, Restraints
+from cputune.host.probing._look import CPU_DIR, Look, cpus_of, fields, kibibytes, whole_number
+from cputune.host.probing.limits import Group, find_groups
+
+STAT = "/proc/self/stat"
+NICE, POLICY = 18, 40
+"""Fields of /proc/self/stat, counted from 0 (proc_pid_stat(5))."""
+POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
+
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
+NEVER_OVERCOMMIT = 2
+MEMINFO = "/proc/meminfo"
+UPTIME = "/proc/uptime"
+
+
+def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
+    """Read what holds the process back; None and () if nothing does, or if the kernel shows none.
+
+    Weights and memory.high exist for cgroups of version 2 alone.
+    """
+    groups = find_groups(look)
+    nice, policy = _priority(look)
+    return Restraints(
+        memory_high_bytes=_smallest(look, groups["memory"], "memory.high"),
+        cpu_weight=_smallest(look, groups["cpu"], "cpu.weight"),
+        cpu_idle=_smallest(look, groups["cpu"], "cpu.idle", largest=True) == 1 or None,
+        memory_nodes=_memory_nodes(look, groups["cpuset"]),
+        nice=nice,
+        policy=policy,
+        frequency_caps=tuple(_caps(look, online)),
+        max_perf_percent=look.number(f"{CPU_DIR}/intel_pstate/max_perf_pct"),
+        commit_left_bytes=_commit_left(look),
+        throttled_share=_throttled(look),
+    )
+
+
+def _smallest(look: Look, group: Group, name: str, *, largest: bool = False) -> int | None:
+    """The smallest number that this file has in the cgroup and in those above it."""
+    if group.version != 2:
+        return None
+    found = []
+    for directory in group.directories:
+        number = look.number(f"{directory}/{name}")
+        if number is not None:
+            found.append(number)
+    if not found:
+        return None
+    return max(found) if largest else min(found)
+
+
+def _memory_nodes(look: Look, group: Group) -> tuple[int, ...] | None:
+    """The NUMA nodes that memory may come from."""
+    names = ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems")
+    for directory in group.directories:
+        for name in names:
+            nodes = look.cpu_list(f"{directory}/{name}")
+            if nodes:
+                return tuple(sorted(nodes))
+    return None
+
+
+def _priority(look: Look) -> tuple[int | None, str | None]:
+    """The nice value and the scheduling policy that every process from here inherits."""
+    # The name of the program stands in parentheses, and may hold spaces.
+    parts = (look.text(STAT) or "").rpartition(")")[2].split()
+    if len(parts) <= POLICY - 2:
+        return None, None
+    nice, policy = whole_number(parts[NICE - 2]), whole_number(parts[POLICY - 2])
+    return nice, None if policy is None else POLICIES.get(policy)
+
+
+def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
+    """Groups of CPUs that may not run as fast as they can."""
+    base = f"{CPU_DIR}/cpufreq"
+    for number in look.numbered(base, "policy"):
+        directory = f"{base}/policy{number}"
+        allowed = look.number(f"{directory}/scaling_max_freq")
+        most = look.number(f"{directory}/cpuinfo_max_freq")
+        if allowed is None or most is None or allowed >= most:
+            continue
+        listed = look.text(f"{directory}/affected_cpus")
+        cpus = frozenset({number}) if listed is None else cpus_of(listed.replace(" ", ","))
+        yield FrequencyCap(
+            cpus=tuple(sorted((cpus or frozenset()) & frozenset(online))),
+            allowed_khz=allowed,
+            most_khz=most,
+        )
+
+
+def _commit_left(look: Look) -> int | None:
+    """Bytes that can still be reserved if the kernel overcommits nothing (mode 2)."""
+    if look.number(OVERCOMMIT) != NEVER_OVERCOMMIT:
+        return None
+    memory = fields(look.text(MEMINFO))
+    limit = kibibytes(memory.get("CommitLimit"))
+    used = kibibytes(memory.get("Committed_AS"))
+    return None if limit is None or used is None else max(0, limit - used)
+
+
+def _throttled(look: Look) -> float | None:
+    """The share of the time since the start in which the first package was too hot."""
+    text = look.text(f"{CPU_DIR}/cpu0/thermal_throttle/package_throttle_total_time_ms")
+    uptime = re.match(r"\d+(?:\.\d+)?", look.text(UPTIME) or "")
+    milliseconds = whole_number(text)
+    if milliseconds is None or uptime is None or float(uptime[0]) <= 0:
+        return None
+    return min(1.0, milliseconds / 1000 / float(uptime[0]))
