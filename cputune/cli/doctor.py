@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli import completing, help_groups
 from cputune.cli.given import (
     HOST_SECONDS,
     SLURM,
@@ -70,7 +71,12 @@ _ONE_MACHINE = (
 """With these options, look at this machine alone, also inside an allocation of several."""
 
 
-@click.command(name="doctor", cls=ConfiguredCommand)
+@click.command(
+    name="doctor",
+    cls=ConfiguredCommand,
+    groups=help_groups.DOCTOR,
+    more="Say why each finding matters",
+)
 @json_option
 @click.option(
     "--explain",
@@ -78,9 +84,22 @@ _ONE_MACHINE = (
     flag_value="",
     metavar="[CODE]",
     help="Explain a finding, with its sources; without CODE list all checks.",
+    shell_complete=completing.codes,
 )
-@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Only show these findings.")
-@click.option("--ignore", multiple=True, metavar="CODE,…", help="Hide these findings.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="CODE|SEVERITY,…",
+    help="Only show these findings.",
+    shell_complete=completing.codes_and_severities,
+)
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="CODE,…",
+    help="Hide these findings.",
+    shell_complete=completing.several_codes,
+)
 @click.option(
     "--fail-on",
     type=click.Choice([*_SEVERITIES, "never"]),
@@ -88,8 +107,18 @@ _ONE_MACHINE = (
     show_default=True,
     help="Exit with 1 for findings of this severity or worse.",
 )
-@click.option("--root", metavar="DIR", help="Read a recorded machine (DIR/proc, DIR/sys).")
-@click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="Read a recorded machine (DIR/proc, DIR/sys).",
+    shell_complete=completing.folders,
+)
+@click.option(
+    "--record",
+    metavar="DIR",
+    help="Record this machine for --root, without names.",
+    shell_complete=completing.folders,
+)
 @click.option("--picture", is_flag=True, help="Draw its sockets, NUMA nodes and cores, as SVG.")
 @python_option
 @click.option(
@@ -97,13 +126,32 @@ _ONE_MACHINE = (
 )
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
-@click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
+@click.option(
+    "--check-file",
+    metavar="FILE",
+    help="Judge an accelerate YAML, command or job.",
+    shell_complete=completing.files,
+)
 @click.option("--print-fix", is_flag=True, help="Print the cure of --check-file as a diff.")
 @click.option(
-    "--symptom", metavar="TEXT|FILE|-", help="The cause of an error: its words, or a log."
+    "--symptom",
+    metavar="TEXT|FILE|-",
+    help="The cause of an error: its words, or a log.",
+    shell_complete=completing.files,
 )
-@click.option("--recipe", metavar="NAME", help="Also say whether this recipe fits into memory.")
-@click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
+@click.option(
+    "--recipe",
+    metavar="NAME",
+    help="Also say whether this recipe fits into memory.",
+    shell_complete=completing.recipes,
+)
+@click.argument(
+    "launch_words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[-- LAUNCH...]",
+    shell_complete=completing.files,
+)
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
     """Say what is wrong with this machine for training, and how to mend it.

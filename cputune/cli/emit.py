@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from cputune.cli import completing, help_groups
 from cputune.cli.given import (
     DEFAULT_RESULT,
     asked_hosts,
@@ -40,11 +41,12 @@ DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 
 
-@click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
+@click.command(name="emit", cls=ConfiguredCommand, takes_script=True, groups=help_groups.EMIT)
 @click.argument(
     "result",
     required=False,
     metavar="[RESULT] [-- SCRIPT ARGS...]",
+    shell_complete=completing.results,
 )
 @click.option(
     "--format",
@@ -53,14 +55,34 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
     metavar="FORMAT",
     help="One of: " + ", ".join(_NAMES) + ".",
 )
-@click.option("--like", metavar="FILE", help="Change your own launch file; prints the diff.")
+@click.option(
+    "--like",
+    metavar="FILE",
+    help="Change your own launch file; prints the diff.",
+    shell_complete=completing.files,
+)
 @output_option("Directory or file; - prints the main file. Default: launch/, for command -.", None)
 @click.option("--force", is_flag=True, help="Replace files that cputune did not write.")
-@click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="Plan for a recorded machine (doctor --record DIR).",
+    shell_complete=completing.folders,
+)
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
-@click.option("--patch", metavar="FILE", help="Fields of your own, merged into the job (YAML).")
-@click.option("--hostfile", metavar="FILE", help="Hosts, in any MPI's form.")
-@click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
+@click.option(
+    "--patch",
+    metavar="FILE",
+    help="Fields of your own, merged into the job (YAML).",
+    shell_complete=completing.files,
+)
+@click.option(
+    "--hostfile",
+    metavar="FILE",
+    help="Hosts, in any MPI's form.",
+    shell_complete=completing.files,
+)
+@click.option("--hosts", help="Hosts: a,b:2,[fd00::1].", shell_complete=completing.HOSTS)
 @options_from(EmitOptions)
 @python_option
 @click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")

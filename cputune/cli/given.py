@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from cputune.cli import completing
 from cputune.cli.output import tell
 from cputune.cli.settings import all_of
 from cputune.errors import CputuneError, ResultError, UsageError
@@ -52,11 +53,13 @@ host_options = all_of(
         "--hosts",
         metavar="A,B",
         help="Other machines; slurm: those of the Slurm allocation.",
+        shell_complete=completing.HOSTS,
     ),
     click.option(
         "--hostfile",
         metavar="FILE",
         help="A file of the hosts, as any MPI or Slurm writes it.",
+        shell_complete=completing.files,
     ),
     click.option(
         "--ssh",
@@ -191,6 +194,7 @@ python_option = click.option(
     "--python",
     metavar="ENV",
     help="Python, or its environment, that trains. Default: the active one.",
+    shell_complete=completing.PYTHONS,
 )
 _BATCH_FLAGS = (
     "--per_device_train_batch_size",

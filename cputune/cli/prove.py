@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cputune.cli import completing
 from cputune.cli.given import choose_python, facts_of, launched, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, json_option, script_of
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 
 @click.command(name="prove", cls=ConfiguredCommand, takes_script=True)
-@click.option("--recipe", metavar="NAME", help="Prove a recipe instead of a script.")
+@click.option(
+    "--recipe",
+    metavar="NAME",
+    help="Prove a recipe instead of a script.",
+    shell_complete=completing.recipes,
+)
 @python_option
 @json_option
 @click.pass_context

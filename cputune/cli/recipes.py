@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from cputune.cli import completing
 from cputune.cli.output import console
 from cputune.cli.settings import ConfiguredCommand
 from cputune.host import read_document
@@ -14,7 +15,7 @@ from cputune.plans.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe
 
 
 @click.command(name="recipes", cls=ConfiguredCommand)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.recipes)
 def command(name: str | None) -> None:
     """List the workloads that can be tuned on, or print the file of one.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli import completing
 from cputune.cli.given import (
     choose_python,
     facts_of,
@@ -39,7 +40,7 @@ def _print(blocks: Iterable[Block], document: Callable[[], object], *, json: boo
         print_blocks(blocks, console())
 
 
-_result_argument = click.argument("result", required=False)
+_result_argument = click.argument("result", required=False, shell_complete=completing.results)
 
 
 @click.command(name="show", cls=ConfiguredCommand)
@@ -65,11 +66,16 @@ def show(result: str | None, json: bool, all: bool) -> None:
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
-@click.argument("before")
-@click.argument("after", required=False)
+@click.argument("before", shell_complete=completing.results)
+@click.argument("after", required=False, shell_complete=completing.results)
 @json_option
 @fail_if_slower
-@click.option("--max-time", metavar="TIME", help="Time limit: 90s, 10m. Default: 1 to 3m.")
+@click.option(
+    "--max-time",
+    metavar="TIME",
+    help="Time limit: 90s, 10m. Default: 1 to 3m.",
+    shell_complete=completing.nothing,
+)
 @click.option("--share-machine", is_flag=True, help="Measure even while others measure here.")
 @python_option
 @click.pass_context

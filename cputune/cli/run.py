@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cputune.cli import completing
 from cputune.cli.given import (
     DEFAULT_RESULT,
     choose_python,
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)
-@click.argument("result", required=False, metavar="[RESULT] [-- SCRIPT ARGS...]")
+@click.argument(
+    "result",
+    required=False,
+    metavar="[RESULT] [-- SCRIPT ARGS...]",
+    shell_complete=completing.results,
+)
 @click.option(
     "--plan",
     default="best",
     show_default=True,
     metavar="WHICH",
     help="best, baseline (today's launch), or the number of a trial.",
+    shell_complete=completing.PLANS,
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--no-guard", is_flag=True, help="Do not compare the ranks while they train.")

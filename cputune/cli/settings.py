@@ -16,6 +16,8 @@ from typing import Any, TypeVar, get_args
 import click
 from click.core import ParameterSource
 
+from cputune.cli.completing import OF_OPTIONS, files
+from cputune.cli.help_groups import OTHERS, Groups
 from cputune.cli.output import console, set_verbosity, verbosity
 from cputune.errors import CannotError, UsageError
 from cputune.records.options import options_in
@@ -42,7 +44,14 @@ fail_if_slower = click.option(
 def output_option(help: str, default: str | None = None) -> Callable[[Decorated], Decorated]:
     """The option for where a product goes; ``-`` is stdout."""
     names = ("-o", "--output")
-    return click.option(*names, metavar="FILE", default=default, show_default=True, help=help)
+    return click.option(
+        *names,
+        metavar="FILE",
+        default=default,
+        show_default=True,
+        help=help,
+        shell_complete=files,
+    )
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -59,7 +68,7 @@ def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
     """Every option of a record as one of a command."""
     found = []
-    for _, hint, default, text in options_in(record):
+    for name, hint, default, text in options_in(record):
         kinds = [kind for kind in (int, float) if kind in (hint, *get_args(hint))]
         number = kinds[0] if kinds and not text.reads else None
         made = click.option(
@@ -71,6 +80,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
             multiple=text.repeated,
             default=None if text.repeated else default,
             show_default=number is not None and default is not None,
+            shell_complete=OF_OPTIONS.get(name),
         )
         found.append(made)
     return all_of(*found)
@@ -86,7 +96,11 @@ def given(record: Callable[..., Record], options: Mapping[str, object]) -> Recor
     return record(**values)
 
 
-def common_options() -> list[click.Parameter]:
+MORE = "Say more"
+"""What -v does, unless a command says more of it."""
+
+
+def common_options(more: str = MORE) -> list[click.Parameter]:
     """The options -v and -q; they act by themselves, and are not passed to the command."""
 
     def act(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
@@ -99,7 +113,7 @@ def common_options() -> list[click.Parameter]:
             count=True,
             expose_value=False,
             callback=act,
-            help="Say more (doctor: why each finding matters); -vv: tracebacks of errors.",
+            help=f"{more}; -vv: tracebacks of errors.",
         ),
         click.Option(
             ["-q", "--quiet"],
@@ -112,12 +126,37 @@ def common_options() -> list[click.Parameter]:
 
 
 class ConfiguredCommand(click.Command):
-    """A command with -v and -q; ``takes_script``: what stands after ``--`` is the user's script."""
+    """A command with -v and -q.
 
-    def __init__(self, *words: Any, takes_script: bool = False, **said: Any) -> None:
+    ``takes_script``: what stands after ``--`` is the user's script. ``groups``: headings of its
+    help, each with the names of its options. ``more``: what -v does.
+    """
+
+    def __init__(
+        self,
+        *words: Any,
+        takes_script: bool = False,
+        groups: Groups | None = None,
+        more: str = MORE,
+        **said: Any,
+    ) -> None:
         super().__init__(*words, **said)
         self.takes_script = takes_script
-        self.params += common_options()
+        self.groups: Groups = groups or {}
+        self.params += common_options(more)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their groups; those of no group come last."""
+        records = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                records[parameter.name or ""] = record
+        for heading, names in self.groups.items():
+            with formatter.section(heading):
+                formatter.write_dl([records.pop(name) for name in names])
+        with formatter.section(OTHERS if self.groups else "Options"):
+            formatter.write_dl(list(records.values()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Look at the defaults and cut off the script, then read the options."""

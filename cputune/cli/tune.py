@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli import completing, help_groups
 from cputune.cli.given import (
     batch_options,
     choose_python,
@@ -54,15 +55,28 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 
 
 @click.command(
-    name="tune", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False}
+    name="tune",
+    cls=ConfiguredCommand,
+    groups=help_groups.TUNE,
+    context_settings={"allow_interspersed_args": False},
 )
-@click.option("--recipe", metavar="NAME", help=f"Recipe to train. Default: {DEFAULT_RECIPE}.")
+@click.option(
+    "--recipe",
+    metavar="NAME",
+    help=f"Recipe to train. Default: {DEFAULT_RECIPE}.",
+    shell_complete=completing.recipes,
+)
 @batch_options
 @secret_option
 @options_from(TuneOptions)
 @python_option
 @click.option("--dry-run", is_flag=True, help="Print the plans that would be tried; run nothing.")
-@click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="With --dry-run: plan for a recorded machine.",
+    shell_complete=completing.folders,
+)
 @host_options
 @output_option("The result; - is stdout.", "cputune.json")
 @click.option(
@@ -70,7 +84,13 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 )
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
-@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
+@click.argument(
+    "script",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[-- SCRIPT ARGS...]",
+    shell_complete=completing.files,
+)
 def command(script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli import completing, help_groups
 from cputune.cli.given import choose_python, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–"}
 
 
-@click.command(name="verify", cls=ConfiguredCommand)
-@click.argument("paths", nargs=-1, metavar="[FILE|DIR]...")
+@click.command(name="verify", cls=ConfiguredCommand, groups=help_groups.VERIFY)
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR]...", shell_complete=completing.files)
 @click.option(
     "--result",
     "--baseline",
     metavar="FILE",
     help="The result that the files must reproduce, and its speed.",
+    shell_complete=completing.results,
 )
 @click.option(
     "--steps",

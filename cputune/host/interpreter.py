@@ -92,6 +92,15 @@ def install_tuning(*, stack: bool) -> str:
     return f"pip install 'cputune[{extra}]'"
 
 
+def install_extra(extra: str, *packages: str) -> str:
+    """The command that installs an extra of cputune, which is these packages."""
+    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return f"pipx inject cputune {' '.join(packages)}"
+    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return f"uv tool install --with {','.join(packages)} cputune"
+    return f"pip install 'cputune[{extra}]'"
+
+
 def install_beside(package: str) -> str:
     """The command that installs a package beside cputune, with the tool that has installed it."""
     if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):

@@ -158,10 +158,12 @@ def result_path(word: str) -> Path:
         found = [word]
     if folder is not None and len(found) == 1:
         return folder / (found[0] + _RESULT)
-    why = f"there is no file {word}, and no result of the history is called so"
+    if not ids:
+        raise UsageError(
+            f"the history is empty, so there is no result {word}",
+            hint="`cputune tune` makes the first one",
+        )
+    why = f"there is no file {word}, and no result of the history has this id"
     if found:
         why = f"{len(found)} results of the history begin with {word}"
-    raise UsageError(
-        why,
-        hint="`cputune history` lists them",
-    )
+    raise UsageError(why, hint="`cputune history` lists them")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cputune import __version__
 from cputune.errors import MissingPackageError
-from cputune.host.interpreter import install_tuning
+from cputune.host.interpreter import install_extra
 from cputune.records.result import Result
 from cputune.report.figures.canvas import svg
 from cputune.report.show import (
@@ -95,7 +95,8 @@ def page(result: Result, file: str = "cputune.json") -> str:
     for name in ("jinja2", "matplotlib"):
         if find_spec(name) is None:
             raise MissingPackageError(
-                f"the report needs {name}, which is not installed", hint=install_tuning(stack=False)
+                f"the report needs {name}, which is not installed",
+                hint=install_extra("report", "jinja2", "matplotlib"),
             )
     import jinja2
 

@@ -150,7 +150,7 @@ def test_without_jinja2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(page_module, "find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="the report needs jinja2, which is not") as error:
         page(tuned())
-    assert error.value.hint == "pip install 'cputune[search]'"
+    assert error.value.hint == "pip install 'cputune[report]'"
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ the tuner's model. A new knob is a record in a file of this folder and a row her
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -135,7 +136,9 @@ def knob_named(name: str) -> Knob:
     for knob in KNOBS:
         if knob.name == name:
             return knob
-    raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(NAMES))
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    hint = f"did you mean {near[0]}?" if near else "knobs: " + ", ".join(NAMES)
+    raise UsageError(f"no knob is called {name!r}", hint=hint)
 
 
 # The knobs that a script decides itself where cputune cannot reach into its training loop.

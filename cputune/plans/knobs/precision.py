@@ -81,6 +81,7 @@ PRECISION = Knob(
     name="precision",
     summary="fp32, or bf16 autocast where the CPU multiplies bf16 in hardware",
     values=PRECISIONS,
+    never=("fp16",),
     keeps="nothing",
     offers=_choices,
     put=in_field("precision"),

@@ -6,6 +6,7 @@ is known here by its fields alone (the import is for the type checker).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -241,6 +242,7 @@ class Knob:
         values: those that have a name; the first is that of today, at which it stays where it is
             not varied.
         least: whole numbers are values too, from this one on.
+        never: values that have a name, and that no CPU trains with: no hint suggests them.
         keeps: what stays the same of the training while it is varied.
         effect: what the tuner's model believes of it beforehand.
         offers: the values that live on a machine; or why none but today's does, None where all of
@@ -266,6 +268,7 @@ class Knob:
     keeps: Keeps
     effect: Effect
     least: int | None = None
+    never: tuple[KnobValue, ...] = ()
     offers: Callable[[HostFacts, Ask], Choices | str | None] | None = None
     put: Put | None = None
     variables: Callable[[Plan], Mapping[str, str]] = lambda plan: {}
@@ -308,7 +311,11 @@ class Knob:
         known = [in_words(v) for v in self.values if self.least is None or type(v) is not int]
         if self.least is not None:
             known.insert(0, f"a whole number from {self.least} on")
-        example = in_words(self.values[-1]) if self.least is None else "2"
+        example = "2"
+        if self.least is None:
+            useful = [in_words(v) for v in self.values if v not in self.never]
+            near = difflib.get_close_matches(text.lower(), useful, n=1)
+            example = near[0] if near else useful[0]
         what = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise UsageError(
             f"{self.name} is {what}, not {value!r}", hint=f"--fix {self.name}={example}"

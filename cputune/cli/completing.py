@@ -1,0 +1,131 @@
+"""What a shell completes: the values of every option and argument that has a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    import click
+
+Completes = Callable[["click.Context", "click.Parameter", str], list[CompletionItem]]
+
+
+def values(listed: Callable[[], Iterable[str]], *, several: bool = False) -> Completes:
+    """Complete one of the words of a list; with ``several``, of a list with commas."""
+
+    def complete(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        return [
+            CompletionItem(f"{before}{comma}{word}") for word in listed() if word.startswith(last)
+        ]
+
+    return complete
+
+
+def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a file: the shell does."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def folders(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a folder: the shell does."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+nothing = values(tuple)
+"""For free text, of which no list is known."""
+
+
+def or_files(complete: Completes) -> Completes:
+    """Complete a word of a list; if none fits, the name of a file."""
+
+    def both(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = complete(ctx, parameter, incomplete)
+        return found or files(ctx, parameter, incomplete)
+
+    return both
+
+
+def _recipes() -> Iterable[str]:
+    from cputune.plans.workload import recipe_names
+
+    return recipe_names()
+
+
+def _knobs() -> Iterable[str]:
+    from cputune.plans.knobs import NAMES
+
+    return NAMES
+
+
+def _fixes() -> Iterable[str]:
+    """``NAME=VALUE`` of each knob; of a knob with any number, ``NAME=``."""
+    from cputune.plans.knobs import KNOBS
+    from cputune.plans.knobs.record import in_words
+
+    for knob in KNOBS:
+        if knob.least is not None:
+            yield f"{knob.name}="
+        else:
+            yield from (f"{knob.name}={in_words(value)}" for value in knob.values)
+
+
+def _codes() -> Iterable[str]:
+    from cputune.doctor.registry import all_checks
+
+    return sorted(check.code for check in all_checks())
+
+
+def _severities() -> Iterable[str]:
+    from cputune.doctor.finding import Severity
+
+    return [*(severity.value for severity in Severity), *_codes()]
+
+
+def _results() -> Iterable[str]:
+    from cputune.records.history import LAST, kept_ids
+
+    ids = kept_ids()
+    return (LAST, *ids) if ids else ()
+
+
+def _dialects() -> Iterable[str]:
+    from cputune.emitters.format import MPI_DIALECTS
+
+    return MPI_DIALECTS
+
+
+def _kept() -> Iterable[str]:
+    from cputune.records.options import KEEP
+
+    return KEEP
+
+
+recipes = or_files(values(_recipes))
+results = or_files(values(_results))
+codes = values(_codes)
+several_codes = values(_codes, several=True)
+codes_and_severities = values(_severities, several=True)
+
+OF_OPTIONS: dict[str, Completes] = {
+    "knobs": values(_knobs, several=True),
+    "fix": values(_fixes),
+    "keep": values(_kept),
+    "mpi": values(_dialects),
+    "study": files,
+    "max_time_seconds": values(lambda: ("none",)),
+}
+"""Of options that records describe (``cputune.records.options``), by their field."""
+
+HOSTS = values(lambda: ("slurm", "none"))
+PLANS = values(lambda: ("best", "baseline"))
+PYTHONS = files
