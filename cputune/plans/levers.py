@@ -35,7 +35,8 @@ SLOWER = frozenset(
         *("ranks-oversubscribed", "quota-threads", "quota-throttled", "script-threads"),
         *("loader-threads", "tokenizer-threads", "file-openmpi-one-core", "one-core"),
         *("cpu-steal", "machine-busy", "isa-capped", "isa-old", "ipex-ignored", "debug-left-on"),
-        *("hosts-cpu", "hosts-cores"),
+        *("isa-hidden", "priority-low", "memory-remote", "memory-high", "frequency-capped"),
+        *("threads-serial", "srun-one-cpu", "hosts-cpu", "hosts-cores"),
     }
 )
 """Warnings with which training is right and takes longer; other warnings are not about speed."""
