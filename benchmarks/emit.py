@@ -99,7 +99,7 @@ def written(result: Result, formats: Sequence[str], directory: Path) -> Iterator
     mpis = {name: path for name, path in prefixes.items() if (path / "mpirun").exists()}
     several = result.best.plan.world_size > 1
     # verify starts a launch again that is slower than its figure, and takes the faster run.
-    slow = Throughput(median=1e-3, low=1e-3, high=1e-3)
+    slow = Throughput(centre=1e-3, low=1e-3, high=1e-3)
     result = replace(result, best=replace(result.best, samples_per_second=slow))
     for name in formats:
         target = directory / name

@@ -18,7 +18,7 @@ from aa import FACTS, PLAN, STEP_SECONDS, Planted
 from machines import SimulatedRunner
 
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
-from cputune.records.result import Speedup
+from cputune.records.claims import Speedup
 from cputune.records.words import slower_by, surely_slower
 from cputune.tuner.comparing import concluded, side_by_side
 from cputune.tuner.measuring import Findings, Measuring, Timer

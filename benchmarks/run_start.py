@@ -26,8 +26,9 @@ from launch_lines import MODEL
 import cputune
 from cputune.plans.layout import baseline_plan, mild_plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import host_fingerprint
 from cputune.records.history import history_folder
-from cputune.records.result import Measured, Result, Throughput, host_fingerprint
+from cputune.records.result import Measured, Result, Throughput
 
 UNKNOWN = "no plan is known"
 EMPTY = "print('started', flush=True)\n"
@@ -43,7 +44,7 @@ print('started', flush=True)
 def known(script: str) -> None:
     """A result here, as a study of this script would have left it."""
     facts = cputune.probe()
-    speed = Throughput(median=1.0, low=0.9, high=1.1)
+    speed = Throughput(centre=1.0, low=0.9, high=1.1)
     job = Workload.script([script], global_batch_size=8)
     result = Result(
         host=host_fingerprint(facts),

@@ -17,7 +17,7 @@ def confirmed(
     today: Plan, *others: Plan, blocks: int = 2, turns: int = 5, median: float = 10.0
 ) -> tuple[ConfirmRun, ...]:
     """Today's launch and these plans in so many blocks; the first has processes of trials."""
-    rate = Throughput(median=median, low=0.97 * median, high=1.03 * median)
+    rate = Throughput(centre=median, low=0.97 * median, high=1.03 * median)
     return tuple(
         ConfirmRun(
             round=block,

@@ -13,8 +13,9 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune.errors import UsageError
 from cputune.records import history
+from cputune.records.claims import Speedup
 from cputune.records.history import Kept, held_before, keep, kept_results, result_path
-from cputune.records.result import Result, Speedup
+from cputune.records.result import Result
 from cputune.report.show import history_rows
 
 

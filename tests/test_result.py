@@ -14,7 +14,8 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import ResultError, UsageError
-from cputune.records.result import Result, Speedup, host_fingerprint, pairs_of
+from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.result import Result, pairs_of
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def result() -> Result:
 
 def test_a_document_reads_back_equal(result: Result) -> None:
     document = json.loads(json.dumps(result.to_json()))
-    assert document["schema"] == "cputune.result/2"
+    assert document["schema"] == "cputune.result/3"
     assert Result.from_json(document) == result
 
 
@@ -41,7 +42,7 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
         "notes",
     }
     assert set(document["speedup"]) >= {"ratio", "low", "high"}
-    assert set(document["best"]["samples_per_second"]) == {"median", "low", "high"}
+    assert set(document["best"]["samples_per_second"]) == {"centre", "low", "high"}
     assert {trial["state"] for trial in document["trials"]} <= {"completed", "pruned", "failed"}
     assert all(trial["steps"] > 0 for trial in document["trials"])
 
@@ -56,9 +57,9 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
         ('{"schema": "cputune.doctor/1"}', "not a cputune result"),
         ('{"schema": "cputune.result/0"}', "not a cputune result"),
         ('{"schema": "cputune.result/x"}', "not a cputune result"),
-        ('{"schema": "cputune.result/3"}', "schema 3, this cputune knows 2"),
+        ('{"schema": "cputune.result/4"}', "schema 4, this cputune reads 2 and 3"),
         ('{"schema": "cputune.result/2"}', "damaged"),
-        ('{"schema": "cputune.result/1"}', "schema 1, this cputune knows 2"),
+        ('{"schema": "cputune.result/1"}', "schema 1, this cputune reads 2 and 3"),
         ('{"schema": "cputune.result/²"}', "not a cputune result"),
         ('{"schema": "cputune.result/' + "9" * 5000 + '"}', "not a cputune result"),
         ('{"schema": ' + "9" * 5000 + "}", "not JSON"),
@@ -90,7 +91,7 @@ def test_a_damaged_part_is_refused(result: Result, key: str) -> None:
 @pytest.mark.parametrize(
     ("way", "value"),
     [
-        (("best", "samples_per_second", "median"), float("nan")),
+        (("best", "samples_per_second", "centre"), float("nan")),
         (("speedup", "ratio"), float("inf")),
         (("best", "plan", "threads_per_process"), 10**9),
         (("notes",), "a sentence"),

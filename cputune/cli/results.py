@@ -23,7 +23,7 @@ from cputune.cli.given import (
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
 from cputune.errors import CannotError, UsageError
-from cputune.records.options import seconds_of
+from cputune.records.options import DEFAULT_LIMIT_SECONDS, seconds_of
 from cputune.records.words import slower_by
 from cputune.records.written import write_own
 
@@ -73,7 +73,7 @@ def show(result: str | None, json: bool, all: bool) -> None:
 @click.option(
     "--max-time",
     metavar="TIME",
-    help="Time limit: 90s, 10m. Default: 1 to 3m.",
+    help="Time limit: 90s, 10m. Default: 3m.",
     shell_complete=completing.nothing,
 )
 @click.option("--share-machine", is_flag=True, help="Measure even while others measure here.")
@@ -108,7 +108,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     facts = facts_of()
     if why_not_here(first, second, facts) is None:
         first = replace(first, workload=launched(first, None))
-    with progress(started, most) as on_event:
+    with progress(started, most or DEFAULT_LIMIT_SECONDS / 2) as on_event:
         found = measure(
             first,
             second,
@@ -181,7 +181,7 @@ def report(result: str | None, output: str, force: bool) -> None:
 
     from cputune.report.page import page
 
-    text = page(found, name)
+    text = page(found, name, facts_or_none())
     mode = 0o600 if found.workload.argv else 0o644  # the page is as private as the result itself
     if output == "-":
         sys.stdout.write(text)

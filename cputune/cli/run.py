@@ -106,7 +106,7 @@ def command(
         _take_secrets(workload)
     chosen = _chosen(found, plan, facts, workload)
     try:
-        how = _how(found, chosen)
+        how = _how(found, chosen, workload, facts)
         ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=how, guard=not no_guard))
     except ValueError as error:
         raise UsageError(str(error), hint="--plan baseline trains as before") from error
@@ -175,17 +175,32 @@ def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Worklo
     return replace(plan, processes_per_node=1, cpus=plan.cpus[:1]) if plan.as_found else plan
 
 
-def _how(found: Result | None, plan: Plan) -> str:
-    """Whether the plan was measured."""
-    from cputune.records.words import times_as_fast
+def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
+    """Whether the plan was measured, for this training and on this machine."""
+    from cputune.emitters.job import versions_of
+    from cputune.emitters.trained import digests
+    from cputune.host import LiveHost
+    from cputune.records.claims import FASTER, ClaimContext, host_fingerprint
+    from cputune.records.words import YOURS, between, times_as_fast
 
     if found is None or plan.as_found:
-        return "not measured" if found is None else "today's launch"
-    speedup = found.speedup
-    if plan == found.best.plan and speedup is not None and speedup.narrow:
-        when = (found.created or "")[:10]
-        return f"measured {when}: {times_as_fast(speedup)} as today's launch"
-    return "measured, and not compared with today's launch"
+        return "not measured" if found is None else YOURS
+    context = ClaimContext(
+        workload=workload,
+        host=host_fingerprint(facts),
+        nodes=plan.nodes,
+        versions=versions_of(facts),
+        plan=plan,
+        files=digests(workload.argv, LiveHost()),
+    )
+    claim = found.claim.in_context(context)
+    if not claim.applies:
+        return claim.not_measured
+    ratio = claim.ratio
+    if ratio is not None and ratio.outcome == FASTER and ratio.narrow:
+        words = f"{times_as_fast(ratio)} as the launch before, {between(ratio)}"
+        return f"measured {claim.measured}: {words}"
+    return f"measured {claim.measured}, not found faster than the launch before"
 
 
 def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from cputune.cli import completing, help_groups
 from cputune.cli.given import (
@@ -37,8 +39,8 @@ from cputune.errors import (
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
-from cputune.records.options import TuneOptions, keywords
-from cputune.records.words import RESUME
+from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions, keywords
+from cputune.records.words import RESUME, duration
 from cputune.text.documents import plain
 from cputune.text.plain import count
 
@@ -91,7 +93,8 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     metavar="[-- SCRIPT ARGS...]",
     shell_complete=completing.files,
 )
-def command(script: tuple[str, ...], **typed: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 
     \b
@@ -134,13 +137,14 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
     result: Result | None = None
     history = not typed["no_history"]
     try:
-        with progress(started, options.max_time_seconds) as on_event:
+        with progress(started, _say_limit(options)) as on_event:
             result = tune(
                 job,
                 facts=facts,
                 hosts=opened,
                 started=started,
                 on_event=on_event,
+                command=_typed_command(ctx, job),
                 **keywords(options),
             )
         saved = _saved(result, destination, history=history, ended=database)
@@ -156,6 +160,37 @@ def command(script: tuple[str, ...], **typed: Any) -> None:
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} goes on") from None
+
+
+def _say_limit(options: TuneOptions) -> float:
+    """Say how long the study takes at most, in seconds."""
+    most = options.max_time_seconds or DEFAULT_LIMIT_SECONDS
+    if most < math.inf:
+        tell(f"this takes at most {duration(most)} (--max-time)")
+    return most
+
+
+_NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_seconds")
+"""Parameters that a command to go on with the study does not repeat."""
+
+
+def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
+    """The command as it was typed, without values of secrets and without a time limit."""
+    words = ["cputune", "tune"]
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or name in _NOT_REPEATED:
+            continue
+        value = ctx.params[name]
+        flag = max(parameter.opts, key=len)
+        if value is True:
+            words.append(flag)
+        else:
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [flag, str(each)]
+    if job.recipe is None:
+        words += ["--", *(job.launch or ("python", *job.argv))]
+    return tuple(words)
 
 
 def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:

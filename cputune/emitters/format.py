@@ -16,6 +16,7 @@ from cputune.host.remote.named import Node
 from cputune.inside.carry.force import Force
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import ClaimContext
 from cputune.records.options import Cluster, EmitOptions
 from cputune.text.documents import plain
 
@@ -114,6 +115,7 @@ class LaunchJob:
         host: see ``Emission``.
         force: what ``carry.py`` sets; None where it only lets ranks end together, or is not needed.
         named: the word by which commands name the result; None where there is none.
+        context: what a statement about its speed is made for.
         surrounding: names of the variables that are set here now.
         patch: see ``Emission``.
         rank_bytes: the most that a rank of the measured plan was seen to hold; None: not measured.
@@ -140,6 +142,7 @@ class LaunchJob:
     host: Host | None = None
     force: Force | None = None
     named: str | None = None
+    context: ClaimContext = field(default_factory=ClaimContext)
     surrounding: frozenset[str] = frozenset()
     patch: Mapping[str, Any] | None = None
     rank_bytes: int | None = None

@@ -11,8 +11,9 @@ from cputune.emitters.promise import global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import ClaimContext, machine_name
 from cputune.records.result import Result, Throughput
-from cputune.records.words import section, verdict_of
+from cputune.records.words import verdict_of
 from cputune.text.plain import count, figure
 
 TRAINING_PACKAGES = (
@@ -42,18 +43,25 @@ def promised(job: LaunchJob, format: str) -> str:
     return replace(job.promise, format=format).line()
 
 
-def measured(result: Result, plan: Plan) -> tuple[str, ...]:
-    """What a result says of its best plan. ``plan`` is the one that is written down."""
+def measured(result: Result, plan: Plan, context: ClaimContext) -> tuple[str, ...]:
+    """What a result says of its best plan in the context of a launch.
+
+    ``plan`` is the one that is written down. In another context than that of the measurement the
+    lines say what was measured, and give no ratio.
+    """
     best = result.best
-    when = f" on {result.created[:10]}" if result.created else ""
-    verdict = verdict_of(result, "start it")
-    lines = [
-        verdict.means,
-        f"How sure: {verdict.sure}",
-        f"Plan: {plan.describe()}.",
-        f"Measured{when}: {_speed(result, best.samples_per_second)} on {machine(result.host)}.",
-    ]
-    if best.plan.as_found:
+    found = result.claim.in_context(context)
+    if not found.applies:
+        lines = [f"M{found.not_measured[1:]}.", f"Plan: {plan.describe()}."]
+    else:
+        verdict = verdict_of(result, "start it")
+        lines = [
+            verdict.means,
+            f"How sure: {verdict.sure}",
+            f"Plan: {plan.describe()}.",
+            f"Measured {found.measured}: {_speed(result, best.samples_per_second)}.",
+        ]
+    if best.plan.as_found and found.applies:
         why = "No plan beat plain `python train.py` beyond noise"
         if result.speedup is None:
             why = "No plan was compared with plain `python train.py`"
@@ -84,24 +92,15 @@ def unmeasured(
     if asked:
         whose = "a plan that was asked for,"
     return (
-        f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}.",
+        f"NOTHING WAS MEASURED. This is {whose} for {machine_name(host)}.",
         "Do now: cputune tune, which finds out what is fastest",
         "How sure: not at all",
         f"Plan: {plan.describe()}.",
     )
 
 
-def machine(host: Mapping[str, object]) -> str:
-    """A machine in a few words, without its name: processor, sockets, cores."""
-    cpu, topology = section(host, "cpu"), section(host, "topology")
-    words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
-    units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
-    words += [count(n, unit) for key, unit in units.items() if (n := topology.get(key))]
-    return ", ".join(words)
-
-
 def _speed(result: Result, value: Throughput) -> str:
-    words = f"{figure(value.median, 4)} samples/s"
+    words = f"{figure(value.centre, 4)} samples/s"
     if result.speedup is None:
         return f"{words} in a single trial"
     return f"{words} (95 % interval {figure(value.low, 4)} to {figure(value.high, 4)})"

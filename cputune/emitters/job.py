@@ -20,8 +20,8 @@ from cputune.emitters.format import (
     Emission,
     LaunchJob,
 )
-from cputune.emitters.promise import Promise, global_batch, is_extrapolated
-from cputune.emitters.trained import trained
+from cputune.emitters.promise import Promise, global_batch
+from cputune.emitters.trained import digests, trained
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -33,9 +33,9 @@ from cputune.plans.carrier.interface import checked
 from cputune.plans.layout import guide_plan, mild_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
+from cputune.records.claims import ClaimContext, host_fingerprint, section
 from cputune.records.options import Cluster
-from cputune.records.result import Result, host_fingerprint
-from cputune.records.words import section
+from cputune.records.result import Result
 from cputune.stack import Versions
 
 
@@ -85,19 +85,28 @@ def _job(
     chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     target = target_facts(facts, chosen)
+    context = ClaimContext(
+        workload=workload,
+        host=None if facts is None else host_fingerprint(facts),
+        nodes=nodes,
+        versions={} if facts is None else {**versions_of(facts), **(asked.versions or {})},
+        plan=found,
+        files={} if asked.host is None else digests(workload.argv, asked.host),
+    )
     workload = with_typed_batch(workload)
     way = _way(workload, plan, chosen)
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
     if result is not None:
-        lines = header.measured(result, plan)
+        lines = header.measured(result, plan, context)
     else:
         own = workload.framework == "pytorch"
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
     said = (*lines, *scale)
     command, notes = training_command(workload, way)
     beside = companions(plan, workload, command, way, guard=not asked.no_guard)
-    promised = promise(plan, workload, result, way.variables, hosts)
+    applies = result is not None and result.claim.in_context(context).applies
+    promised = promise(plan, workload, result if applies else None, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
     return LaunchJob(
@@ -122,6 +131,7 @@ def _job(
         host=asked.host,
         force=way.force,
         named=None if result is None else asked.named,
+        context=context,
         surrounding=frozenset(() if facts is None else facts.environment),
         patch=asked.patch,
         rank_bytes=None if result is None else rank_bytes(result, found),
@@ -171,9 +181,9 @@ def promise(
 ) -> Promise:
     """What `cputune verify` holds an artefact against, beside its format.
 
-    The speed only where it was measured on as many nodes.
+    ``result`` is None if its speed was not measured in the context of this launch.
     """
-    believed = result is not None and not (result.disturbed or is_extrapolated(result, plan))
+    believed = result is not None and not result.disturbed
     keeps = workload.training is not None and workload.keeps(workload.training)
     return Promise(
         plan=plan,

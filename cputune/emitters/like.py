@@ -34,7 +34,9 @@ from cputune.launch.shell import read_launches
 from cputune.launch.translate import Translated
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, Speedup
+from cputune.records.claims import FASTER, ClaimContext, Speedup
+from cputune.records.result import Result
+from cputune.records.words import OUTCOME_WORDS
 from cputune.text import cpulist
 from cputune.text.plain import count
 
@@ -150,7 +152,7 @@ def _launch(
         notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
     of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
     edits += flags
-    edits += _variables(places, launch, of_plan, result)
+    edits += _variables(places, launch, of_plan, result, job.context)
     kept = _MEETING if job.plan.world_size == 1 else (*_MEETING, *_NUMBERS)
     for gone in launch.environment:
         of_image = in_yaml and gone == "LD_PRELOAD"
@@ -160,7 +162,7 @@ def _launch(
         edits += _allocated(text, job)
     after = apply(text, edits)
     if edits:
-        after = _commented(after, name, _worth(result, _named(of_plan)))
+        after = _commented(after, name, _worth(result, job.context, _named(of_plan)))
     kind = _format(after, name, launch, by_slurm)
     beside = tuple(
         companion
@@ -181,7 +183,11 @@ def _same(launch: Launch, name: str, value: str) -> bool:
 
 
 def _variables(
-    places: Places, launch: Launch, planned: dict[str, str], result: Result | None
+    places: Places,
+    launch: Launch,
+    planned: dict[str, str],
+    result: Result | None,
+    context: ClaimContext,
 ) -> Iterator[Edit]:
     """Each variable where it stands; those that stand nowhere in one line before the launch."""
     new = list[str]()
@@ -191,7 +197,7 @@ def _variables(
         else:
             new.append(f"{name}={ShellWord(value)}")
     if new:
-        worth = _worth(result, _named(planned), only=True)
+        worth = _worth(result, context, _named(planned), only=True)
         beside = f"  # {worth}" if worth else ""
         yield from places.line_before(launch, f"export {' '.join(new)}{beside}")
 
@@ -333,18 +339,31 @@ def _times(gain: Speedup) -> str:
     return f"×{gain.ratio:.2f} ({gain.low:.2f} to {gain.high:.2f})"
 
 
-def _worth(result: Result | None, knobs: frozenset[str], *, only: bool = False) -> str:
-    """What was measured: of these knobs ``only``, or of the whole plan and all others."""
+def _worth(
+    result: Result | None, context: ClaimContext, knobs: frozenset[str], *, only: bool = False
+) -> str:
+    """What was measured: of these knobs ``only``, or of the whole plan and all others.
+
+    In another context than that of the measurement it says what was measured, without a ratio.
+    """
     if result is None:
         return "" if only else "cputune: not measured, the guides' plan for this machine"
+    found = result.claim.in_context(context)
+    if not found.applies:
+        return "" if only else f"cputune: {found.not_measured}"
     steps = [step for step in result.worth if knobs.isdisjoint(step.knob.split(", ")) != only]
     said = [f"{step.value} {_times(step.speedup)}" for step in steps]
     if only:
         return f"cputune: {', '.join(said)}" if said else ""
     whole = result.speedup
     if whole is None:
-        return "cputune: not compared with today's launch"
-    first = f"cputune: {whole.ratio:.2f} times today's launch ({whole.low:.2f} to {whole.high:.2f})"
+        return f"cputune: not compared with the launch before; measured {found.measured}"
+    times = f"{whole.ratio:.2f} times the launch before ({whole.low:.2f} to {whole.high:.2f})"
+    if whole.outcome == FASTER and not whole.narrow:
+        times = "faster than the launch before"
+    elif whole.outcome != FASTER:
+        times = f"{OUTCOME_WORDS[whole.outcome]}: the best other plan ran {times}"
+    first = f"cputune: {times}, measured {found.measured}"
     return f"{first}: {', '.join(said)}" if said else first
 
 

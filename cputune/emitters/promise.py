@@ -16,7 +16,7 @@ from cputune.emitters.manifest import PLAN, at
 from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, Throughput
+from cputune.records.result import Result, Throughput, with_centres
 from cputune.text.documents import parse, plain, record_of
 from cputune.text.plain import count
 
@@ -124,7 +124,7 @@ def promise_of(said: object) -> Promise:
     """What a line, or an annotation, promises."""
     known = {field.name for field in fields(Promise)}
     try:
-        values = parse(str(said)) if said else {}
+        values = with_centres(parse(str(said))) if said else {}
         return record_of(Promise, {name: values[name] for name in values if name in known})
     except ValueError:
         return Promise()

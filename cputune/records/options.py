@@ -83,6 +83,13 @@ _NOT_SEARCHED = MAY_CHANGE | {"seed"}
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
+DEFAULT_BUDGET = 20
+"""The number of trials of a study if none is given."""
+
+DEFAULT_LIMIT_SECONDS = 360.0
+"""The time limit of a study, and of a comparison of two plans half of it, if none is given."""
+
+
 def seconds_of(text: str) -> float:
     """Of a time such as 90s, 10m or 1h30m. Raises UsageError."""
     match = _TIME.fullmatch(text.strip().lower())
@@ -138,8 +145,8 @@ class TuneOptions:
         seed: the same seed and the same measurements give the same proposals.
         max_time_seconds: when all is over, or one step later: what is waited for, imported and
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
-            None: five minutes, or as long as twelve times today's launch where that is more;
-            ``math.inf``: no limit. A runner that simulates has no limit of itself.
+            None: six minutes. ``math.inf``: no limit. A runner that simulates has no limit by
+            default.
         max_time: the same as people write it: "90s", "2m", "1h30m" or "none"; or seconds. Give one
             of the two.
         knobs: names of what is varied (all by default; the rest stays as it is today).
@@ -161,11 +168,11 @@ class TuneOptions:
             has ended, and a result that is disturbed is none.
     """
 
-    budget: int = option(20, "Maximum number of plans to try.")
+    budget: int = option(DEFAULT_BUDGET, "Maximum number of plans to try.")
     seed: int = option(0, "Random seed: the same seed tries the same plans.")
     max_time_seconds: float | None = option(
         None,
-        "Time limit: 90s, 10m, 1h30m or none. Default: about 5m.",
+        f"Time limit: 90s, 10m, 1h30m or none. Default: {DEFAULT_LIMIT_SECONDS / 60:.0f}m.",
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,

@@ -1,4 +1,4 @@
-"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/2``."""
+"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/3``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from msgspec import Meta
 
 from cputune.errors import ResultError
 from cputune.host import read_document, write_atomically
-from cputune.host.facts import Core, HostFacts, Topology
+from cputune.host.facts import Core, Topology
 from cputune.plans.knobs import kept_by_change
 from cputune.plans.knobs.record import Keeps, LeftOut
 from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
+from cputune.records.next_step import NextStep
 from cputune.records.steps import FailureKind
 from cputune.text import cpulist
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
@@ -34,7 +36,7 @@ WIDTH = 8.6
 """Of a picture, in inches. At 96 pixels an inch it is the width of the page's text."""
 
 SCHEMA_NAME = "cputune.result"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the document; it is raised with a change that an older cputune would misread."""
 
 MOST_BYTES = 256 << 20
@@ -62,48 +64,21 @@ PRUNED: State = "pruned"
 FAILED: State = "failed"
 
 
-def _in_order(low: float, high: float) -> None:
-    if low > high:
-        raise ValueError(f"an interval from {low} to {high}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Samples per second of the whole job: the median and its 95 % interval."""
+    """Samples per second of the whole job: the geometric mean and its 95 % interval.
 
-    median: Amount
-    low: Amount
-    high: Amount
-
-    def __post_init__(self) -> None:
-        _in_order(self.low, self.high)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speedup:
-    """Throughput of the best plan over the baseline's, measured in turns, 95 % interval.
-
-    ``pairs`` is how often the two were measured side by side. ``significant`` is false
-    where the interval includes 1: the recommendation is then the baseline.
+    ``centre`` is the geometric mean of the steps of a trial, or of the rounds of a comparison,
+    without warm-up and outliers (``cputune.tuner.gains.throughput``).
     """
 
-    ratio: Amount
+    centre: Amount
     low: Amount
     high: Amount
-    pairs: Count = 0
 
     def __post_init__(self) -> None:
-        _in_order(self.low, self.high)
-
-    @property
-    def significant(self) -> bool:
-        """Whether the gain is beyond noise."""
-        return self.low > 1.0
-
-    @property
-    def narrow(self) -> bool:
-        """Whether the interval is narrow enough to say a factor at all."""
-        return self.high < 2 * self.low
+        if self.low > self.high:
+            raise ValueError(f"an interval from {self.low} to {self.high}")
 
 
 UNPAIRED = "the file holds no pairs of these two plans"
@@ -278,11 +253,18 @@ class Result:
     ``best`` is the recommendation: the baseline itself where nothing beat it beyond
     noise. ``speedup`` is what the confirmation has shown, of ``best``, or of the fastest other plan
     where that is the baseline. A record with a ratio that the pairs in ``confirmation`` do not bear
-    cannot be made: ``speedup`` is then None, ``not_compared`` says why, and ``to_compare`` what to
-    do now. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
-    others delayed most of what it rests on (``share_machine``), so no factor is to be said.
+    cannot be made: ``speedup`` is then None, and ``not_compared`` says why. ``next_step`` is what
+    would bring the answer that is missing. ``notes`` are sentences that a reader needs in order to
+    trust it. ``disturbed``: other processes delayed most of what it is based on
+    (``share_machine``), so there is no ratio.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
     ``profile`` is of the best plan, ``today_profile`` of today's launch where that is another.
+    ``compared`` is the throughput of each plan of the confirmation, the baseline first.
+    ``busy`` are the
+    other processes that used the CPUs meanwhile, each with its share of a CPU.
+    ``files`` are digests of the files that the training command names, by path. ``resumable``:
+    its trials are kept for ``--resume``. ``command`` is the command that started the study,
+    without values of secrets; empty if Python called ``cputune.tune``.
     ``untried`` is what was left out of the search and would pay, what would bring the most first.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
@@ -307,7 +289,12 @@ class Result:
     best: Measured
     speedup: Speedup | None
     not_compared: Note | None = None
-    to_compare: Note | None = None
+    next_step: NextStep | None = None
+    compared: tuple[Measured, ...] = ()
+    busy: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    resumable: bool = False
+    command: tuple[str, ...] = ()
     profile: Profile | None = None
     today_profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
@@ -335,9 +322,42 @@ class Result:
             plans = {run.plan for run in self.confirmation} - plans
         pairs = max((pairs_of(self.confirmation, self.baseline.plan, p) for p in plans), default=0)
         if not 0 < self.speedup.pairs <= pairs:
-            raise ValueError(
-                f"a speedup of {self.speedup.pairs} pairs, where {pairs} were measured"
-            )
+            raise ValueError(f"a speedup of {self.speedup.pairs} pairs, but {pairs} were measured")
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the pairs show of the best plan, or of the fastest other one beside the baseline."""
+        return outcome_of(self.speedup)
+
+    @property
+    def claim(self) -> Claim:
+        """The ratio with all that it was measured on."""
+        return Claim(
+            speedup=self.speedup,
+            workload=self.workload,
+            host=self.host,
+            nodes=self.best.plan.nodes,
+            versions=self.versions,
+            plan=self.best.plan,
+            date=None if self.created is None else self.created[:10],
+            files=self.files,
+        )
+
+    def throughput_of(self, plan: Plan) -> Throughput | None:
+        """The throughput of a plan, the same wherever it is shown. None if it has none.
+
+        A plan that was compared side by side has the throughput of all its rounds, another one
+        that of its single trial.
+        """
+        for measured in (self.best, self.baseline, *self.compared):
+            if measured.plan == plan:
+                return measured.samples_per_second
+        trials = (t for t in self.trials if t.plan == plan and t.state == COMPLETED)
+        return next((t.samples_per_second for t in trials), None)
+
+    def is_compared(self, plan: Plan) -> bool:
+        """Whether a plan took part in the comparison side by side."""
+        return self.speedup is not None and any(m.plan == plan for m in self.compared)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Result:
@@ -372,6 +392,7 @@ class Result:
         if self.speedup is not None:
             document["speedup"]["significant"] = self.speedup.significant
         document |= {
+            "outcome": self.outcome,
             "keeps": kept_by_change(self.baseline.plan, self.best.plan),
             "time_to_end": plain(self.time_to_end()),
         }
@@ -389,14 +410,14 @@ class Result:
             ratio = None if self.speedup is None else self.speedup.ratio
             if self.best.plan == self.baseline.plan:
                 ratio = 1.0
-        speed = (before or self.baseline).samples_per_second.median
+        speed = (before or self.baseline).samples_per_second.centre
         if self.workload.samples_to_end is None or not speed or ratio is None:
             return None
         today = self.workload.samples_to_end / speed
         return TimeToEnd(today=today, best=today / ratio)
 
     def __repr__(self) -> str:
-        today, best = (figure(s.samples_per_second.median) for s in (self.baseline, self.best))
+        today, best = (figure(s.samples_per_second.centre) for s in (self.baseline, self.best))
         return (
             f"<cputune.Result {self.workload.name}: today {today} samples/s, best {best} "
             f"({self.best.plan.describe()}), {len(self.trials)} trials>"
@@ -431,7 +452,7 @@ class Result:
         plan was changed by hand.
         """
         values = _refuse_other_documents(document)
-        for derived in ("keeps", "time_to_end"):
+        for derived in ("outcome", "keeps", "time_to_end"):
             values.pop(derived, None)
         stored = values.get("speedup")
         try:
@@ -448,34 +469,6 @@ class Result:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"
             ) from error
-
-
-def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
-    """What makes a result one of this machine: its CPU, layout and limits, not its load."""
-    topology = facts.topology
-    return {
-        "cpu": {
-            "vendor": facts.cpu.vendor,
-            "model_name": facts.cpu.model_name,
-            "codename": facts.cpu.codename,
-            "isa": list(facts.cpu.isa),
-        },
-        "topology": {
-            "sockets": topology.sockets,
-            "physical_cores": topology.physical_cores,
-            "threads_per_core": topology.threads_per_core,
-            "logical_cpus": len(topology.online),
-            "numa_nodes": len(topology.numa_nodes),
-            "allowed": cpulist.render(topology.allowed),
-            "cores": [
-                [core.socket, core.numa_node, cpulist.render(core.cpus)] for core in topology.cores
-            ],
-        },
-        "limits": {
-            "cpu_quota": facts.limits.cpu_quota,
-            "memory_bytes": facts.limits.memory_bytes,
-        },
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,20 +531,53 @@ def topology_of(host: Mapping[str, Any]) -> Topology | None:
 
 
 def _refuse_other_documents(document: object) -> dict[str, Any]:
-    """The values of a result document. Raises ResultError for another one.
-
-    No release wrote an older schema; the step from this one to a newer is to be made here.
-    """
+    """The values of a result document, migrated. Raises ResultError for another document."""
     schema = document.get("schema") if isinstance(document, Mapping) else None
     ours = re.fullmatch(rf"{re.escape(SCHEMA_NAME)}/([1-9][0-9]{{0,8}})", str(schema))
     if not isinstance(document, Mapping) or ours is None:
         raise ResultError(
             "this is not a cputune result file", hint="`cputune tune` writes one: cputune.json"
         )
-    if int(ours[1]) != SCHEMA_VERSION:
-        newer = int(ours[1]) > SCHEMA_VERSION
+    values = {key: value for key, value in document.items() if key != "schema"}
+    version = int(ours[1])
+    if version == 2:
+        return _from_second(values)
+    if version != SCHEMA_VERSION:
+        hint = "run `cputune tune` again"
+        if version > SCHEMA_VERSION:
+            hint = "upgrade cputune: pip install -U cputune"
         raise ResultError(
-            f"the result file has schema {ours[1]}, this cputune knows {SCHEMA_VERSION}",
-            hint="upgrade cputune: pip install -U cputune" if newer else "run `cputune tune` again",
+            f"the result file has schema {version}, this cputune reads 2 and {SCHEMA_VERSION}",
+            hint=hint,
         )
-    return {key: value for key, value in document.items() if key != "schema"}
+    return values
+
+
+def _from_second(values: dict[str, Any]) -> dict[str, Any]:
+    """Migrate a document of schema 2.
+
+    It called the centre of a throughput its median, and kept that of a compared plan only for each
+    of its runs: the last one counts.
+    """
+    migrated: dict[str, Any] = with_centres(values)
+    migrated.pop("to_compare", None)
+    runs = migrated.get("confirmation")
+    if not isinstance(runs, list) or migrated.get("speedup") is None:
+        return migrated
+    compared: dict[str, Any] = {}
+    for run in runs:
+        if isinstance(run, Mapping) and run.get("samples_per_second") is not None:
+            measured = {name: run.get(name) for name in ("plan", "samples_per_second")}
+            compared[str(run.get("plan"))] = measured
+    return {**migrated, "compared": list(compared.values())}
+
+
+def with_centres(document: Any) -> Any:
+    """The document with ``centre`` for the key ``median`` of each throughput in it."""
+    if isinstance(document, list):
+        return [with_centres(value) for value in document]
+    if not isinstance(document, dict):
+        return document
+    if document.keys() == {"median", "low", "high"}:
+        return {"centre": document["median"], "low": document["low"], "high": document["high"]}
+    return {name: with_centres(value) for name, value in document.items()}

@@ -5,30 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
 from cputune.plans.plan import Plan
-from cputune.records.result import COMPLETED, Result, TimeToEnd, host_fingerprint
+from cputune.records.claims import (
+    DECIDES_SPEED,
+    EQUIVALENCE_MARGIN,
+    EQUIVALENT,
+    FASTER,
+    NOT_COMPARED,
+    SLOWER,
+    UNDECIDED,
+    ClaimContext,
+    InContext,
+    Interval,
+    Outcome,
+    Speedup,
+    host_difference,
+    host_fingerprint,
+)
+from cputune.records.next_step import KEEP_THE_LAUNCH, NextStep, command_of
+from cputune.records.result import COMPLETED, Result, TimeToEnd
 from cputune.text import cpulist
 from cputune.text.plain import count, figure
-
-
-class Interval(Protocol):
-    """A ratio with its interval, whoever measured it."""
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast."""
-
-    @property
-    def low(self) -> float:
-        """Lower end of the interval."""
-
-    @property
-    def high(self) -> float:
-        """Upper end of the interval."""
 
 
 def times_as_fast(ratio: Interval) -> str:
@@ -43,66 +43,138 @@ def between(ratio: Interval) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What stands before everything else: what it means, what to do now, and how sure it is.
+    """What is printed first: what the result means, what to do now, and how sure it is.
 
-    ``good``: something was gained.
+    ``do`` is a command, or "nothing: ..."; ``when`` is a condition that has to be true before it.
+    ``good``: a gain was measured.
     """
 
     means: str
     do: str
     sure: str
+    when: str | None = None
     good: bool = False
+
+    @property
+    def do_line(self) -> str:
+        """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
+        label = "do now" if self.when is None else self.when
+        return f"{label[:1].upper()}{label[1:]}: {self.do}"
 
     def lines(self) -> tuple[str, str, str]:
         """The three lines."""
-        return self.means, f"Do now: {self.do}", f"How sure: {self.sure}"
+        return self.means, self.do_line, f"How sure: {self.sure}"
 
 
-NOTHING_TO_DO = "nothing: keep the launch that you have"
 RESUME = "the same `cputune tune` command with --resume"
 """It goes on with a study; what else was typed (``--study``, ``-o``, the script) names which."""
 
-MEASURE_AGAIN = f"{RESUME}, when the machine is quiet"
+YOURS = "your current launch"
 
 
-def verdict_of(result: Result, do: str) -> Verdict:
-    """The outcome of a study; a factor only where pairs were measured, and where it is known well.
+def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> Verdict:
+    """What a result says: the outcome, the ratio and its interval, and what to do.
 
-    ``do`` is the one command that puts the best plan to use, where there is one to use.
+    ``do`` is the command that uses the best plan. In another ``context`` than that of the
+    measurement no ratio is given as if it held there.
     """
+    found = result.claim.in_context(context or ClaimContext())
     speedup = result.speedup
+    if not found.applies:
+        return _elsewhere(result, found)
     if speedup is None:
         return _not_compared(result)
     sure = f"{between(speedup)}, {count(speedup.pairs, 'pair')} side by side"
-    today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
-    if result.best.plan == result.baseline.plan:
-        means = "Today's launch is as fast as anything that was tried."
-        if result.untried:
-            means = f"{means[:-1]}; not tried: {'; '.join(out.what for out in result.untried)}."
-        if others := ", ".join(dict.fromkeys(out.what for out in result.left_out)):
-            means = f"{means[:-1]}; left out, with reasons in the report: {others}."
+    other = YOURS if result.baseline.plan.as_found else result.baseline.plan.describe()
+    if speedup.outcome == FASTER:
+        means = f"{times_as_fast(speedup)} as {other}: {saved(result, speedup.ratio)}."
         if not speedup.narrow:
-            means = f"Nothing was surely faster than {today}, and the speeds are not sure."
-        return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
-    if not speedup.narrow:
-        means = f"Faster than {today}, but by how much could not be measured."
-        return Verdict(means=means, do=do, sure=sure)
-    means = f"{times_as_fast(speedup)} as {today}: {saved(result, speedup.ratio)}."
-    return Verdict(means=means, do=do, sure=sure, good=speedup.significant)
+            means = f"Faster than {other}, but it was not measured long enough to say how much."
+        return Verdict(means=means, do=do, sure=sure, good=True)
+    step = result.next_step or NextStep(kind="keep")
+    if speedup.outcome == UNDECIDED:
+        means = (
+            f"Undecided: the best other plan ran {times_as_fast(speedup)} as {other}, and the "
+            f"interval {speedup.low:.2f}–{speedup.high:.2f} allows both faster and slower."
+        )
+        sure = f"not sure: {sure}; {why_undecided(result, speedup)}"
+        return Verdict(means=means, do=command_of(step, result), sure=sure, when=step.when)
+    means = f"{other[:1].upper()}{other[1:]} is faster than every other plan that was tried"
+    if speedup.outcome == EQUIVALENT:
+        means = (
+            f"{other[:1].upper()}{other[1:]} is as fast as the best other plan, within "
+            f"{EQUIVALENCE_MARGIN:.0%}"
+        )
+    if result.untried:
+        means += f"; not tried: {'; '.join(out.what for out in result.untried)}"
+    if others := ", ".join(dict.fromkeys(out.what for out in result.left_out)):
+        means += f"; left out, with reasons in the report: {others}"
+    return Verdict(means=f"{means}.", do=KEEP_THE_LAUNCH, sure=sure)
+
+
+FEW_PAIRS = 12
+"""Fewer pairs than this are named as the reason of a wide interval."""
+
+
+def why_undecided(result: Result, ratio: Speedup) -> str:
+    """Why the interval of a comparison is wide."""
+    if result.busy:
+        return f"other processes used the CPUs: {', '.join(result.busy)}"
+    if ratio.pairs < FEW_PAIRS:
+        return f"{count(ratio.pairs, 'pair')} are few"
+    return "the runs of one plan differ by more than the plans do"
+
+
+def _elsewhere(result: Result, found: InContext) -> Verdict:
+    """What is said in another context than the one of the measurement."""
+    speedup = result.speedup
+    means = f"Measured {found.measured}"
+    sure = "nothing was measured here"
+    if speedup is None:
+        means += f": not compared, {result.not_compared}"
+    else:
+        means += f": {_in_a_word(speedup)}"
+        sure = f"there {between(speedup)}, {count(speedup.pairs, 'pair')}; {sure}"
+    return Verdict(
+        means=f"{means}. Not measured {', '.join(found.differs)}.",
+        do=command_of(NextStep(kind="tune"), result),
+        sure=sure,
+    )
+
+
+def _in_a_word(ratio: Speedup) -> str:
+    if ratio.outcome == FASTER and ratio.narrow:
+        return f"{times_as_fast(ratio)} as the launch that it was compared with"
+    return OUTCOME_WORDS[ratio.outcome]
+
+
+OUTCOME_WORDS: Mapping[Outcome, str] = {
+    FASTER: "faster",
+    EQUIVALENT: "equivalent",
+    SLOWER: "no plan was faster",
+    UNDECIDED: "undecided",
+    NOT_COMPARED: "not compared",
+}
+"""Each outcome in a few words, for tables."""
 
 
 def _not_compared(result: Result) -> Verdict:
-    """What is said where there is no ratio: why, what to do now, and what single trials saw."""
+    """Why there is no ratio, what to do now, and what single trials showed."""
+    step = result.next_step or NextStep()
+    do = command_of(step, result)
     if result.disturbed:
+        others = f" by {', '.join(result.busy)}" if result.busy else " by other processes"
         return Verdict(
-            means="The machine was not quiet, so nothing is said of how much faster a plan is.",
-            do=result.to_compare or MEASURE_AGAIN,
-            sure=f"not at all: {result.not_compared}",
+            means=f"Not compared: the machine was kept busy{others}.",
+            do=do,
+            sure=f"not sure: {result.not_compared}",
+            when=step.when,
         )
     return Verdict(
-        means=f"No plan was compared with today's launch: {result.not_compared}.",
-        do=result.to_compare or MEASURE_AGAIN,
-        sure=f"not at all: {single_trials(result)}",
+        means=f"Not compared with {YOURS}: {result.not_compared}.",
+        do=do,
+        sure=f"not sure: {single_trials(result)}",
+        when=step.when,
     )
 
 
@@ -111,9 +183,9 @@ def single_trials(result: Result) -> str:
 
     Today's launch is named first, then the fastest other plan.
     """
-    seen = [result.baseline.samples_per_second.median]
+    seen = [result.baseline.samples_per_second.centre]
     others = [
-        trial.samples_per_second.median
+        trial.samples_per_second.centre
         for trial in result.trials
         if trial.state == COMPLETED
         and trial.samples_per_second is not None
@@ -187,30 +259,12 @@ def factor(ratio: Interval) -> str:
     return f"×{ratio.ratio:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
-def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A part of a host document; empty where there is none."""
-    found = host.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-_COMPARED = (
-    ("cpu", "model_name", "processor"),
-    ("topology", "sockets", "sockets"),
-    ("topology", "physical_cores", "cores"),
-    ("topology", "threads_per_core", "threads per core"),
-    ("topology", "logical_cpus", "CPUs"),
-)
-
-
 def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
     """In what the machine of a result differs from this one; None where it does not.
 
     What either of them does not say is not compared.
     """
     return host_difference(host, host_fingerprint(facts))
-
-
-_DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 
 
 def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
@@ -220,7 +274,7 @@ def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
         ("kernel", result.kernel, facts.settings.kernel),
         ("microcode", result.microcode, facts.cpu.microcode),
     ]
-    for name in _DECIDES_SPEED:
+    for name in DECIDES_SPEED:
         package = facts.package(name)
         pairs.append((name, result.versions.get(name), package.version if package else None))
     # What stands behind + is the build: 2.13.0+cpu is 2.13.0.
@@ -229,25 +283,6 @@ def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
     )
     known = ((name, then, now) for name, then, now in cut if then != now)
     return (*found, *(f"{name} {then} then, {now} now" for name, then, now in known))
-
-
-def host_difference(
-    there: Mapping[str, object],
-    here: Mapping[str, object],
-    *,
-    names: tuple[str, str] = ("there", "here"),
-) -> str | None:
-    """The first of these facts in which two machines differ; ``names`` is how they are called."""
-    for group, key, words in _COMPARED:
-        a, b = section(there, group).get(key), section(here, group).get(key)
-        if a is not None and b is not None and a != b:
-            return f"{words} {a} {names[0]}, {b} {names[1]}"
-    return None
-
-
-def untold(host: Mapping[str, object]) -> tuple[str, ...]:
-    """Those of these facts that a machine does not say, in words."""
-    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
 
 
 def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:

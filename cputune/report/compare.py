@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cputune.records.result import Measured, Result, Speedup
+from cputune.records.claims import (
+    EQUIVALENCE_MARGIN,
+    EQUIVALENT,
+    FASTER,
+    SLOWER,
+    UNDECIDED,
+    Speedup,
+    host_difference,
+    unknown_facts,
+)
+from cputune.records.next_step import KEEP_THE_LAUNCH, QUIET, NextStep, command_of
+from cputune.records.result import Measured, Result
 from cputune.records.words import (
-    NOTHING_TO_DO,
+    YOURS,
     Verdict,
     between,
-    host_difference,
     surely_slower,
     times_as_fast,
     training_time,
-    untold,
 )
 from cputune.report.show import basis
 from cputune.report.tuning import speed
@@ -22,17 +32,9 @@ from cputune.report.writing import Block, Lines, Rows
 from cputune.text.documents import plain
 from cputune.tuner.comparing import Comparison
 
-NO_DIFFERENCE = "no difference can be told"
-TODAY = "today's launch"
+TODAY = YOURS
 
-TUNE_BOTH = "cputune tune on this machine, once for each, and compare those results here"
-
-
-def in_a_word(ratio: Speedup) -> str:
-    """``faster`` or ``slower``, or that no difference can be told: the interval contains 1."""
-    if ratio.low > 1:
-        return "faster"
-    return "slower" if ratio.high < 1 else NO_DIFFERENCE
+TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those results here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def differences(a: Result, b: Result) -> tuple[str, ...]:
     """In what two results differ: machine, limits, work, software, plans."""
     machines = host_difference(a.host, b.host, names=("of the first", "of the second"))
     found = [f"other machine: {machines}"] if machines else []
-    missing = untold(a.host) or untold(b.host)
+    missing = unknown_facts(a.host) or unknown_facts(b.host)
     if not machines and missing:
         facts = ", ".join(missing)
         found.append(f"nobody knows whether it is the same machine: {facts} of one is not told")
@@ -107,27 +109,51 @@ def verdict(shown: ComparisonToShow) -> Verdict:
     ratio = found.speedup
     if found.is_same_plan:
         means = f"{_capital(second)} and {first} are one and the same plan."
-        return Verdict(means=means, do=NOTHING_TO_DO, sure="nothing had to be measured")
+        return Verdict(means=means, do=KEEP_THE_LAUNCH, sure="nothing had to be measured")
     if ratio is None:
         means = f"{_capital(second)} was not compared with {first}: {found.not_compared}."
-        return Verdict(means=means, do=TUNE_BOTH, sure="not at all: nothing is said of speed")
+        sure = "nothing was measured"
+        if found.disturbed:
+            do = shlex.join(["cputune", "compare", *_files(shown)])
+            return Verdict(means=means, do=do, sure=sure, when=QUIET)
+        do = command_of(NextStep(kind="tune"), shown.after or shown.before)
+        return Verdict(means=means, do=do, sure=sure)
     count = "1 pair" if ratio.pairs == 1 else f"{ratio.pairs} pairs"
     sure = f"{between(ratio)}, {count} side by side on this machine now"
-    word = in_a_word(ratio)
-    if word == NO_DIFFERENCE:
-        means = f"{_capital(second)} is as fast as {first}: {NO_DIFFERENCE}."
-        return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
+    if ratio.outcome == EQUIVALENT:
+        means = f"{_capital(second)} is as fast as {first}, within {EQUIVALENCE_MARGIN:.0%}."
+        return Verdict(means=means, do=KEEP_THE_LAUNCH, sure=sure)
+    if ratio.outcome == UNDECIDED:
+        means = (
+            f"Undecided: {second} ran {times_as_fast(ratio)} as {first}, and the interval "
+            f"{ratio.low:.2f}–{ratio.high:.2f} allows both faster and slower."
+        )
+        return Verdict(means=means, do=_longer(shown), sure=f"not sure: {sure}")
     rate = found.before_rate
     reference = None if rate is None else Measured(plan=found.before, samples_per_second=rate)
     whole = shown.before.time_to_end(reference, ratio.ratio)
     time = training_time(shown.before, whole, ratio.ratio)
     means = f"{_capital(second)} is {times_as_fast(ratio)} as {first}: {time}."
     do = f"cputune run {shown.first}"
-    if shown.after is not None and word == "faster":
+    if shown.after is not None and ratio.outcome == FASTER:
         do = f"cputune run {shown.second}"
-    elif shown.after is None and word == "slower":
-        do = "cputune tune: today's launch is faster by now"
-    return Verdict(means=means, do=do, sure=sure, good=word == "faster")
+    elif shown.after is None and ratio.outcome == SLOWER:
+        do = command_of(NextStep(kind="tune"), shown.before)
+    return Verdict(means=means, do=do, sure=sure, good=ratio.outcome == FASTER)
+
+
+LONGER = "10m"
+"""The time that is proposed for a comparison that is undecided: some three times the usual one."""
+
+
+def _longer(shown: ComparisonToShow) -> str:
+    """The command that compares again for a longer time."""
+    return shlex.join(["cputune", "compare", "--max-time", LONGER, *_files(shown)])
+
+
+def _files(shown: ComparisonToShow) -> list[str]:
+    """The words by which the user named the results."""
+    return [shown.first] if shown.after is None else [shown.first, shown.second]
 
 
 def _capital(text: str) -> str:
@@ -155,7 +181,7 @@ def slower(shown: ComparisonToShow, share: float) -> str | None:
 def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
     """Both plans, each with its speed, and the ratio."""
     found, (first, second) = shown.found, shown.names
-    said = (f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {in_a_word(ratio)}")
+    said = (f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}")
     rows = []
     for name, plan, rate, words in (
         (first, found.before, found.before_rate, ("1", "the reference")),
@@ -171,7 +197,7 @@ def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
 
 
 def document(shown: ComparisonToShow) -> dict[str, object]:
-    """The ``cputune.comparison/2`` document."""
+    """The ``cputune.comparison/3`` document."""
     said, found, (first, second) = verdict(shown), shown.found, shown.names
     ratio = found.speedup
     sides = {}
@@ -181,11 +207,11 @@ def document(shown: ComparisonToShow) -> dict[str, object]:
     ):
         sides[key] = {"name": name, "plan": plain(plan), "samples_per_second": plain(rate)}
     return {
-        "schema": "cputune.comparison/2",
+        "schema": "cputune.comparison/3",
         "verdict": said.means,
         "do": said.do,
         "sure": said.sure,
-        "speedup": None if ratio is None else {**plain(ratio), "verdict": in_a_word(ratio)},
+        "speedup": None if ratio is None else {**plain(ratio), "outcome": ratio.outcome},
         "not_compared": found.not_compared,
         **sides,
         "differences": list(shown.differences),

@@ -61,7 +61,7 @@ class Standing:
     @property
     def best(self) -> float:
         """The most samples per second that a single trial has shown; 0 before the first."""
-        return max((rate.median for rate in self.measured.values()), default=0.0)
+        return max((rate.centre for rate in self.measured.values()), default=0.0)
 
     def take(self, event: Event) -> None:
         """Learn from an event."""
@@ -122,7 +122,8 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
     below = []
     if standing.compared is not None:
         below.append(Text(in_words(standing.compared), "bold"))
-        below.append(_ruler(standing.compared, columns))
+        if standing.compared.is_known:
+            below.append(_ruler(standing.compared, columns))
     if standing.delayed:
         late = f"{standing.delayed} of {standing.steps} steps were delayed by other processes"
         below.append(Text(late, "yellow"))
@@ -161,7 +162,7 @@ def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
     """
     from rich.text import Text
 
-    ordered = sorted(standing.measured.items(), key=lambda entry: -entry[1].median)[:most]
+    ordered = sorted(standing.measured.items(), key=lambda entry: -entry[1].centre)[:most]
     if not ordered:
         return []
     top = max(rate.high for _, rate in ordered)
@@ -173,7 +174,7 @@ def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
         cut = name if len(name) <= wide else f"{name[: wide - 1]}…"
         sure, unsure = round(room * rate.low / top), round(room * rate.high / top)
         line = Text.assemble(
-            f"{visible(cut):<{wide}}  {figure(rate.median):>6}  ",
+            f"{visible(cut):<{wide}}  {figure(rate.centre):>6}  ",
             ("█" * sure, "cyan"),
             ("▒" * max(1, unsure - sure), "dim"),
         )

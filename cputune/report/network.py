@@ -47,7 +47,7 @@ def second_node_pays_from(job: Workload, measured: Measured) -> float | None:
     each rank does alone (the optimizer's step) worse.
     """
     samples, sent = job.global_batch_size, sent_bytes(job, measured.plan)
-    rate = measured.samples_per_second.median
+    rate = measured.samples_per_second.centre
     alone = job.batch_per_rank is not None or job.framework == "pytorch"
     if alone or not sent or not samples or samples < 2 or rate <= 0:
         return None

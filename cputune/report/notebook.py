@@ -13,8 +13,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from cputune.errors import MissingPackageError
-from cputune.records.result import Result
+from cputune.errors import CputuneError, MissingPackageError
+from cputune.host.probing import probe
+from cputune.records.result import COMPLETED, Result
 from cputune.report.figures.canvas import svg
 from cputune.report.live import Standing, live_lines
 from cputune.report.show import ResultToShow
@@ -86,7 +87,7 @@ class _Text:
 
 def html_of(result: Result) -> str:
     """The verdict in words and, where matplotlib is installed, the waterfall."""
-    verdict = ResultToShow(result=result).verdict()
+    verdict = _shown(result).verdict()
     means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
     words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
     if find_spec("matplotlib") is None:
@@ -96,8 +97,19 @@ def html_of(result: Result) -> str:
     return f'<div style="{ground}">{words}{picture}</div>'
 
 
+def _shown(result: Result) -> ResultToShow:
+    """The result on the machine of the notebook."""
+    try:
+        facts = probe()
+    except CputuneError:
+        facts = None
+    return ResultToShow(result=result, facts=facts)
+
+
 def frame_of(result: Result) -> DataFrame:
-    """A row for each trial: its plan, knob by knob, its speed in samples per second, its end.
+    """A row for each trial: its plan, knob by knob, its throughput in samples/s, its end.
+
+    A plan that was compared side by side has the throughput of all its rounds.
 
     Raises MissingPackageError without pandas.
     """
@@ -110,6 +122,8 @@ def frame_of(result: Result) -> DataFrame:
     rows: list[dict[str, Any]] = []
     for trial in result.trials:
         plan, rate = trial.plan, trial.samples_per_second
+        if trial.state == COMPLETED:
+            rate = result.throughput_of(plan)
         row = {
             "trial": trial.number,
             "plan": plan.short(),
@@ -123,9 +137,10 @@ def frame_of(result: Result) -> DataFrame:
             "state": trial.state,
             "reason": trial.reason,
             "steps": trial.steps,
-            "samples_per_second": None if rate is None else rate.median,
+            "samples_per_second": None if rate is None else rate.centre,
             "low": None if rate is None else rate.low,
             "high": None if rate is None else rate.high,
+            "compared": result.is_compared(plan),
         }
         rows.append(row)
     return DataFrame(rows).set_index("trial")

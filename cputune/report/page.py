@@ -36,6 +36,7 @@ from cputune.text.plain import visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from cputune.host.facts import HostFacts
     from cputune.records.words import Verdict
 
 MOST_ROWS = 30
@@ -87,8 +88,10 @@ class Page:
     saved: str | None
 
 
-def page(result: Result, file: str = "cputune.json") -> str:
-    """The whole page. ``file`` is where the result lies, for the commands to copy.
+def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = None) -> str:
+    """The whole page. ``file`` is the path of the result, for the commands to copy.
+
+    ``facts`` are those of the machine on which it is written; None if they are not known.
 
     Raises MissingPackageError without jinja2 or matplotlib.
     """
@@ -109,13 +112,13 @@ def page(result: Result, file: str = "cputune.json") -> str:
         finalize=lambda said: visible(said) if type(said) is str else said,
     )
     drawn = environment.from_string(template.read_text(encoding="utf-8"))
-    text: str = drawn.render(page=page_of(result, file), version=__version__)
+    text: str = drawn.render(page=page_of(result, file, facts), version=__version__)
     return text
 
 
-def page_of(result: Result, file: str) -> Page:
+def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
     """What the page of a result shows."""
-    shown = ResultToShow(result=result, file=file)
+    shown = ResultToShow(result=result, file=file, facts=facts)
     trials = trial_rows(result)
     return Page(
         result=result,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from cputune.emitters import Emission
 from cputune.emitters.hand import typed_lines
-from cputune.emitters.header import machine
-from cputune.emitters.job import make_job
+from cputune.emitters.job import make_job, usual_format, versions_of
 from cputune.errors import UsageError
 from cputune.host import LiveHost
 from cputune.host.interpreter import training_python
@@ -20,16 +19,25 @@ from cputune.plans.knobs import knob_named, least_kept
 from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
 from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
+from cputune.records.claims import (
+    FASTER,
+    UNDECIDED,
+    ClaimContext,
+    Speedup,
+    host_fingerprint,
+    machine_name,
+    section,
+)
 from cputune.records.history import Kept
-from cputune.records.result import Result, Speedup
+from cputune.records.result import Result
 from cputune.records.words import (
+    OUTCOME_WORDS,
     TUNE_AGAIN,
     Verdict,
     changed_since,
     duration,
     factor,
     machine_difference,
-    section,
     verdict_of,
 )
 from cputune.report.machine import gib
@@ -111,17 +119,27 @@ def worth_words(change: ChangeMade) -> str:
     """``×2.10 (2.02–2.18)``, and whether the change is surely faster."""
     if change.worth is None:
         return "not known"
-    sure = change.worth.significant or change.worth.high < 1
-    return factor(change.worth) + ("" if sure else ", not sure")
+    undecided = change.worth.outcome == UNDECIDED
+    return factor(change.worth) + (f", {UNDECIDED}" if undecided else "")
 
 
-def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
-    """Train with the best plan of a result file: at once, and by files that launch it."""
+def launch_commands(
+    file: str, nodes: int = 1, facts: HostFacts | None = None, *, elsewhere: bool = False
+) -> tuple[str, ...]:
+    """Train with the best plan of a result file: at once, and by files that launch it.
+
+    ``facts`` are of the machine on which the command is typed; mpirun is proposed for several nodes
+    if it has one. ``elsewhere``: that is not the machine that was measured, which has to be said.
+    """
     words = shlex.quote(file)
-    now = f"cputune run {words}"
-    if nodes > 1:
-        now = f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh"
-    return now, f"cputune emit --format torchrun -o launch {words}"
+    if elsewhere:
+        words = f"--other-machine {words}"
+    by_torchrun = f"cputune emit --format torchrun -o launch {words}"
+    if nodes == 1:
+        return f"cputune run {words}", by_torchrun
+    if facts is not None and usual_format(facts) == "mpirun":
+        return f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh", by_torchrun
+    return by_torchrun, by_torchrun
 
 
 THE_REST = "the rest"
@@ -139,7 +157,7 @@ def time_rows(result: Result) -> Rows:
     the time of one sample. The speed is the one that was measured without the profiler.
     """
     profile, job, best = result.profile, result.workload, result.best
-    rate = best.samples_per_second.median
+    rate = best.samples_per_second.centre
     if profile is None or profile.plan != best.plan or rate <= 0:
         return Rows(headings=(), rows=())
     samples = job.global_batch_size
@@ -182,7 +200,7 @@ def profile_lines(result: Result) -> Iterator[str]:
 def time_bars(result: Result, most: int) -> Bars:
     """The time of a step of the best plan as at most so many bars, the rest as the last one."""
     profile = result.profile
-    rate = result.best.samples_per_second.median
+    rate = result.best.samples_per_second.centre
     if profile is None or profile.plan != result.best.plan or rate <= 0:
         return Bars(())
     shares = {kind: share for kind, share in profile.shares.items() if kind != THE_REST}
@@ -251,21 +269,32 @@ class ResultToShow:
             return None
         return machine_difference(self.result.host, self.facts)
 
+    @property
+    def context(self) -> ClaimContext:
+        """What a statement is made for: the machine that the result is shown on."""
+        if self.facts is None:
+            return ClaimContext()
+        return ClaimContext(host=host_fingerprint(self.facts), versions=versions_of(self.facts))
+
     def notes(self) -> tuple[str, ...]:
         """The notes of the result, after what warns."""
         return (*self.warnings(), *self.result.notes)
 
     def warnings(self) -> tuple[str, ...]:
-        """What has changed since it was measured, or that it was on another machine."""
-        difference = self.elsewhere
-        other = (f"This was measured on another machine: {difference}.",) if difference else ()
-        changes = () if self.facts is None or difference else changed_since(self.result, self.facts)
-        again = (f"{'; '.join(changes)}: {TUNE_AGAIN}.",) if changes else ()
-        return (*other, *again)
+        """What has changed on this machine since it was measured."""
+        # The verdict itself names another machine.
+        if self.facts is None or self.elsewhere is not None:
+            return ()
+        changes = changed_since(self.result, self.facts)
+        if not changes:
+            return ()
+        return (f"{'; '.join(changes)}: {TUNE_AGAIN}.",)
 
     def verdict(self) -> Verdict:
         """What the result means, what to do now, and how sure it is."""
-        return verdict_of(self.result, launch_commands(self.file, self.result.best.plan.nodes)[0])
+        nodes = self.result.best.plan.nodes
+        now = launch_commands(self.file, nodes, self.facts)[0]
+        return verdict_of(self.result, now, self.context)
 
     def by_hand(self) -> str:
         """The best plan as a person types it. Raises UsageError where it cannot be launched."""
@@ -279,9 +308,17 @@ class ResultToShow:
         return typed_lines(make_job(self.result, asked)).rstrip("\n")
 
     def launch(self) -> dict[str, str]:
-        """How the best plan is started, and what each of its ranks is given."""
+        """How the best plan is started, and what each of its ranks is given.
+
+        Empty if the machine was disturbed, since no plan is recommended then.
+        """
         result, plan = self.result, self.result.best.plan
-        now, files = launch_commands(self.file, plan.nodes)
+        if result.disturbed:
+            return {}
+        if self.elsewhere is not None:
+            files = launch_commands(self.file, plan.nodes, self.facts, elsewhere=True)[1]
+            return {"launch files": files}
+        now, files = launch_commands(self.file, plan.nodes, self.facts)
         commands = {"train": now, "launch files": files}
         try:
             commands = {"train": self.by_hand(), "the same": now, "launch files": files}
@@ -341,8 +378,9 @@ def blocks(shown: ResultToShow) -> Iterator[Block]:
     if (changes := change_rows(result)).rows:
         yield Heading("What to change")
         yield changes
-    yield Heading("The launch")
-    yield Labelled(rows=tuple(shown.launch().items()), pasted=PASTED)
+    if launch := shown.launch():
+        yield Heading("The launch")
+        yield Labelled(rows=tuple(launch.items()), pasted=PASTED)
     if (times := time_rows(result)).rows:
         yield Heading("Where the time goes")
         yield times
@@ -364,7 +402,8 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
     yield speeds(result)
     yield Lines(tuple(("note", warning) for warning in shown.warnings()))
     launch = shown.launch()
-    by_hand = launch["train"] if "the same" in launch else ""
+    is_new = result.best.plan != result.baseline.plan
+    by_hand = launch["train"] if "the same" in launch and is_new else ""
     if by_hand:
         yield Heading("By hand")
         yield Labelled(rows=(("", by_hand),), pasted=("",))
@@ -428,7 +467,7 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
         "took": None if result.seconds is None else duration(result.seconds),
         "search": ", ".join(filter(None, (result.sampler, budget, seed, *asked))),
         "side by side": side if runs else "not confirmed: speeds are those of single trials",
-        "machine": machine(host),
+        "machine": machine_name(host),
         "codename": cpu.get("codename") if cpu.get("model_name") else None,
         "NUMA nodes": topology.get("numa_nodes"),
         "threads per core": topology.get("threads_per_core"),
@@ -449,7 +488,8 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "verdict": verdict.means,
         "do": verdict.do,
         "sure": verdict.sure,
-        "speedup": plain(speedup) if speedup is not None and speedup.narrow else None,
+        "outcome": result.outcome,
+        "speedup": plain(speedup),
         "not_compared": result.not_compared,
         "changes": plain(changes_of(result)),
         "launch": shown.launch(),
@@ -477,16 +517,14 @@ def _history_row(kept: Kept) -> tuple[str, ...]:
     result = kept.result
     if result is None:
         return (kept.id, "not known", "not known", "not known")
-    return (kept.id, machine(result.host), result.workload.name, _gain(result))
+    return (kept.id, machine_name(result.host), result.workload.name, _gain(result))
 
 
 def _gain(result: Result) -> str:
     speedup = result.speedup
-    if speedup is None:
-        return "not compared"
-    if not speedup.narrow:
-        return "not known"
-    return factor(speedup) if speedup.significant else "none"
+    if speedup is None or speedup.outcome != FASTER:
+        return OUTCOME_WORDS[result.outcome]
+    return factor(speedup)
 
 
 def history_document(kept: Sequence[Kept]) -> dict[str, object]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from cputune.plans.knobs import TODAY
 from cputune.plans.knobs.record import in_words as knob_words
-from cputune.plans.plan import Plan
 from cputune.records.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.text.plain import figure
@@ -74,22 +73,19 @@ class TrialRow:
 def trial_rows(result: Result) -> tuple[TrialRow, ...]:
     """The trials, the fastest first, the failed last.
 
-    The speed of a plan that was confirmed is the one that was measured side by side. That of a
+    The throughput of a plan that was compared is the one that was measured side by side. That of a
     single trial has no interval, which would know nothing of other runs.
     """
-    confirmed = side_by_side(result)
 
     def rate(trial: Trial) -> Throughput | None:
-        if trial.state != COMPLETED:
-            return None
-        return confirmed.get(trial.plan, trial.samples_per_second)
+        return result.throughput_of(trial.plan) if trial.state == COMPLETED else None
 
     def place(trial: Trial) -> tuple[int, float]:
         known = rate(trial)
-        return _LAST.index(trial.state), 0.0 if known is None else -known.median
+        return _LAST.index(trial.state), 0.0 if known is None else -known.centre
 
     return tuple(
-        _row(result, trial, rate(trial), known=trial.plan in confirmed)
+        _row(result, trial, rate(trial), known=result.is_compared(trial.plan))
         for trial in sorted(result.trials, key=place)
     )
 
@@ -107,7 +103,7 @@ def _row(result: Result, trial: Trial, rate: Throughput | None, *, known: bool) 
         speed=words,
         interval=interval if known else "",
         plan=trial.plan.short(),
-        ended=mark or _ended(trial),
+        ended=mark or _ended(result, trial, rate),
         mark=mark,
         details="; ".join(details),
     )
@@ -119,10 +115,17 @@ def _mark(result: Result, trial: Trial) -> str:
     return TODAY_MARK if trial.plan == result.baseline.plan else ""
 
 
-def _ended(trial: Trial) -> str:
+def _ended(result: Result, trial: Trial, rate: Throughput | None) -> str:
     if trial.state == PRUNED:
         return "cut short" if trial.cut_short else "stopped: most likely slower"
-    return outcome(trial) if trial.state == FAILED else "measured"
+    if trial.state == FAILED:
+        return outcome(trial)
+    if rate is None or rate.centre <= result.best.samples_per_second.centre:
+        return "measured"
+    # It looks faster than the plan that is recommended.
+    if not result.is_compared(trial.plan):
+        return "a single trial, not compared"
+    return "not faster side by side"
 
 
 def plans(result: Result) -> Rows:
@@ -141,28 +144,13 @@ def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]
     """A speed and its interval, for two columns; of a trial without a number what is known."""
     if rate is None:
         return ("–" if most is None else f"at most {figure(most)}"), ""
-    return figure(rate.median), f"{figure(rate.low)}–{figure(rate.high)}"
+    return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
 
 
 def said_speed(result: Result, side: Measured) -> tuple[str, str]:
     """The speed of today's launch or of the best plan; its interval where the two were compared."""
     words, interval = speed(side.samples_per_second)
     return words, interval if result.speedup is not None else ""
-
-
-def side_by_side(result: Result) -> dict[Plan, Throughput]:
-    """What the confirmation measured of each plan that took part in it, the last block first.
-
-    Nothing where it compared no two plans.
-    """
-    if result.speedup is None:
-        return {}
-    runs = [(run.plan, run.samples_per_second) for run in result.confirmation]
-    found = {plan: rate for plan, rate in runs if rate is not None}
-    if found:
-        for side in (result.best, result.baseline):
-            found[side.plan] = side.samples_per_second
-    return found
 
 
 OF_HOSTS = ("nodes", "interface")

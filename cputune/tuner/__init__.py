@@ -41,6 +41,8 @@ class AskedToTune(TuneOptions):
         hosts: those that plans run on, by name (``"node1,node2"``, or a sequence), reached by
             ssh; how many of them is then a knob. None: this machine alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
+        command: the words of the command that asks for the study, for what a result proposes to
+            type next; empty if none does.
     """
 
     facts: HostFacts | None = None
@@ -48,6 +50,7 @@ class AskedToTune(TuneOptions):
     on_event: OnEvent | None = None
     hosts: RankHosts | str | Sequence[str] | None = None
     started: float | None = None
+    command: Sequence[str] = ()
 
 
 @keywords_of(AskedToTune)
@@ -55,7 +58,7 @@ def tune(job: Workload, asked: AskedToTune) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
     The keywords are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``,
-    ``on_event``, ``hosts`` and ``started``: docs/library.md tells what each is for.
+    ``on_event``, ``hosts``, ``started`` and ``command``: docs/library.md tells what each is for.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
     CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
@@ -117,6 +120,7 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
             taken_away=taken_away,
             hosts=hosts,
             limited=runner is None,
+            command=asked.command,
         )
         return study.run()
 

@@ -17,17 +17,10 @@ from cputune.host.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.options import keywords_of
-from cputune.records.result import (
-    ConfirmRun,
-    Result,
-    Speedup,
-    Throughput,
-    host_fingerprint,
-    pairs_of as enough_pairs,
-)
+from cputune.records.claims import Speedup, host_difference, host_fingerprint
+from cputune.records.options import DEFAULT_LIMIT_SECONDS, keywords_of
+from cputune.records.result import ConfirmRun, Result, Throughput, pairs_of as enough_pairs
 from cputune.records.steps import Runner
-from cputune.records.words import host_difference
 from cputune.tuner.alone import measuring_alone, open_runner
 from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
@@ -47,6 +40,7 @@ class Comparison:
         after: the plan that is held against it.
         speedup: how many times as fast ``after`` ran; None where no pairs were measured.
         not_compared: why there is none; None where there is one.
+        disturbed: whether that is because other processes computed here.
         before_rate: samples/s of ``before`` in the pairs; None where there are none.
         after_rate: samples/s of ``after`` in them.
         runs: what each block has shown.
@@ -56,6 +50,7 @@ class Comparison:
     after: Plan
     speedup: Speedup | None = None
     not_compared: str | None = None
+    disturbed: bool = False
     before_rate: Throughput | None = None
     after_rate: Throughput | None = None
     runs: tuple[ConfirmRun, ...] = ()
@@ -74,7 +69,7 @@ class AskedToCompare:
         facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
         runner: runs the plans; real processes where it is None.
         on_event: called with every event of ``cputune.tuner.events``.
-        max_time_seconds: when to be done; None: about as long as a study takes for it.
+        max_time_seconds: when to be done; None: three minutes for real processes.
         share_machine: measure although others compute here.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
     """
@@ -111,12 +106,15 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
     hear = logged(asked.on_event)
     until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
     real = asked.runner is None
+    limit = asked.max_time_seconds
+    if limit is None and real:
+        limit = DEFAULT_LIMIT_SECONDS / 2
     with measuring_alone(hear, share=asked.share_machine, until=until, real=real, look=real):
         measuring = Measuring(
             facts=facts,
             race=Race(),
             findings=Findings(shared=asked.share_machine),
-            timer=Timer(clock=time.monotonic, started=started, most_seconds=asked.max_time_seconds),
+            timer=Timer(clock=time.monotonic, started=started, most_seconds=limit),
             on_event=hear,
         )
         trials = (*before.trials, *(after.trials if after is not None else ()))
@@ -194,13 +192,19 @@ def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
     found = fastest_of(base, [rival], noise) if why is None else None
     if found is None:
         why = why or "no two plans could run side by side twice"
-        return Comparison(before=before, after=after, not_compared=why, runs=runs)
+        return Comparison(
+            before=before,
+            after=after,
+            not_compared=why,
+            disturbed=findings.disturbed,
+            runs=runs,
+        )
     return Comparison(
         before=before,
         after=after,
         speedup=found[1].speedup,
-        before_rate=throughput_of(base.measured, noise),
-        after_rate=throughput_of(rival.measured, noise),
+        before_rate=throughput_of(base, noise),
+        after_rate=throughput_of(rival, noise),
         runs=runs,
     )
 

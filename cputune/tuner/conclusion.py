@@ -9,28 +9,22 @@ from dataclasses import dataclass
 
 from cputune import __version__
 from cputune.doctor import diagnose
+from cputune.emitters.trained import digests
 from cputune.errors import NoValidTrialError
+from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.levers import untried
 from cputune.plans.workload import Workload
-from cputune.records.options import TuneOptions
-from cputune.records.result import (
-    COMPLETED,
-    FAILED,
-    TIME_UP,
-    Measured,
-    Result,
-    Speedup,
-    Trial,
-    host_fingerprint,
-    pairs_of,
-)
+from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
+from cputune.records.next_step import QUIET, NextStep
+from cputune.records.options import DEFAULT_BUDGET, TuneOptions
+from cputune.records.result import COMPLETED, FAILED, TIME_UP, Measured, Result, Trial, pairs_of
 from cputune.records.steps import Contended
-from cputune.records.words import MEASURE_AGAIN, NOTHING_TO_DO, RESUME
-from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
+from cputune.records.words import YOURS
+from cputune.tuner.contenders import SLOWER, Contender, blocks_of, fastest_of, throughput_of
 from cputune.tuner.gains import Gain
-from cputune.tuner.measuring import Findings, first_line
+from cputune.tuner.measuring import USUAL_RUNS, Findings, first_line
 
 SAMPLER = "gaussian-process"
 
@@ -52,7 +46,7 @@ class Recommendation:
     best: Measured
     speedup: Speedup | None = None
     not_compared: str | None = None
-    to_compare: str | None = None
+    next_step: NextStep | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -68,9 +62,13 @@ def conclude(
     seconds: float,
     hosts: Sequence[str] = (),
     interface: str | None = None,
+    busy: Sequence[str] = (),
 ) -> Result:
-    """The result of a study. Raises NoValidTrialError where nothing can be believed."""
-    advice = recommend(findings, noise)
+    """The result of a study. Raises NoValidTrialError if no trial has a number.
+
+    ``busy`` are other processes that used the CPUs meanwhile, in words.
+    """
+    advice = recommend(findings, noise, seconds, busy=bool(busy))
     best, baseline = advice.best.plan, advice.baseline.plan
     missing = [
         finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
@@ -89,7 +87,11 @@ def conclude(
         best=advice.best,
         speedup=advice.speedup,
         not_compared=advice.not_compared,
-        to_compare=advice.to_compare,
+        next_step=advice.next_step,
+        compared=() if advice.speedup is None else _compared(findings, noise),
+        busy=tuple(busy),
+        files=digests(workload.argv, LiveHost()) if workload.recipe is None else {},
+        resumable=options.study is not None,
         profile=findings.profiles.get(best),
         today_profile=None if best == baseline else findings.profiles.get(baseline),
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
@@ -114,11 +116,14 @@ def conclude(
     )
 
 
-def recommend(findings: Findings, noise: float) -> Recommendation:
-    """The plan to use, and what it gains. Raises NoValidTrialError where no trial has a number.
+def recommend(
+    findings: Findings, noise: float, seconds: float = 0.0, *, busy: bool = False
+) -> Recommendation:
+    """The plan to use, and what it gains. Raises NoValidTrialError if no trial has a number.
 
-    Another plan than today's launch is recommended, and a ratio is said, only where both were
-    measured in pairs (``cputune.records.result.pairs_of``).
+    Another plan than the baseline is recommended, and a ratio is given, only if both were measured
+    in pairs (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far;
+    ``busy``: other processes used the CPUs.
     """
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
     if not valid:
@@ -128,9 +133,17 @@ def recommend(findings: Findings, noise: float) -> Recommendation:
     if baseline is None or found is None or findings.taken_away is not None:
         base = next((trial for trial in valid if trial.plan.as_found), valid[0])
         alone = _measured(base)
-        why, do = why_not_compared(findings, valid)
-        return Recommendation(baseline=alone, best=alone, not_compared=why, to_compare=do)
-    return _confirmed(findings, baseline, *found, noise)
+        why, step = why_not_compared(findings, valid, seconds)
+        return Recommendation(baseline=alone, best=alone, not_compared=why, next_step=step)
+    return _confirmed(findings, baseline, *found, noise, busy=busy)
+
+
+def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
+    """The throughput of each plan of the confirmation, the baseline first."""
+    if findings.baseline is None:
+        return ()
+    everybody = (findings.baseline, *findings.rivals)
+    return tuple(_measured_of(each, noise) for each in everybody if each.measured)
 
 
 def paired(findings: Findings) -> list[Contender]:
@@ -147,66 +160,86 @@ def paired(findings: Findings) -> list[Contender]:
 
 
 def _confirmed(
-    findings: Findings, baseline: Contender, rival: Contender, gain: Gain, noise: float
+    findings: Findings,
+    baseline: Contender,
+    rival: Contender,
+    gain: Gain,
+    noise: float,
+    *,
+    busy: bool,
 ) -> Recommendation:
     base, best = (_measured_of(contender, noise) for contender in (baseline, rival))
     speedup = gain.speedup
-    if not speedup.significant:
-        best = base
     if findings.disturbed:
         why = findings.how_disturbed
-        return Recommendation(baseline=base, best=best, not_compared=why, to_compare=MEASURE_AGAIN)
-    notes: tuple[str, ...] = ()
-    if not speedup.significant:
-        known = "That is undecided: more time would tell (--max-time)."
-        if gain.answer == "same":
-            known = "A gain above 2 % can be ruled out."
-        notes = (
-            f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
-            f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
-            f"{speedup.high:.2f}), so today's launch stays the recommendation. {known}",
+        return Recommendation(
+            baseline=base, best=base, not_compared=why, next_step=NextStep(when=QUIET)
         )
-    return Recommendation(baseline=base, best=best, speedup=speedup, notes=notes)
+    if speedup.outcome == FASTER:
+        return Recommendation(baseline=base, best=best, speedup=speedup)
+    notes = (
+        f"The best other plan ({rival.plan.describe()}) ran {speedup.ratio:.2f} times as fast "
+        f"(95 % interval {speedup.low:.2f} to {speedup.high:.2f}), so your current launch stays "
+        "the recommendation.",
+    )
+    step = NextStep(kind="keep")
+    if speedup.outcome == UNDECIDED and busy:
+        step = NextStep(when=QUIET)
+    elif speedup.outcome == UNDECIDED:
+        blocks = len(blocks_of(rival) & blocks_of(baseline))
+        needed = gain.seconds_to_decide(blocks, findings.confirm_seconds)
+        if needed is not None:
+            step = NextStep(seconds=needed + findings.start_seconds)
+    return Recommendation(baseline=base, best=base, speedup=speedup, next_step=step, notes=notes)
 
 
-def why_not_compared(findings: Findings, valid: Sequence[Trial]) -> tuple[str, str]:
-    """Why there are no pairs of today's launch and another plan; and the one thing to do now."""
-    today, rivals = findings.baseline, findings.rivals
+def why_not_compared(
+    findings: Findings, valid: Sequence[Trial], seconds: float
+) -> tuple[str, NextStep]:
+    """Why there are no pairs of the baseline and another plan, and what would bring them.
+
+    ``seconds`` are those that the study took.
+    """
+    baseline, rivals = findings.baseline, findings.rivals
     if findings.taken_away is not None:
-        return findings.taken_away, f"{RESUME}, when they are given back"
+        return findings.taken_away, NextStep(when="when the CPUs are given back")
     if findings.disturbed:
-        return findings.how_disturbed, MEASURE_AGAIN
-    if today is not None and _fell(today):
-        what = "today's launch" if today.plan.as_found else today.plan.describe()
-        return (
-            f"{what} failed when it was started again: {today.out}",
-            "start it twice, one after the other, and mend what the second one says",
-        )
+        return findings.how_disturbed, NextStep(when=QUIET)
+    if baseline is not None and _fell(baseline):
+        what = YOURS if baseline.plan.as_found else baseline.plan.describe()
+        why = f"{what} failed when it was started again: {baseline.out}"
+        return why, NextStep(kind="check")
     if findings.interrupted:
-        return "the study was interrupted", RESUME
+        return "the study was interrupted", NextStep()
     if findings.host_lost:
-        return "a host is not reached any more", f"{RESUME}, when it is back"
+        return "a host cannot be reached any more", NextStep(when="when it is back")
     ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
     if len({trial.plan for trial in valid} | ran) < 2:
-        return _why_one_plan(findings)
+        return _why_one_plan(findings, seconds)
     if rivals and all(_fell(rival) for rival in rivals):
-        return f"every other plan failed when it was started again: {rivals[0].out}", NOTHING_TO_DO
+        why = f"every other plan failed when it was started again: {rivals[0].out}"
+        return why, NextStep(kind="keep")
     if findings.time_up or findings.cut_off is not None:
-        return "the time limit was reached before two plans had run side by side twice", _MORE_TIME
-    return "no two plans could run side by side twice", RESUME
+        why = "the time limit was reached before two plans had run side by side twice"
+        return why, _more_time(findings, seconds)
+    return "no two plans could run side by side twice", NextStep()
 
 
-def _why_one_plan(findings: Findings) -> tuple[str, str]:
-    """Why no plan but one gave a number; and the one thing to do now."""
+def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
+    """Why only one plan gave a number, and what would bring another."""
     if findings.cut_off is not None or findings.time_up:
-        return "the time limit was reached before another plan had run", _MORE_TIME
+        why = "the time limit was reached before another plan had run"
+        return why, _more_time(findings, seconds)
     failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
     if failed is None:
-        return "only one plan gave a number", "cputune tune with a larger --budget"
-    return f"every other plan failed: {first_line(failed.reason)}", NOTHING_TO_DO
+        return "only one plan gave a number", NextStep(kind="tune", budget=DEFAULT_BUDGET)
+    return f"every other plan failed: {first_line(failed.reason)}", NextStep(kind="keep")
 
 
-_MORE_TIME = f"{RESUME} and more time (--max-time 10m)"
+def _more_time(findings: Findings, seconds: float) -> NextStep:
+    """The step that gives a study the time that it usually needs, at least twice the last one."""
+    usual = USUAL_RUNS * findings.baseline_seconds
+    return NextStep(seconds=max(2 * seconds, usual))
 
 
 def _fell(contender: Contender) -> bool:
@@ -215,7 +248,7 @@ def _fell(contender: Contender) -> bool:
 
 
 def _measured_of(contender: Contender, noise: float) -> Measured:
-    rate = throughput_of(contender.measured, noise)
+    rate = throughput_of(contender, noise)
     return Measured(plan=contender.plan, samples_per_second=rate)
 
 

@@ -16,8 +16,10 @@ run one after the other.
 
 There is one rule for stopping. After each block from the second on the interval of the gain is
 looked at. The confirmation ends when the leader is faster by more than ``DELTA`` and it is known by
-how much (``NARROW``), or when it is practically as fast as the baseline. It ends without an answer
-when the time or the blocks are spent. Where the user gave a time, all of it may be used.
+how much (``NARROW``), when the two are equivalent, and when the leader is slower. It ends without
+an answer when the time or the blocks are spent, and when the blocks that are left are not likely to
+give one. So it may use all the time of the study if it needs it. The doubt of the interval
+(``DOUBT``) allows for a look after every block.
 
 ``benchmarks/aa.py`` reads the numbers below.
 """
@@ -42,10 +44,9 @@ from cputune.tuner.contenders import (
     fastest_of,
     gain_of,
     level_rounds,
-    throughput_of,
 )
 from cputune.tuner.events import ComparisonSoFar, ConfirmStarted
-from cputune.tuner.gains import PROCESS, Gain
+from cputune.tuner.gains import MOST_BLOCKS, PROCESS, Gain, throughput
 from cputune.tuner.measuring import BLOCK_STEPS, Measuring
 from cputune.tuner.profile import profile_plan
 from cputune.tuner.race import LEAST_KEPT, Verdict
@@ -59,13 +60,8 @@ LEAST_ROUNDS, LATER_ROUNDS, OLD_STEPS = 6, 3, 30
 processes have taken ``OLD_STEPS``, for a long warm-up shows there. ``benchmarks/aa.py`` shows that
 new processes tell more than further rounds."""
 
-MOST_BLOCKS, MOST_ALONE = 24, 5
-"""The most blocks; and the most where processes run one after the other, all anew in each."""
-
-MOST_SECONDS = 100.0
-"""The most seconds of the confirmation where the user gave no time. ``LEAST_BLOCKS`` are run in
-any case. It is one time for all: to go on where a gain is in sight finds gains that are none
-(``benchmarks/aa.py``)."""
+MOST_ALONE = 5
+"""The most blocks if processes run one after the other, all anew in each."""
 
 NARROW, SHARE_OF_GAIN = 0.08, 0.25
 """How narrow (log) the interval of a gain has to be, or which share of the gain its half."""
@@ -99,6 +95,7 @@ def compare_rivals(
     ``alive`` is how many plans memory holds. Where that is one, where a runner keeps none alive, or
     where a script ends too soon to take turns, plans run one after the other: ``alone``, or all.
     """
+    begun = measuring.timer.used_seconds
     measuring.on_event(ConfirmStarted(plans=(baseline, *rivals)))
     compared = Confirmation(measuring, baseline, rivals)
     try:
@@ -113,6 +110,7 @@ def compare_rivals(
         compared = Confirmation(measuring, baseline, alone or rivals)
         compared.one_after_another(fresh)
     measuring.findings.baseline, measuring.findings.rivals = compared.baseline, compared.rivals
+    measuring.findings.confirm_seconds = measuring.timer.used_seconds - begun
 
 
 class Confirmation:
@@ -206,7 +204,7 @@ class Confirmation:
             level_rounds(everybody)
             self._let_the_slower_sit_out()
             leads = self._leader()
-            answered = leads is not None and leads[1].answer != "undecided"
+            answered = leads is not None and leads[1].is_decided
             if self.is_over or (answered and block + 1 >= LEAST_BLOCKS):
                 return
 
@@ -225,11 +223,21 @@ class Confirmation:
         if len(blocks_of(leader)) < LEAST_BLOCKS:
             return False
         narrow = gain.half_width <= max(NARROW, SHARE_OF_GAIN * gain.mean)
-        if gain.answer != "undecided" and narrow and not gain.settles:
+        if gain.is_decided and narrow and not gain.settles:
             return True
-        if self._measuring.timer.given:
-            return self._measuring.timer.up(UNTIL_PROFILE)
-        return self._measuring.timer.used_seconds - self._begun > MOST_SECONDS
+        if self._measuring.timer.up(UNTIL_PROFILE):
+            return True
+        blocks = len(blocks_of(leader))
+        return not gain.can_be_decided(blocks, self._blocks_left(blocks))
+
+    def _blocks_left(self, done: int) -> int:
+        """How many more blocks the time holds, after so many."""
+        timer = self._measuring.timer
+        each = (timer.used_seconds - self._begun) / done
+        left = MOST_BLOCKS - done
+        if each > 0:
+            left = min(left, int(min(timer.left(UNTIL_PROFILE) / each, MOST_BLOCKS)))
+        return left
 
     @property
     def is_over(self) -> bool:
@@ -323,7 +331,7 @@ class Confirmation:
             return True
         if leader is None:
             timer = self._measuring.timer
-            if timer.given and quiet > 1 and timer.left(1.0) < self._measuring.block_seconds:
+            if timer.limited and quiet > 1 and timer.left(1.0) < self._measuring.block_seconds:
                 return True
             left = sum(rival.out is None for rival in self.rivals)
             old = min(entry.age for entry in started if entry.is_in) >= OLD_STEPS
@@ -378,7 +386,7 @@ class Confirmation:
         findings.delayed_turns += entry.delayed
         rounds = zip(contender.logs, contender.blocks, strict=True)
         logs = [log for log, at in rounds if at == block and log is not None]
-        rate = throughput_of(logs or entry.counted, self._noise) if entry.counted else None
+        rate = throughput(logs or entry.counted, self._noise) if entry.counted else None
         if rate is None and reason is None:
             reason = "not measured: the comparison ended before"
             if entry.delayed:

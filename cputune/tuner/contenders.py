@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 
 from cputune.plans.plan import Plan
 from cputune.records.result import Role, Throughput
 from cputune.tuner.gains import (
     DOUBT,
-    FREEDOM,
     NOTHING_SEEN,
-    PROCESS,
     Gain,
     Scattered,
     gain_side_by_side,
-    students_quantile,
+    throughput,
 )
 from cputune.tuner.reading import SizedStep, doubt_of_mean, levelled
 
@@ -141,20 +139,7 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
     return DOUBT if len(rivals) < 2 else DOUBT / 2
 
 
-def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
-    """Samples per second with Student's 95 % interval, from one log time per round.
-
-    The variance includes what two runs usually differ by, since three rounds alone sometimes agree
-    by chance.
-    """
-    count, mean = len(logs), fmean(logs)
-    usual = 2 * (noise**2 / 3 + PROCESS**2)
-    squares = sum((value - mean) ** 2 for value in logs)
-    freedom = count - 1 + FREEDOM
-    variance = (squares + FREEDOM * usual) / freedom
-    half = 2 * math.sqrt(usual / 2)
-    if count > 1:
-        half = students_quantile(0.975, freedom) * math.sqrt(variance / count)
-    return Throughput(
-        median=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
-    )
+def throughput_of(contender: Contender, noise: float) -> Throughput:
+    """The throughput of a plan over all its rounds."""
+    blocks = max(1, len(blocks_of(contender)))
+    return throughput(contender.measured, noise, processes=blocks)

@@ -91,6 +91,20 @@ class ComparisonSoFar:
     high: float
     pairs: int
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the interval says anything: its ends are within a factor of two."""
+        return self.high < 2 * self.low
+
+    @property
+    def in_words(self) -> str:
+        """The ratio and its interval, if they say anything yet."""
+        after = f"after {self.pairs} rounds: {self.plan.short()}"
+        if not self.is_known:
+            return f"compared with your current launch, not decided yet {after}"
+        interval = f"{self.ratio:.2f} ({self.low:.2f}–{self.high:.2f})"
+        return f"{interval} times as fast as your current launch {after}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyEnded:
@@ -164,11 +178,10 @@ def in_words(event: Event) -> str:
         case ConfirmStarted(plans=plans):
             return f"measuring {len(plans)} plans again, side by side"
         case ConfirmRun(samples_per_second=rate):
-            shown = event.reason if rate is None else f"{figure(rate.median)} samples/s"
+            shown = event.reason if rate is None else f"{figure(rate.centre)} samples/s"
             return f"round {event.round + 1}: {shown}  {event.plan.short()}"
-        case ComparisonSoFar(ratio=ratio, low=low, high=high, pairs=pairs):
-            interval = f"{ratio:.2f} ({low:.2f}–{high:.2f})"
-            return f"{interval} times as fast as today after {pairs} rounds: {event.plan.short()}"
+        case ComparisonSoFar():
+            return event.in_words
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
 
@@ -209,4 +222,4 @@ def outcome(trial: Trial) -> str:
     if trial.state == PRUNED:
         stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
         return stopped if most is None else f"at most {figure(most)} samples/s"
-    return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
+    return "not measured" if rate is None else f"{figure(rate.centre)} samples/s"

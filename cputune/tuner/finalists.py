@@ -51,7 +51,7 @@ def confirm_best(
         ]
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     alone = all(trial.plan.as_found for trial in findings.trials)
-    if alone and measuring.timer.given and untried is not None:
+    if alone and measuring.timer.limited and untried is not None:
         ranked = [untried]
     if base is None or not ranked:
         return

@@ -25,9 +25,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Literal
 
-from cputune.records.result import Speedup
+from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, SLOWER, Speedup
+from cputune.records.result import Throughput
 
 PROCESS, FREEDOM = 0.03, 1.0
 """What two processes of a plan differ by (log), and how many readings that is worth. Read by
@@ -48,10 +48,14 @@ is left, and how much likelier (log) the rounds have to be with it. An assumptio
 NOISE_WEIGHT = 4.0
 """How many rounds' worth of evidence the noise of steps is: few agree by chance sometimes."""
 
+MOST_BLOCKS = 24
+"""The most blocks of a comparison."""
+
+RESERVE = 1.3
+"""How much more than the expected time is proposed to decide a comparison."""
+
 FAR = 6.0
 """How many scatters a round may lie from the middle of its block: beyond, a step was delayed."""
-
-Answer = Literal["faster", "same", "undecided"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +101,35 @@ class Gain:
         )
 
     @property
-    def answer(self) -> Answer:
-        """Faster by more than ``DELTA``, or practically the same, or undecided."""
-        if self.low > DELTA:
-            return "faster"
-        return "same" if self.high < DELTA else "undecided"
+    def is_decided(self) -> bool:
+        """Whether further rounds would not change the outcome.
+
+        A gain has to be above ``DELTA``, so that the interval does not just touch 1.
+        """
+        outcome = self.speedup.outcome
+        return outcome in (EQUIVALENT, SLOWER) or self.low > DELTA
+
+    def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
+        """How many seconds a comparison takes that is likely to decide this one.
+
+        So many ``blocks`` took so many ``seconds``. The width of the interval falls with the square
+        root of the blocks. None if the interval would have to be narrower than any comparison
+        makes it.
+        """
+        equivalent = math.log1p(EQUIVALENCE_MARGIN) - abs(self.mean)
+        needed = (self.half_width / max(abs(self.mean), equivalent)) ** 2
+        return RESERVE * needed * seconds if RESERVE * needed * blocks <= MOST_BLOCKS else None
+
+    def can_be_decided(self, blocks: int, further: int) -> bool:
+        """Whether ``further`` blocks are likely to decide what so many ``blocks`` have not.
+
+        The centre may move by a standard error, about half of the half width.
+        """
+        later = self.half_width * math.sqrt(blocks / (blocks + further))
+        moves = self.half_width / 2
+        is_one_sided = abs(self.mean) + moves > later
+        nearest = max(0.0, abs(self.mean) - moves)
+        return is_one_sided or nearest + later < math.log1p(EQUIVALENCE_MARGIN)
 
     @property
     def settles(self) -> bool:
@@ -225,6 +253,23 @@ def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
         likely=-(float(np.linalg.slogdet(covariance)[1]) + math.log(precision) + squares) / 2,
         off=off,
         to_come=-dying * float(left.min()),
+    )
+
+
+def throughput(logs: Sequence[float], noise: float, *, processes: int = 1) -> Throughput:
+    """Samples per second from log seconds per sample: the geometric mean and a 95 % interval.
+
+    ``logs`` are the steps of a trial or the rounds of a comparison, in so many ``processes`` of the
+    plan one after the other. The variance of the mean is that of the logs, moderated by the noise
+    of a step, and what processes of one plan differ by (``PROCESS``).
+    """
+    mean = fmean(logs)
+    freedom = len(logs) - 1 + NOISE_WEIGHT
+    squares = sum((value - mean) ** 2 for value in logs)
+    variance = (squares + NOISE_WEIGHT * noise**2) / freedom / len(logs) + PROCESS**2 / processes
+    half = students_quantile(0.975, freedom) * math.sqrt(variance)
+    return Throughput(
+        centre=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
     )
 
 

@@ -30,7 +30,6 @@ from cputune.records.result import (
     ConfirmRun,
     Origin,
     Profile,
-    Throughput,
     Trial,
     Worth,
 )
@@ -48,6 +47,7 @@ from cputune.records.steps import (
 from cputune.text.plain import figure
 from cputune.tuner.contenders import Contender
 from cputune.tuner.events import Message, OnEvent, StepTaken
+from cputune.tuner.gains import throughput
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
@@ -64,6 +64,8 @@ class Findings:
     and ``rivals`` are the contenders of the confirmation. ``time_up``: all time was used when the
     comparison ended; ``interrupted``: by the user. ``host_lost``: a host is not reached any
     more, so nothing else is measured. ``profiles`` say where the time of a plan goes.
+    ``baseline_seconds`` is how long the baseline took to start and to be measured,
+    ``start_seconds`` the slowest start so far, ``confirm_seconds`` how long the confirmation took.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -86,6 +88,9 @@ class Findings:
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
     profiles: dict[Plan, Profile | None] = field(default_factory=dict)
+    baseline_seconds: float = 0.0
+    start_seconds: float = 0.0
+    confirm_seconds: float = 0.0
 
     @property
     def believes_delayed(self) -> bool:
@@ -114,9 +119,8 @@ class Findings:
 ATTEMPTS = 3
 """How often a trial is repeated that other processes delay, before it is given up."""
 
-USUAL_SECONDS, USUAL_RUNS = 300.0, 12
-"""How long a study takes at most where the user gave no time: so many seconds, or so many times as
-long as today's launch took to start and to be measured, whichever is more."""
+USUAL_RUNS = 12
+"""How many times as long as the baseline took to start and to be measured a study usually needs."""
 
 HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
 """A plan hangs that has no first step after so many times the slowest start so far; and the
@@ -144,20 +148,19 @@ class Timer:
     """How much of the study's time is used: by the clock, or by the steps' own time.
 
     The steps' own time counts for a runner that simulates, whose steps take no time of the clock.
-    ``started`` is when the command began, by the clock. ``usual``: the user gave no time, and this
-    is the one that a study usually takes.
+    ``started`` is when the command began, by the clock. ``most_seconds`` is the time limit; None if
+    there is none, as for a runner that simulates.
     """
 
     clock: Callable[[], float]
     most_seconds: float | None
     started: float
     step_seconds: float = 0.0
-    usual: bool = False
 
     @property
-    def given(self) -> bool:
-        """Whether the user has said how long it may take."""
-        return self.most_seconds is not None and not self.usual
+    def limited(self) -> bool:
+        """Whether there is a time limit."""
+        return self.most_seconds is not None and self.most_seconds < math.inf
 
     @property
     def used_seconds(self) -> float:
@@ -345,7 +348,7 @@ class Measuring:
                 round=number,
                 plan=contender.plan,
                 role=contender.role,
-                samples_per_second=None if measured is None else speed(measured),
+                samples_per_second=None if measured is None else self.race.throughput(measured),
                 reason=run.why,
                 taken=(turn_of(sum(r.round == number for r in runs), run.trace),),
             )
@@ -398,6 +401,7 @@ class Measuring:
     def saw_start(self, seconds: float) -> None:
         """Learn how long a start takes that comes to its first step."""
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
+        self.findings.start_seconds = self.slowest_start_seconds
 
     def hold_to_time(self, runner: Runner, share: float, *, together: int = 1) -> None:
         """Have a runner wait for steps while there is time, and for a start while it may come.
@@ -440,13 +444,6 @@ def share_of(number: int | None) -> float:
     confirmation (None), which comes last.
     """
     return STUDY_SHARE if number else 1.0
-
-
-def speed(now: Estimate) -> Throughput:
-    """Samples per second from log seconds per sample."""
-    return Throughput(
-        median=math.exp(-now.center), low=math.exp(-now.high), high=math.exp(-now.low)
-    )
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
@@ -508,7 +505,7 @@ def trial_of(
             trial, state=FAILED, kind=run.failure.kind, reason=shortened(reason, MOST_CHARACTERS)
         )
     now = race.estimate(run.logs)
-    trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
+    trial = replace(trial, samples_per_second=race.throughput(now), warmup_steps=now.warmup)
     if run.ended:
         return replace(trial, reason=f"the job ended after {run.steps} steps")
     if run.verdict == "enough":
@@ -520,7 +517,7 @@ def trial_of(
     return replace(
         trial,
         state=PRUNED,
-        samples_per_second=speed(guess),
+        samples_per_second=throughput([guess.center], race.noise.deviation),
         at_most_samples_per_second=at_most(guess, race.fastest),
         reason=cut or _lost(run.steps, race),
     )

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 from typing import Literal
 
-from cputune.tuner.gains import PROCESS
+from cputune.records.result import Throughput
+from cputune.tuner.gains import PROCESS, throughput
 
 USUAL_NOISE = 0.05
 """Standard deviation of the log of a step time where nothing is known yet."""
@@ -194,6 +195,10 @@ class Race:
     def estimate(self, logs: Sequence[float]) -> Estimate:
         """The centre of a run, without its own warm-up or the one that earlier runs had."""
         return estimate(logs, self.noise.deviation, skip=self.warmup)
+
+    def throughput(self, now: Estimate) -> Throughput:
+        """Samples per second of a run, from the steps that count."""
+        return throughput(now.kept, self.noise.deviation)
 
     @property
     def warmup(self) -> int:

@@ -24,8 +24,9 @@ from cputune.errors import CannotError, CputuneError
 from cputune.host.facts import HostFacts
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import host_fingerprint
 from cputune.records.options import MAY_CHANGE, TuneOptions
-from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
+from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.text.documents import plain, record_of
 from cputune.tuner.databases import IDENTITY, database_of, no_study
 from cputune.tuner.reading import Run
@@ -192,7 +193,7 @@ class StudyStorage:
             self._running.report(math.exp(log), index)
         for name, attribute in attributes.items():
             self._running.set_user_attr(name, attribute)
-        value = None if rate is None else 1 / rate.median
+        value = None if rate is None else 1 / rate.centre
         frozen = self._study.tell(self._running, value, state=_STATES[trial.state])
         self._running = None
         self._unwritten.append(partial(_added, frozen=frozen))

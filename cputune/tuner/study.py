@@ -33,7 +33,8 @@ from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.compare import runs_alike
-from cputune.records.options import TuneOptions
+from cputune.records.next_step import time_limit
+from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions
 from cputune.records.result import (
     COMPLETED,
     FAILED,
@@ -53,7 +54,7 @@ from cputune.records.steps import (
     TimeUp,
     TrialError,
 )
-from cputune.records.words import RESUME
+from cputune.records.words import RESUME, duration
 from cputune.text.plain import count
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
@@ -69,7 +70,6 @@ from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (
     STUDY_SHARE,
     USUAL_RUNS,
-    USUAL_SECONDS,
     Findings,
     Measuring,
     Timer,
@@ -134,12 +134,14 @@ class TuningStudy:
         taken_away: Callable[[], str | None] = lambda: None,
         hosts: RankHosts | None = None,
         limited: bool = False,
+        command: Sequence[str] = (),
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
         ``taken_away`` says which CPUs may not be used any more, None where all may.
 
-        ``limited``: a study that was given no time takes the usual one.
+        ``limited``: a study that was given no time has the default limit. ``command`` is what
+        the user typed.
         """
         self._workload = workload
         self._facts = facts
@@ -149,9 +151,12 @@ class TuningStudy:
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
         self._taken_away = taken_away
+        self._command = tuple(command)
         self._hosts = hosts
         self._named = () if hosts is None else hosts.names
-        self._limited = limited and options.max_time_seconds is None
+        if limited and options.max_time_seconds is None:
+            options = replace(options, max_time_seconds=DEFAULT_LIMIT_SECONDS)
+            self._options = options
         self._race = Race()
         self._findings = Findings(shared=options.share_machine)
         self._timer = Timer(
@@ -212,6 +217,13 @@ class TuningStudy:
         if self._unwritten is not None:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
             self._findings.notes = [kept for kept in self._findings.notes if kept != note] + [note]
+        findings = self._findings
+        delayed = findings.never_quiet or findings.contended_runs or findings.delayed_turns
+        return replace(
+            self._conclusion(self._neighbours() if delayed else ()), command=self._command
+        )
+
+    def _conclusion(self, busy: Sequence[str]) -> Result:
         return conclude(
             self._findings,
             facts=self._facts,
@@ -223,6 +235,7 @@ class TuningStudy:
             seconds=self._timer.used_seconds,
             hosts=self._named,
             interface=None if self._hosts is None else self._hosts.interface,
+            busy=busy,
         )
 
     def _left_out(self) -> tuple[LeftOut, ...]:
@@ -334,7 +347,7 @@ class TuningStudy:
 
     def _ask(self, runner: AskingRunner) -> None:
         """Ask the model, unless that would take time that the comparison of two plans needs."""
-        if self._timer.given and self._measuring.needs_all_time(blocks=4):
+        if self._timer.limited and self._measuring.needs_all_time(blocks=4):
             runner.ask(())
             return
         said = "checking what can be changed without changing what the model learns"
@@ -402,10 +415,16 @@ class TuningStudy:
             if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
                 self._on_event(Message(text=f"not tried: {out.why}"))
         start = self._measuring.start_seconds if not resumed else None
-        if self._limited:
-            timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * timer.used_seconds)
-            timer.usual = True
         most = timer.most_seconds
+        self._findings.baseline_seconds = timer.used_seconds
+        usual = USUAL_RUNS * timer.used_seconds
+        if most is not None and usual > most and not resumed:
+            said = (
+                f"your launch took {duration(timer.used_seconds)} to start and to be measured, so "
+                f"{duration(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
+                "a study usually tries"
+            )
+            self._on_event(Message(text=said, warns=True))
         self._on_event(
             StudyStarted(
                 space=space,
@@ -421,7 +440,7 @@ class TuningStudy:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
-            short = self._timer.given and self._measuring.needs_all_time()
+            short = self._timer.limited and self._measuring.needs_all_time()
             if findings.cut_off is not None or short or self._timer.up(STUDY_SHARE):
                 findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True

@@ -347,19 +347,19 @@ def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
     """
     rates, delayed = step_rates(steps)
     rates.sort()
-    if not rates or min(tuned.low, tuned.median) <= 0:
+    if not rates or min(tuned.low, tuned.centre) <= 0:
         return None
     low, high = median_interval(rates)
     measured = statistics.median(rates)
-    ratio = measured / tuned.median
-    below = math.hypot(math.log(measured / low), math.log(tuned.high / tuned.median))
-    above = math.hypot(math.log(high / measured), math.log(tuned.median / tuned.low))
+    ratio = measured / tuned.centre
+    below = math.hypot(math.log(measured / low), math.log(tuned.high / tuned.centre))
+    above = math.hypot(math.log(high / measured), math.log(tuned.centre / tuned.low))
     return Ratio(
         ratio=ratio,
         low=ratio * math.exp(-below),
         high=ratio * math.exp(above),
         measured=measured,
-        tuned=tuned.median,
+        tuned=tuned.centre,
         steps=len(rates),
         delayed_steps=delayed,
     )

@@ -63,7 +63,7 @@ def cputune(
 def test_show_tells_what_lies_here(cputune: Run) -> None:
     ended = cputune("show")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("2.56 times as fast as today's launch")
+    assert ended.out.startswith("2.56 times as fast as your current launch")
     assert "cputune run cputune.json" in ended.out
 
 
@@ -76,7 +76,7 @@ def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
     words = ("compare", "cputune.json", "--json")
     assert json.loads(cputune("show", "--json").out)["schema"] == "cputune.summary/1"
     told = json.loads(cputune(*words).out)
-    assert told["schema"] == "cputune.comparison/2"
+    assert told["schema"] == "cputune.comparison/3"
     assert told["before"]["plan"] == plain(result.baseline.plan)
     assert told["after"]["plan"] == plain(result.best.plan)
     assert told["speedup"]["verdict"] == "faster"
@@ -146,7 +146,7 @@ def test_compare_holds_one_result_against_todays_launch(cputune: Run) -> None:
     ended = cputune("compare", "cputune.json", "--max-time", "5m")
     assert ended.code == 0
     assert ended.out.startswith("The best plan of cputune.json is 2.")
-    assert "as today's launch" in ended.out
+    assert "as your current launch" in ended.out
 
 
 def test_a_guard_ends_with_1_where_the_second_is_slower(cputune: Run, result: Result) -> None:

@@ -123,7 +123,7 @@ def test_a_study_writes_its_result_and_says_what_it_is(cputune: Run) -> None:
     assert ended.code == 0
     result = Result.load(Path("cputune.json"))
     assert result.best.plan.precision == "bf16"
-    assert "times as fast as today's launch: an hour of training takes" in ended.out
+    assert "times as fast as your current launch: an hour of training takes" in ended.out
     assert "cputune emit --format torchrun cputune.json" in ended.out
     assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
     assert Path("cputune.db").is_file()
@@ -146,7 +146,7 @@ def test_a_line_of_a_log_is_whole_however_long_it_is(
 def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
     ended = cputune("tune", "--json", "--budget", "3")
     assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
-    assert json.loads(ended.out)["schema"] == "cputune.result/2"
+    assert json.loads(ended.out)["schema"] == "cputune.result/3"
 
 
 def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from confirmed import confirmed
 
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Measured, Result, Speedup, Throughput
+from cputune.records.claims import Speedup
+from cputune.records.result import Measured, Result, Throughput
 
 HOSTILE = (
     "a b",
@@ -45,7 +46,7 @@ intermediate_size = 128
 max_position_embeddings = 64
 """
 
-MEASURED = Throughput(median=0.001, low=0.0009, high=0.0011)
+MEASURED = Throughput(centre=0.001, low=0.0009, high=0.0011)
 """Slower than anything, so that no test hangs on how busy the machine is."""
 
 

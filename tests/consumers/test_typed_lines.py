@@ -18,7 +18,8 @@ from cputune.host import LiveHost, locks
 from cputune.host.probing import probe
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, host_fingerprint
+from cputune.records.claims import host_fingerprint
+from cputune.records.result import Result
 from cputune.verifier import verify
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]

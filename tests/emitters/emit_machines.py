@@ -15,7 +15,8 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.layout import baseline_plan, make_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Measured, Result, Speedup, Throughput, host_fingerprint
+from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.result import Measured, Result, Throughput
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 IPEX_ERA = {
@@ -54,8 +55,8 @@ def tuned(
     facts: HostFacts, plan: Plan, workload: Workload, versions: dict[str, str], **values: Any
 ) -> Result:
     """A result whose best plan ran at 31.4 samples/s, 1.57 times the baseline."""
-    fast = Throughput(median=31.4, low=31.1, high=31.8)
-    slow = Throughput(median=20.0, low=19.7, high=20.4)
+    fast = Throughput(centre=31.4, low=31.1, high=31.8)
+    slow = Throughput(centre=20.0, low=19.7, high=20.4)
     today = baseline_plan(facts)
     fields: dict[str, Any] = {
         "confirmation": confirmed(today, plan if plan != today else replace(plan, ipex=True)),

@@ -72,7 +72,7 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
 @pytest.mark.parametrize(
     ("way", "junk", "said"),
     [
-        (("best", "samples_per_second", "median"), "fast", "median: expected a number, got text"),
+        (("best", "samples_per_second", "centre"), "fast", "centre: expected a number, got text"),
         (("best", "plan", "cpus"), [[-1], [2]], "cpus[0][0]: expected a whole number >= 0"),
         (("workload", "recipe"), None, "neither a recipe nor a script"),
     ],

@@ -19,7 +19,8 @@ from cputune.host import LiveHost
 from cputune.launch.edit import unified
 from cputune.launch.launch import Launch
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, Speedup, Worth
+from cputune.records.claims import Speedup, machine_name
+from cputune.records.result import Result, Worth
 
 CHANGED_AT_MOST = 5
 """Lines of a usual launch that a plan changes; CONTRIBUTING's goal for public ones."""
@@ -38,11 +39,15 @@ python run_qa.py \\
 """
 
 
+MACHINE = machine_name(one_socket().result.host)
+
+
 def tuned(ranks: int = 1, framework: str = "trainer") -> Result:
     case = one_socket().result
     cpus = ((0, 1, 2, 3), (4, 5, 6, 7))[:ranks]
     plan = replace(case.best.plan, processes_per_node=ranks, cpus=cpus, threads_per_process=4)
-    job = Workload.script(["run_qa.py", "--output_dir", "out"], global_batch_size=8)
+    words = ["run_qa.py", "--output_dir", "out", "--learning_rate", "3e-5"]
+    job = Workload.script(words, global_batch_size=8)
     job = replace(job, framework=framework, parses_arguments=framework == "trainer")
     best = replace(case.best, plan=plan)
     runs = tuple(
@@ -82,9 +87,15 @@ def test_each_change_has_its_measured_worth_beside_it() -> None:
     lines = rewritten(SCRIPT).text.splitlines()
     assert lines[3].endswith("# cputune: tcmalloc ×1.15 (1.10 to 1.20)")
     assert lines[4] == (
-        "# cputune: 1.57 times today's launch (1.51 to 1.62): 1 rank × 4 ×1.20 (1.10 to 1.30), "
-        "bf16 ×1.30 (1.20 to 1.40)"
+        "# cputune: 1.57 times the launch before (1.51 to 1.62), measured for run_qa.py on "
+        f"{MACHINE}: 1 rank × 4 ×1.20 (1.10 to 1.30), bf16 ×1.30 (1.20 to 1.40)"
     )
+
+
+def test_another_command_gets_no_ratio_of_the_one_that_was_measured() -> None:
+    text = rewritten(SCRIPT.replace("3e-5", "5e-5")).text
+    assert "×" not in text
+    assert f"# cputune: measured for run_qa.py on {MACHINE}; not measured with these arg" in text
 
 
 def test_what_comes_out_says_its_plan_and_is_read_again() -> None:

@@ -20,7 +20,8 @@ from cputune.cli import cli
 from cputune.errors import UsageError
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
-from cputune.records.result import ConfirmRun, Result, Speedup, Turn, Worth
+from cputune.records.claims import Speedup
+from cputune.records.result import ConfirmRun, Result, Turn, Worth
 from cputune.report import figures
 from cputune.report.figures.canvas import BEST, LOST, RANKS, WORK, ink_on, svg
 
@@ -54,11 +55,11 @@ def test_the_waterfall_goes_from_today_over_each_change_to_the_best() -> None:
     result = replace(tuned(), worth=worth)
     drawn = result.figures.waterfall()
     today, first, second, best = heights(drawn)
-    speed = result.baseline.samples_per_second.median
+    speed = result.baseline.samples_per_second.centre
     assert today == pytest.approx(speed)
     assert first == pytest.approx(speed)  # twice as fast: as much again
     assert second == pytest.approx(-0.2 * speed)
-    assert best == pytest.approx(result.best.samples_per_second.median)
+    assert best == pytest.approx(result.best.samples_per_second.centre)
     said = words(drawn)
     assert "precision bf16" in said
     assert "×2.00 (1.90–2.10)" in said
@@ -79,7 +80,7 @@ def test_a_step_is_as_long_as_it_was_measured_to_be() -> None:
     assert drawn is not None
     samples = result.workload.global_batch_size or 1
     assert sum(heights(drawn)) == pytest.approx(
-        1000 * samples / result.best.samples_per_second.median
+        1000 * samples / result.best.samples_per_second.centre
     )
     said = words(drawn)
     assert "matrix products" in said
@@ -96,7 +97,7 @@ def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
     assert drawn is not None
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert labels == ["today", "best"]
-    slow, fast = result.baseline.samples_per_second.median, result.best.samples_per_second.median
+    slow, fast = result.baseline.samples_per_second.centre, result.best.samples_per_second.centre
     half = len(heights(drawn)) // 2
     assert sum(heights(drawn)[:half]) / sum(heights(drawn)[half:]) == pytest.approx(fast / slow)
 

@@ -23,7 +23,8 @@ from cputune.plans.equivalence import Training
 from cputune.plans.knobs import KNOBS, varied
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Measured, Result, Throughput, host_fingerprint
+from cputune.records.claims import host_fingerprint
+from cputune.records.result import Measured, Result, Throughput
 
 JOB = Workload.from_recipe("bert-mini")
 SCRIPT = Workload.script(["train.py"])
@@ -147,7 +148,7 @@ class TestTheWayIntoAScript:
 
 def launched(plan: Plan) -> Result:
     facts = amd()
-    measured = Measured(plan=plan, samples_per_second=Throughput(median=2.0, low=1.9, high=2.1))
+    measured = Measured(plan=plan, samples_per_second=Throughput(centre=2.0, low=1.9, high=2.1))
     return Result(
         host=host_fingerprint(facts),
         versions={"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"},

@@ -99,7 +99,7 @@ def a_thousand() -> Result:
     for number in range(1_000):
         trial = result.trials[number % len(result.trials)]
         middle = chance.uniform(5, 40)
-        rate = Throughput(median=middle, low=0.97 * middle, high=1.03 * middle)
+        rate = Throughput(centre=middle, low=0.97 * middle, high=1.03 * middle)
         known = replace(trial, state="completed", samples_per_second=rate, reason=None)
         trials.append(replace(_failed(trial) if number % 10 == 9 else known, number=number))
     return replace(result, trials=tuple(trials), budget=1_000)

@@ -74,7 +74,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_every_cell_shows_what_the_text_says(executed: Any) -> None:
     shown = outputs(executed)
     (result,) = (data for source, data in shown if "cputune.tune(" in source)
-    assert "times as fast as today" in result["text/html"]
+    assert "times as fast as your" in result["text/html"]
     assert "<svg" in result["text/html"]
     (frame,) = (data for source, data in shown if "to_frame" in source)
     assert "samples_per_second" in frame["text/html"]

@@ -6,9 +6,13 @@ import shlex
 from dataclasses import replace
 
 from report.result_cases import tuned
+from tuner.fakes import SMALL
 
+from cputune.host.facts import Launcher
 from cputune.records.options import TuneOptions
 from cputune.report.show import basis, launch_commands
+
+OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4")
 
 
 def test_a_file_of_any_name_is_one_word() -> None:
@@ -24,4 +28,8 @@ def test_what_narrowed_a_search_is_told() -> None:
 
 
 def test_a_plan_over_hosts_is_launched_over_them() -> None:
-    assert launch_commands("cputune.json", nodes=2)[0].endswith("&& sh launch/mpirun.sh")
+    with_mpi = replace(SMALL.facts, launchers=(OPEN_MPI,))
+    (now, _) = launch_commands("cputune.json", 2, with_mpi)
+    assert now.endswith("&& sh launch/mpirun.sh")
+    (now, _) = launch_commands("cputune.json", 2, replace(SMALL.facts, launchers=()))
+    assert now == "cputune emit --format torchrun -o launch cputune.json"

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, Speedup, Throughput
+from cputune.records.claims import Speedup
+from cputune.records.result import Result, Throughput
 from cputune.report.compare import (
-    NO_DIFFERENCE,
     ComparisonToShow,
     blocks,
     differences,
@@ -24,7 +24,7 @@ from cputune.report.compare import (
 from cputune.report.writing import print_blocks
 from cputune.tuner.comparing import Comparison
 
-RATE = Throughput(median=10.0, low=9.8, high=10.2)
+RATE = Throughput(centre=10.0, low=9.8, high=10.2)
 
 
 def shown(result: Result, ratio: float | None, *, alone: bool = False) -> ComparisonToShow:
@@ -49,7 +49,7 @@ def shown(result: Result, ratio: float | None, *, alone: bool = False) -> Compar
     [
         (1.2, "The plan of b is 1.20 times as fast as the plan of a: an hour", "cputune run b"),
         (0.8, "The plan of b is 0.80 times as fast as the plan of a: an hour", "cputune run a"),
-        (1.0, f"The plan of b is as fast as the plan of a: {NO_DIFFERENCE}.", "nothing: keep"),
+        (1.0, "The plan of b is as fast as the plan of a, within 5%.", "nothing: keep"),
         (None, "The plan of b was not compared with the plan of a: the second", "cputune tune"),
     ],
 )
@@ -59,14 +59,14 @@ def test_what_it_means_and_what_to_do_stand_first(
     said = verdict(shown(result, ratio))
     assert said.means.startswith(means)
     assert said.do.startswith(do)
-    sure = "12 pairs side by side on this machine now" if ratio else "nothing is said of speed"
+    sure = "12 pairs side by side on this machine now" if ratio else "nothing was measured"
     assert said.sure.endswith(sure)
 
 
 @pytest.mark.parametrize(("ratio", "do"), [(1.2, "cputune run a"), (0.8, "cputune tune")])
 def test_one_alone_is_held_against_todays_launch(result: Result, ratio: float, do: str) -> None:
     said = verdict(shown(result, ratio, alone=True))
-    assert said.means.startswith(f"The best plan of a is {ratio:.2f} times as fast as today's")
+    assert said.means.startswith(f"The best plan of a is {ratio:.2f} times as fast as your")
     assert said.do.startswith(do)
 
 
@@ -135,7 +135,7 @@ def test_a_machine_that_does_not_name_itself_is_not_taken_for_the_same(result: R
 
 def test_the_document_has_both_plans_and_the_ratio(result: Result) -> None:
     told = json.loads(json.dumps(document(shown(result, 1.2)), allow_nan=False))
-    assert told["speedup"]["verdict"] == "faster"
+    assert told["speedup"]["outcome"] == "faster"
     assert (told["before"]["name"], told["after"]["name"]) == ("the plan of a", "the plan of b")
     untold = document(shown(result, None))
     assert (untold["speedup"], untold["not_compared"]) == (None, "the second is of another machine")

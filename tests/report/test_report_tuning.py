@@ -13,7 +13,8 @@ from tuner.fakes import SMALL
 import cputune
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.levers import Lever
-from cputune.records.result import ConfirmRun, Result, Speedup
+from cputune.records.claims import Speedup
+from cputune.records.result import ConfirmRun, Result
 from cputune.records.words import saved, verdict_of
 from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
@@ -112,24 +113,26 @@ def test_the_verdict(result: Result) -> None:
     said = verdict_of(result, "cputune run cputune.json")
     hour = f"an hour of training takes {60 / gain.ratio:.0f} min"
     assert said.lines() == (
-        f"{gain.ratio:.2f} times as fast as today's launch: {hour}.",
+        f"{gain.ratio:.2f} times as fast as your current launch: {hour}.",
         "Do now: cputune run cputune.json",
         f"How sure: 95 % interval {gain.low:.2f}–{gain.high:.2f}, {gain.pairs} pairs side by side",
     )
-    same = replace(result, best=result.baseline, untried=(), left_out=())
-    assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
+    alike = Speedup(ratio=1.01, low=0.98, high=1.04, pairs=2)
+    same = replace(result, best=result.baseline, speedup=alike, untried=(), left_out=())
+    best_other = "is as fast as the best other plan, within 5%"
+    assert verdict_of(same, "").means == f"Your current launch {best_other}."
     missing = Lever(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
     untried = verdict_of(replace(same, untried=(missing,)), "").means
-    assert untried.endswith("as anything that was tried; not tried: no tcmalloc.")
+    assert untried.endswith(f"{best_other}; not tried: no tcmalloc.")
     left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))
     unnamed = verdict_of(replace(same, left_out=left_out), "").means
-    assert unnamed.endswith("tried; left out, with reasons in the report: ipex, openmp.")
+    assert unnamed.endswith("within 5%; left out, with reasons in the report: ipex, openmp.")
 
 
 def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
     result: Result,
 ) -> None:
-    speed = replace(result.baseline.samples_per_second, median=10.0)
+    speed = replace(result.baseline.samples_per_second, centre=10.0)
     known = replace(
         result,
         baseline=replace(result.baseline, samples_per_second=speed),
@@ -153,20 +156,24 @@ UNSURE = Speedup(ratio=1.1, low=0.7, high=1.7, pairs=2)
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
     wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=2))
     said = verdict_of(wide, "")
-    assert said.means == "Faster than today's launch, but by how much could not be measured."
+    assert said.means.startswith("Faster than your current launch, but it was not measured long")
     assert said.sure == "95 % interval 3.65–54.78, 2 pairs side by side"
     unsure = replace(wide, best=wide.baseline, speedup=UNSURE)
-    assert "the speeds are not sure" in verdict_of(unsure, "").means
+    undecided = verdict_of(unsure, "")
+    assert unsure.outcome == "undecided"
+    assert undecided.means.startswith("Undecided: the best other plan ran 1.10 times as fast as")
+    assert "as fast as the best" not in undecided.means
+    assert undecided.sure.endswith("2 pairs are few")
     assert "14" not in " ".join(verdict_of(replace(wide, **BUSY), "").lines())
 
 
 def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
     alone = replace(result, best=result.baseline, trials=result.trials[:1], **UNCOMPARED)
     said = verdict_of(alone, "")
-    assert said.means == "No plan was compared with today's launch: the time limit was reached."
-    assert said.sure == "not at all: only one plan gave a number"
+    assert said.means == "Not compared with your current launch: the time limit was reached."
+    assert said.sure == "not sure: only one plan gave a number"
     two = replace(alone, trials=result.trials)
-    assert verdict_of(two, "").sure.startswith("not at all: single trials: 4.9 and 12.5")
+    assert verdict_of(two, "").sure.startswith("not sure: single trials: 4.9 and 12.5")
 
 
 def test_what_a_long_start_costs_is_said_before() -> None:

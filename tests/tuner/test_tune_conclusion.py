@@ -14,18 +14,10 @@ from cputune.errors import NoValidTrialError
 from cputune.host.facts import HostFacts, Package
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
+from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.next_step import NextStep
 from cputune.records.options import TuneOptions
-from cputune.records.result import (
-    COMPLETED,
-    FAILED,
-    ConfirmRun,
-    Result,
-    Speedup,
-    Throughput,
-    Trial,
-    Worth,
-    host_fingerprint,
-)
+from cputune.records.result import COMPLETED, FAILED, ConfirmRun, Result, Throughput, Trial, Worth
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.contenders import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings
@@ -37,7 +29,7 @@ NOISE = 0.05
 
 
 def rate(median: float, within: float = 1.1) -> Throughput:
-    return Throughput(median=median, low=median / within, high=median * within)
+    return Throughput(centre=median, low=median / within, high=median * within)
 
 
 def trials(today: float | None, *others: float, within: float = 1.1) -> list[Trial]:
@@ -65,6 +57,10 @@ def contender(number: int, *logs: float | None, out: str | None = None) -> Conte
         logs=list(logs),
         out=out,
     )
+
+
+LONGER = 2 * 1.23456
+"""Twice the seconds of ``ended``."""
 
 
 def found(baseline: Contender, *rivals: Contender, **more: object) -> Findings:
@@ -123,17 +119,17 @@ class TestWithoutConfirmation:
         assert result.best.plan == (TODAY if blocks == 1 else FIRST)
 
     @pytest.mark.parametrize(
-        ("findings", "why", "do"),
+        ("findings", "why", "step"),
         [
             (
                 Findings(trials=trials(8.0)),
                 "only one plan gave a number",
-                "cputune tune with a larger --budget",
+                NextStep(kind="tune", budget=20),
             ),
             (
                 Findings(trials=trials(8.0), cut_off="after 2 steps"),
                 "the time limit was reached before another plan had run",
-                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
+                NextStep(seconds=LONGER),
             ),
             (
                 Findings(
@@ -142,27 +138,27 @@ class TestWithoutConfirmation:
                     confirm_runs=[*confirmed(TODAY, FIRST, blocks=1)],
                 ),
                 "the time limit was reached before two plans had run side by side twice",
-                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
+                NextStep(seconds=LONGER),
             ),
             (
                 Findings(trials=[*trials(8.0), *failed("died\nat all")]),
                 "every other plan failed: died",
-                "nothing: keep the launch that you have",
+                NextStep(kind="keep"),
             ),
             (
                 Findings(trials=trials(8.0, 9.0), interrupted=True),
                 "the study was interrupted",
-                "the same `cputune tune` command with --resume",
+                NextStep(),
             ),
             (
                 Findings(trials=trials(8.0, 9.0), host_lost=True),
-                "a host is not reached any more",
-                "the same `cputune tune` command with --resume, when it is back",
+                "a host cannot be reached any more",
+                NextStep(when="when it is back"),
             ),
             (
                 Findings(trials=trials(8.0, 9.0), time_up=True),
                 "the time limit was reached before two plans had run side by side twice",
-                "the same `cputune tune` command with --resume and more time (--max-time 10m)",
+                NextStep(seconds=LONGER),
             ),
             (
                 Findings(
@@ -170,9 +166,9 @@ class TestWithoutConfirmation:
                     baseline=contender(0, out="crashed: exit code 134; its last line: bad port"),
                     rivals=[contender(1)],
                 ),
-                "today's launch failed when it was started again: "
+                "your current launch failed when it was started again: "
                 "crashed: exit code 134; its last line: bad port",
-                "start it twice, one after the other, and mend what the second one says",
+                NextStep(kind="check"),
             ),
             (
                 Findings(
@@ -181,15 +177,15 @@ class TestWithoutConfirmation:
                     rivals=[contender(1, out="crashed: rank 0 died")],
                 ),
                 "every other plan failed when it was started again: crashed: rank 0 died",
-                "nothing: keep the launch that you have",
+                NextStep(kind="keep"),
             ),
         ],
     )
     def test_why_nothing_was_compared_and_what_to_do(
-        self, findings: Findings, why: str, do: str
+        self, findings: Findings, why: str, step: NextStep
     ) -> None:
         result = ended(findings)
-        assert (result.not_compared, result.to_compare) == (why, do)
+        assert (result.not_compared, result.next_step) == (why, step)
 
 
 class TestConfirmed:
@@ -201,14 +197,14 @@ class TestConfirmed:
         assert result.speedup == gain.speedup
         assert result.speedup.pairs == 3
         assert (result.baseline.plan, result.best.plan) == (TODAY, FIRST)
-        assert result.baseline.samples_per_second.median == pytest.approx(math.exp(-3.1 / 3))
-        assert result.best.samples_per_second.median == pytest.approx(math.exp(-1.6 / 3))
+        assert result.baseline.samples_per_second.centre == pytest.approx(math.exp(-3.1 / 3))
+        assert result.best.samples_per_second.centre == pytest.approx(math.exp(-1.6 / 3))
         assert result.notes == ()
 
     def test_no_gain_leaves_the_baseline_and_says_what_was_seen(self) -> None:
         result = ended(found(contender(0, 1.0, 1.0), contender(1, 0.98, 1.0)))
         assert result.best == result.baseline
-        assert "No significant gain: the best other plan (" in result.notes[0]
+        assert result.notes[0].startswith("The best other plan (")
         assert "ran 1.01 times as fast (95 % interval 0." in result.notes[0]
 
     @pytest.mark.parametrize("out", [SLOWER, "crashed: rank 0 died"])

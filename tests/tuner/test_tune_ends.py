@@ -12,6 +12,7 @@ from tuner.fakes import SMALL, FakeKeepingRunner
 import cputune
 from cputune.emitters.header import measured
 from cputune.plans.plan import Plan
+from cputune.records.claims import ClaimContext
 from cputune.records.result import Result
 from cputune.records.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
 from cputune.records.words import verdict_of
@@ -99,7 +100,9 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     verdict = verdict_of(result, "cputune run cputune.json")
     assert verdict.do
     assert "cputune run" not in verdict.do
-    said = " ".join((*verdict.lines(), *measured(result, result.best.plan), *result.notes))
+    said = " ".join(
+        (*verdict.lines(), *measured(result, result.best.plan, ClaimContext()), *result.notes)
+    )
     assert "times as fast" not in said
     assert "interval" not in said
     assert document(ResultToShow(result=result))["speedup"] is None

@@ -401,7 +401,7 @@ def test_what_the_network_costs_by_host() -> None:
 
 
 def test_from_which_network_on_a_second_node_pays() -> None:
-    one = replace(tuned().baseline, samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+    one = replace(tuned().baseline, samples_per_second=Throughput(centre=16.0, low=15.0, high=17.0))
     job = replace(tuned().workload, global_batch_size=16, gradient_bytes=125_000_000)
     assert second_node_pays_from(job, one) == pytest.approx(2.0)  # 1 Gbit in half a second
     sparse = replace(job, touched_bytes=25_000_000)

@@ -160,7 +160,7 @@ class TestConfirmation:
         assert study.of_kind(ConfirmRun) == [kept]
         assert (kept.round, kept.role, kept.plan, kept.reason) == (2, "candidate", PLANS[0], None)
         assert kept.samples_per_second is not None
-        assert kept.samples_per_second.median == pytest.approx(1.0)
+        assert kept.samples_per_second.centre == pytest.approx(1.0)
         study.confirm(busy(1))
         said = study.findings.confirm_runs[-1]
         assert study.of_kind(ConfirmRun) == [kept, said]
@@ -229,7 +229,7 @@ def test_says_what_was_run_and_seen() -> None:
     assert (trial.steps, trial.delayed_steps, trial.warmup_steps) == (9, 1, 1)
     assert (trial.step_seconds, trial.observed, trial.reason) == (9.0, ({"threads": 2},), None)
     assert trial.samples_per_second is not None
-    assert trial.samples_per_second.median == pytest.approx(2.0)
+    assert trial.samples_per_second.centre == pytest.approx(2.0)
     assert trial.at_most_samples_per_second is None
     assert trial.taken is not None
     assert trial.taken.place == 0, "it is measured alone"
@@ -275,7 +275,7 @@ def test_one_that_has_lost_has_a_bound() -> None:
     )
     guess = race.lost(LEVEL)
     assert trial.samples_per_second is not None
-    assert trial.samples_per_second.median == pytest.approx(math.exp(-guess.center))
+    assert trial.samples_per_second.centre == pytest.approx(math.exp(-guess.center))
     assert trial.at_most_samples_per_second == at_most(guess, race.fastest)
     assert recorded(Run(logs=LEVEL, steps=8)).reason == (
         "stopped after 8 steps: most likely slower than the fastest"

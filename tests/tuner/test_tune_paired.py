@@ -16,19 +16,22 @@ from cputune.plans.plan import Plan
 from cputune.records.result import Throughput
 from cputune.records.steps import Crashed, Step
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.contenders import Contender, gain_of, throughput_of
+from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import (
     DELTA,
     DOUBT,
     FREEDOM,
+    NOISE_WEIGHT,
     NOTHING_SEEN,
     PROCESS,
+    RESERVE,
     Gain,
     Piece,
     Scattered,
     _fit,
     center_of,
     gain_side_by_side,
+    throughput,
 )
 from cputune.tuner.measuring import Findings
 
@@ -111,17 +114,45 @@ def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "answer"),
+    ("low", "high", "outcome", "decided"),
     [
-        (0.021, 0.1, "faster"),
-        (0.02, 0.1, "undecided"),
-        (-0.1, 0.019, "same"),
-        (0.0, 0.1, "undecided"),
+        (0.021, 0.1, "faster", True),
+        (0.02, 0.1, "faster", False),  # it only just excludes 1
+        (-0.1, 0.019, "undecided", False),
+        (-0.1, -0.01, "slower", True),
+        (-0.04, 0.04, "equivalent", True),
+        (0.0, 0.1, "undecided", False),
     ],
 )
-def test_there_are_three_answers(low: float, high: float, answer: str) -> None:
+def test_a_comparison_goes_on_until_it_is_decided(
+    low: float, high: float, outcome: str, decided: bool
+) -> None:
+    gain = Gain(mean=(low + high) / 2, low=low, high=high, pairs=9)
     assert DELTA == 0.02
-    assert Gain(mean=0.0, low=low, high=high, pairs=9).answer == answer
+    assert (gain.speedup.outcome, gain.is_decided) == (outcome, decided)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "further", "can"),
+    [
+        (0.0, 0.06, 2, True),  # four blocks make it +-4.2 %: equivalent
+        (0.0, 0.2, 2, False),
+        (0.06, 0.08, 2, True),  # +-5.7 %: faster
+        (0.02, 0.2, 2, False),
+        (0.02, 0.2, 0, False),
+    ],
+)
+def test_it_goes_on_as_long_as_that_can_decide_it(
+    mean: float, half: float, further: int, can: bool
+) -> None:
+    gain = Gain(mean=mean, low=mean - half, high=mean + half, pairs=9)
+    assert gain.can_be_decided(2, further) is can
+
+
+def test_how_long_it_takes_to_decide_is_said() -> None:
+    gain = Gain(mean=0.05, low=-0.05, high=0.15, pairs=9)
+    assert gain.seconds_to_decide(2, 30.0) == pytest.approx(4 * RESERVE * 30.0)
+    assert gain.seconds_to_decide(10, 30.0) is None  # more than MOST_BLOCKS
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.013, 0.03])
@@ -285,14 +316,16 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
 
 
 def half_width(speed: Throughput) -> float:
-    assert speed.high / speed.median == pytest.approx(speed.median / speed.low)
-    return math.log(speed.high / speed.median)
+    assert speed.high / speed.centre == pytest.approx(speed.centre / speed.low)
+    return math.log(speed.high / speed.centre)
 
 
 def test_the_interval_of_a_speed_leans_on_what_is_usual() -> None:
-    two = throughput_of([0.0, 0.2], 0.05)
-    variance = (0.02 + FREEDOM * 2 * (0.05**2 / 3 + PROCESS**2)) / (FREEDOM + 1)
-    assert two.median == pytest.approx(math.exp(-0.1))
+    two = throughput([0.0, 0.2], 0.05)
+    variance = (0.02 + NOISE_WEIGHT * 0.05**2) / (NOISE_WEIGHT + 1) / 2 + PROCESS**2
+    assert two.centre == pytest.approx(math.exp(-0.1))
     assert half_width(two) == pytest.approx(
-        float(stdtrit(FREEDOM + 1, 0.975)) * math.sqrt(variance / 2), rel=1e-3
+        float(stdtrit(NOISE_WEIGHT + 1, 0.975)) * math.sqrt(variance), rel=1e-3
     )
+    four = throughput([0.0, 0.2], 0.05, processes=4)
+    assert half_width(four) < half_width(two)

@@ -258,9 +258,11 @@ def test_when_the_time_is_up_it_ends() -> None:
 
 
 def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:
-    usual, _, _ = confirmed(steady(1.0, 1.0, noise=0.04))
-    given, _, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=800.0)
-    assert max(usual.blocks) + 3 < max(given.blocks)
+    short, _, _ = confirmed(differing(*[0.05, -0.05] * 20), seconds=60.0)
+    long, _, _ = confirmed(differing(*[0.05, -0.05] * 20), seconds=800.0)
+    assert max(short.blocks) < max(long.blocks)
+    same, rivals, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=800.0)
+    assert gain_over(same, rivals[0]).speedup.outcome == "equivalent"
     clear, _, _ = confirmed(steady(1.0, 0.5), seconds=400.0)
     assert max(clear.blocks) == 1
 
@@ -313,7 +315,7 @@ def test_a_rival_that_warms_up_long_is_waited_for_or_said_to_change() -> None:
     for seed in range(8):
         base, rivals, findings = warming(seed)
         gain = gain_over(base, rivals[0], doubt=doubt_each(rivals))
-        assert gain.answer != "same"
+        assert gain.speedup.outcome != "equivalent"
         true += gain.low < math.log(1.1) < gain.high or any(
             "still got faster or slower" in note for note in findings.notes
         )

@@ -31,7 +31,7 @@ from cputune.tuner.storage import (
 )
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
-RATE = Throughput(median=4.0, low=3.0, high=5.0)
+RATE = Throughput(centre=4.0, low=3.0, high=5.0)
 
 
 def tuned(study: Path, script: Any = truthful(), **options: Any) -> Result:  # noqa: B008

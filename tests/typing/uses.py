@@ -19,7 +19,7 @@ class Simulated:
 def show(event: cputune.Event) -> None:
     if isinstance(event, cputune.TrialEnded):
         rate = event.trial.samples_per_second
-        print(event.trial.number, event.trial.state, rate.median if rate else event.trial.reason)
+        print(event.trial.number, event.trial.state, rate.centre if rate else event.trial.reason)
     elif isinstance(event, cputune.StepTaken):
         print(event.seconds + 1.0)
 

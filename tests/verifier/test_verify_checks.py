@@ -195,16 +195,16 @@ def test_steps_that_waited_for_a_cpu_do_not_count():
 
 
 def test_a_launch_far_below_the_tuned_figure_fails():
-    slow = throughput(whole(rank(0), rank(1)), Throughput(median=40.0, low=39.0, high=41.0))
+    slow = throughput(whole(rank(0), rank(1)), Throughput(centre=40.0, low=39.0, high=41.0))
     assert throughput_check(slow, "mpirun").state == "failed"
-    same = throughput(whole(rank(0), rank(1)), Throughput(median=16.0, low=15.9, high=16.1))
+    same = throughput(whole(rank(0), rank(1)), Throughput(centre=16.0, low=15.9, high=16.1))
     assert throughput_check(same, "mpirun").state == "passed"
     assert throughput_check(None, "mpirun").state == "not checked"
 
 
 def test_a_slow_launch_on_a_busy_machine_is_not_judged():
     made = steps(delayed_seconds=0.4)
-    slow = throughput(whole(rank(0, made), rank(1)), Throughput(median=40.0, low=39.0, high=41.0))
+    slow = throughput(whole(rank(0, made), rank(1)), Throughput(centre=40.0, low=39.0, high=41.0))
     check = throughput_check(slow, "mpirun")
     assert check.state == "not checked"
     assert check.remedy
@@ -228,14 +228,14 @@ def test_the_interval_of_a_median_has_the_ranks_of_the_tables(count, first):
 
 
 def test_a_steady_launch_is_as_sure_as_the_tuned_figure():
-    ratio = throughput(whole(rank(0), rank(1)), Throughput(median=16.0, low=14.0, high=20.0))
+    ratio = throughput(whole(rank(0), rank(1)), Throughput(centre=16.0, low=14.0, high=20.0))
     assert ratio.ratio == pytest.approx(1.0)
     assert (ratio.low, ratio.high) == pytest.approx((16 / 20, 16 / 14))
 
 
 def test_a_slow_launch_with_a_wide_interval_is_not_judged():
     made = tuple(Step(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
-    tuned = Throughput(median=16.0, low=15.0, high=17.0)
+    tuned = Throughput(centre=16.0, low=15.0, high=17.0)
     ratio = throughput(whole(rank(0, made), rank(1, made)), tuned)
     assert ratio.ratio < 0.9 < ratio.high
     assert throughput_check(ratio, "mpirun").state == "not checked"
@@ -260,7 +260,7 @@ def run(monkeypatch):
     return judged
 
 
-TUNED = Expected(plan=PLAN, samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+TUNED = Expected(plan=PLAN, samples_per_second=Throughput(centre=16.0, low=15.0, high=17.0))
 
 
 def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts(run):

@@ -20,7 +20,7 @@ from cputune.verifier.records import Artefact, Expected
 from cputune.verifier.scripts import interpreter, read_script, submit_script
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
-SPEED = {"median": 10.0, "low": 9.0, "high": 11.0}
+SPEED = {"centre": 10.0, "low": 9.0, "high": 11.0}
 LAUNCH = "set -eu\nmpirun -n 2 train\n"
 PYTORCHJOB = """
 kind: PyTorchJob
@@ -94,7 +94,7 @@ def test_what_is_no_artefact_is_a_usage_error(tmp_path, name):
 def test_an_artefact_is_held_against_what_it_says_of_itself(launch):
     expected = expectation(artefact(launch, script(global_batch_size=8)), None, steps=5)
     assert (expected.plan, expected.steps) == (PLAN, 5)
-    assert expected.samples_per_second.median == 10.0
+    assert expected.samples_per_second.centre == 10.0
     assert expected.global_batch_size == 8
 
 

@@ -79,7 +79,7 @@ def _run_of(runs: list[ConfirmRun], result: Result, *, best: bool) -> ConfirmRun
 def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
     """The ratio of each turn of the one to the turn of the other that had the same place."""
     if not today.taken and today.samples_per_second and best.samples_per_second:
-        return (best.samples_per_second.median / today.samples_per_second.median,)
+        return (best.samples_per_second.centre / today.samples_per_second.centre,)
     pairs = zip(today.taken, best.taken, strict=False)
     slow_fast = [(_step_seconds(slow), _step_seconds(fast)) for slow, fast in pairs]
     return tuple(slow / fast for slow, fast in slow_fast if slow and fast)

@@ -41,7 +41,7 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
         return None
     samples = result.workload.global_batch_size or 1
     parts = [
-        _seconds(profile, samples / measured.samples_per_second.median)
+        _seconds(profile, samples / measured.samples_per_second.centre)
         for _, measured, profile in shown
     ]
     kinds = [kind for kind in WORK if any(kind in seconds for seconds in parts)]
@@ -78,7 +78,7 @@ def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
         (name, best, result.profile),
     ):
         known = profile is not None and profile.plan == launch.plan
-        if profile is not None and known and launch.samples_per_second.median > 0:
+        if profile is not None and known and launch.samples_per_second.centre > 0:
             found.append((called, launch, profile))
     return found
 

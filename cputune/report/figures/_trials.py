@@ -6,7 +6,7 @@ from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING
 
-from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Trial
+from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Throughput, Trial
 from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, new_figure
 
 MOST_SHOWN, MOST_IN_WORDS = 150, 40
@@ -31,14 +31,15 @@ def trials(result: Result, *, width: float = WIDTH) -> Figure:
         title += f": {len(shown)} of {len(result.trials)}"
     figure, axes = new_figure(width, 3.1, title)
     for trial in shown:
-        if _is_measured(trial):
-            _draw_speed(axes, trial, _colour(result, trial))
+        rate = _rate(result, trial)
+        if rate is not None:
+            _draw_speed(axes, trial, rate, _colour(result, trial))
         else:
             _draw_unmeasured(axes, trial, in_words=len(result.trials) <= MOST_IN_WORDS)
     numbers = [trial.number for trial in result.trials]
-    best = list(accumulate((_speed(trial) for trial in result.trials), max))
+    best = list(accumulate((_speed(_rate(result, trial)) for trial in result.trials), max))
     axes.step(numbers, best, where="post", color=BEST, linewidth=1, alpha=0.6, label="best so far")
-    top = max((_top(trial) for trial in shown), default=0.0) or 1.0
+    top = max((_top(result, trial) for trial in shown), default=0.0) or 1.0
     axes.set_ylim(0, 1.25 * top)
     axes.set_xlim(-0.6, max(numbers, default=0) + 0.6)
     axes.locator_params(axis="x", integer=True)
@@ -50,18 +51,18 @@ def trials(result: Result, *, width: float = WIDTH) -> Figure:
     return figure
 
 
-def _is_measured(trial: Trial) -> bool:
-    return trial.state == COMPLETED and trial.samples_per_second is not None
+def _rate(result: Result, trial: Trial) -> Throughput | None:
+    """The throughput of a completed trial's plan, as the table shows it."""
+    return result.throughput_of(trial.plan) if trial.state == COMPLETED else None
 
 
-def _speed(trial: Trial) -> float:
-    """Samples per second that were measured; 0 where none were."""
-    rate = trial.samples_per_second
-    return rate.median if trial.state == COMPLETED and rate is not None else 0.0
+def _speed(rate: Throughput | None) -> float:
+    """Samples per second that were measured; 0 if none were."""
+    return 0.0 if rate is None else rate.centre
 
 
-def _top(trial: Trial) -> float:
-    rate = trial.samples_per_second
+def _top(result: Result, trial: Trial) -> float:
+    rate = _rate(result, trial)
     known = 0.0 if rate is None else rate.high
     return max(known, trial.at_most_samples_per_second or 0.0)
 
@@ -72,11 +73,9 @@ def _colour(result: Result, trial: Trial) -> str:
     return BEST if trial.plan == result.best.plan else OTHER
 
 
-def _draw_speed(axes: Axes, trial: Trial, colour: str) -> None:
-    rate = trial.samples_per_second
-    assert rate is not None
+def _draw_speed(axes: Axes, trial: Trial, rate: Throughput, colour: str) -> None:
     axes.plot([trial.number] * 2, [rate.low, rate.high], color=INK, linewidth=1)
-    axes.plot(trial.number, rate.median, marker="o", markersize=7, color=colour)
+    axes.plot(trial.number, rate.centre, marker="o", markersize=7, color=colour)
     names = {TODAY: "today", BEST: "best"}
     if colour in names:
         axes.annotate(

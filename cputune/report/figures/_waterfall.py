@@ -38,7 +38,7 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     figure, axes = new_figure(width, height, "From today to the best plan")
     named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
     _draw_launch(axes, 0, result.baseline, TODAY)
-    speed = result.baseline.samples_per_second.median
+    speed = result.baseline.samples_per_second.centre
     for row, change in enumerate(worth, 1):
         speed = _draw_change(axes, row, speed, change)
     if changed:
@@ -61,10 +61,10 @@ def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
 
 def _draw_launch(axes: Axes, row: int, launch: Measured, colour: str) -> None:
     speed = launch.samples_per_second
-    axes.barh(row, speed.median, height=0.62, color=colour)
+    axes.barh(row, speed.centre, height=0.62, color=colour)
     _whisker(axes, row, speed.low, speed.high)
     axes.annotate(
-        number(speed.median),
+        number(speed.centre),
         (speed.high, row),
         xytext=(6, 0),
         textcoords="offset points",

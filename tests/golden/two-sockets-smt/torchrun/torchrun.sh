@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
 # Launch of bert-large-squad with torchrun. Written by cputune VERSION: cputune emit --format
 # torchrun cputune.json
-# 1.57 times as fast as today's launch: an hour of training takes 38 min.
-# How sure: 95 % interval 1.51–1.62, 5 pairs side by side
+# Measured for bert-large-squad on Intel(R) Xeon(R) 8480+, 2 sockets, 56 cores, 112 CPUs, on
+# 2026-11-20; not measured on 2 nodes.
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
-# Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
-# 8480+, 2 sockets, 56 cores, 112 CPUs.
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Measured: 1 node, 2 ranks with 6 samples each, 12 together.

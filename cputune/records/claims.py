@@ -1,0 +1,318 @@
+"""What is claimed of a plan's speed, and what it was measured on.
+
+A ratio belongs to the workload, the machine, the number of nodes, the versions and the plan that it
+was measured with. A ``Claim`` keeps them together. A printer asks it ``in_context``: in the same
+context it gives the ratio, in another one the sentence that says what was measured and what was
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from cputune.host.facts import HostFacts
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.text import cpulist
+from cputune.text.documents import Amount, Count
+from cputune.text.plain import count
+
+Outcome = Literal["faster", "equivalent", "slower", "undecided", "not_compared"]
+"""What the pairs show of a plan beside the launch that it is compared with."""
+
+FASTER: Outcome = "faster"
+EQUIVALENT: Outcome = "equivalent"
+SLOWER: Outcome = "slower"
+UNDECIDED: Outcome = "undecided"
+NOT_COMPARED: Outcome = "not_compared"
+
+EQUIVALENCE_MARGIN = 0.05
+"""Two launches are equivalent if the whole interval of their ratio is within this share of 1."""
+
+
+class Interval(Protocol):
+    """A ratio of speeds with its 95 % interval."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast."""
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval."""
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+
+
+def outcome_of(ratio: Interval | None) -> Outcome:
+    """The outcome of a comparison. Every statement about speed is made from this.
+
+    ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: it includes
+    1, or ends just below it, and is within ``EQUIVALENCE_MARGIN`` of 1.
+    """
+    if ratio is None:
+        return NOT_COMPARED
+    if ratio.low > 1:
+        return FASTER
+    if ratio.low >= 1 - EQUIVALENCE_MARGIN and ratio.high <= 1 + EQUIVALENCE_MARGIN:
+        return EQUIVALENT
+    if ratio.high < 1:
+        return SLOWER
+    return UNDECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup:
+    """Throughput of a plan over that of the baseline, from pairs, with its 95 % interval.
+
+    ``pairs`` is how often the two were measured side by side.
+    """
+
+    ratio: Amount
+    low: Amount
+    high: Amount
+    pairs: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"an interval from {self.low} to {self.high}")
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the pairs show."""
+        return outcome_of(self)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the whole interval is above 1."""
+        return self.outcome == FASTER
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the interval is narrow enough to name one factor: its ends are within 2."""
+        return self.high < 2 * self.low
+
+
+def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
+    """What makes a result one of this machine: its CPU, layout and limits, not its load."""
+    topology = facts.topology
+    return {
+        "cpu": {
+            "vendor": facts.cpu.vendor,
+            "model_name": facts.cpu.model_name,
+            "codename": facts.cpu.codename,
+            "isa": list(facts.cpu.isa),
+        },
+        "topology": {
+            "sockets": topology.sockets,
+            "physical_cores": topology.physical_cores,
+            "threads_per_core": topology.threads_per_core,
+            "logical_cpus": len(topology.online),
+            "numa_nodes": len(topology.numa_nodes),
+            "allowed": cpulist.render(topology.allowed),
+            "cores": [
+                [core.socket, core.numa_node, cpulist.render(core.cpus)] for core in topology.cores
+            ],
+        },
+        "limits": {
+            "cpu_quota": facts.limits.cpu_quota,
+            "memory_bytes": facts.limits.memory_bytes,
+        },
+    }
+
+
+def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """A part of a host document; empty if it has no such part."""
+    found = host.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def machine_name(host: Mapping[str, object]) -> str:
+    """A machine in a few words, without its host name: processor, sockets, cores."""
+    cpu, topology = section(host, "cpu"), section(host, "topology")
+    words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
+    units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
+    words += [count(n, unit) for key, unit in units.items() if (n := topology.get(key))]
+    return ", ".join(words)
+
+
+_COMPARED = (
+    ("cpu", "model_name", "processor"),
+    ("topology", "sockets", "sockets"),
+    ("topology", "physical_cores", "cores"),
+    ("topology", "threads_per_core", "threads per core"),
+    ("topology", "logical_cpus", "CPUs"),
+)
+
+
+def host_difference(
+    there: Mapping[str, object],
+    here: Mapping[str, object],
+    *,
+    names: tuple[str, str] = ("there", "here"),
+) -> str | None:
+    """The first of these facts in which two machines differ; ``names`` is how they are called."""
+    for group, key, words in _COMPARED:
+        a, b = section(there, group).get(key), section(here, group).get(key)
+        if a is not None and b is not None and a != b:
+            return f"{words} {a} {names[0]}, {b} {names[1]}"
+    return None
+
+
+def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
+    """Those of the compared facts that a machine does not say, in words."""
+    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
+
+
+DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
+"""Packages of which another version may be faster or slower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimContext:
+    """What a statement about speed is made for. None and empty: not known, so not compared.
+
+    Attributes:
+        workload: what will be trained.
+        host: the machine that trains, as ``host_fingerprint`` gives it.
+        nodes: machines of the job.
+        versions: of packages, by name.
+        plan: the plan that is used.
+        files: digests of the files that the training command names, by path.
+    """
+
+    workload: Workload | None = None
+    host: Mapping[str, Any] | None = None
+    nodes: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InContext:
+    """A claim in a context: the ratio if it was measured there, else only what differs.
+
+    ``ratio`` is None in another context, and if nothing was compared. ``differs`` is what was not
+    measured, in words. ``measured`` says what was measured, on what and when.
+    """
+
+    ratio: Speedup | None
+    outcome: Outcome
+    differs: tuple[str, ...]
+    measured: str
+
+    @property
+    def applies(self) -> bool:
+        """Whether the claim was measured in this context."""
+        return not self.differs
+
+    @property
+    def not_measured(self) -> str:
+        """``measured for bert-mini on MACHINE; not measured for run_qa.py``."""
+        return f"measured {self.measured}; not measured {', '.join(self.differs)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A ratio, and what it was measured on.
+
+    Attributes:
+        speedup: the ratio; None if nothing was compared.
+        workload: what was trained.
+        host: the machine, as ``host_fingerprint`` gives it.
+        nodes: machines of the best plan.
+        versions: of packages, by name.
+        plan: the plan that the ratio is of.
+        date: ``2026-11-27``; None in a result that does not say it.
+        files: digests of the files that the training command names, by path.
+    """
+
+    speedup: Speedup | None
+    workload: Workload
+    host: Mapping[str, Any]
+    nodes: int
+    versions: Mapping[str, str]
+    plan: Plan
+    date: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> str:
+        """``for bert-mini on AMD EPYC, 1 socket, 2 cores, on 2026-11-27``."""
+        several = "" if self.nodes == 1 else f"{count(self.nodes, 'node')} of "
+        when = "" if self.date is None else f", on {self.date}"
+        return f"for {self.workload.name} on {several}{machine_name(self.host)}{when}"
+
+    def in_context(self, context: ClaimContext) -> InContext:
+        """What can be said of the speed there."""
+        differs = tuple(self._differences(context))
+        return InContext(
+            ratio=None if differs else self.speedup,
+            outcome=NOT_COMPARED if differs else outcome_of(self.speedup),
+            differs=differs,
+            measured=self.measured,
+        )
+
+    def _differences(self, context: ClaimContext) -> Iterator[str]:
+        """Whatever was not measured, each as ``for run_qa.py``, ``on 2 nodes``."""
+        if context.workload is not None:
+            yield from _other_work(self.workload, context.workload)
+        changed = sorted(
+            path for path, digest in context.files.items() if self.files.get(path, digest) != digest
+        )
+        if changed:
+            yield f"since {changed[0]} was changed"
+        if context.host is not None:
+            other = host_difference(self.host, context.host)
+            if other is not None:
+                yield f"on this machine ({other})"
+        if context.nodes is not None and context.nodes != self.nodes:
+            yield f"on {count(context.nodes, 'node')}"
+        for name in DECIDES_SPEED:
+            then, now = self.versions.get(name), context.versions.get(name)
+            if then and now and _release(then) != _release(now):
+                yield f"with {name} {now}"
+        if context.plan is not None:
+            # The nodes are compared above, and a launch file spells out what the launch found.
+            plan = replace(context.plan, nodes=self.plan.nodes, as_found=self.plan.as_found)
+            if plan != self.plan:
+                yield f"with this plan ({context.plan.short()})"
+
+
+def _release(version: str) -> str:
+    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    return version.partition("+")[0]
+
+
+_DESCRIPTIVE = ("name", "description", "source")
+"""Keys of a recipe that change nothing in what is trained."""
+
+
+def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
+    """How another workload differs from the one that was measured."""
+    if _recipe(measured) != _recipe(now) or measured.program != now.program:
+        yield f"for {now.name}"
+        return
+    if measured.argv != now.argv:
+        yield "with these arguments"
+    batches = (
+        (measured.global_batch_size, now.global_batch_size),
+        (measured.batch_per_rank, now.batch_per_rank),
+    )
+    # A workload that nobody has looked at yet does not know its batch.
+    if any(now_size is not None and then != now_size for then, now_size in batches):
+        yield "with this batch"
+    if measured.data is not None and now.data is not None and measured.data != now.data:
+        yield f"for {count(now.data, 'sample')} of data"
+
+
+def _recipe(workload: Workload) -> Mapping[str, Any] | None:
+    if workload.recipe is None:
+        return None
+    known = workload.recipe.to_json().items()
+    return {name: value for name, value in known if name not in _DESCRIPTIVE}
