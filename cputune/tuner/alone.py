@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
@@ -15,11 +16,27 @@ from cputune.text.plain import visible
 from cputune.tuner.events import Message, OnEvent, waiting_for
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Other processes that use the CPUs of this machine, in words, the busiest first.
+
+    ``at_start`` are those before the first trial. ``look`` gives those of the next half second; no
+    process of ours may be running meanwhile.
+    """
+
+    at_start: tuple[str, ...] = ()
+    look: Callable[[], tuple[str, ...]] = tuple
+
+    def still_there(self) -> tuple[str, ...]:
+        """Those of now, if there were some at the start too."""
+        return self.look() if self.at_start else ()
+
+
 @contextmanager
 def measuring_alone(
     hear: OnEvent, *, share: bool, until: float | None, real: bool, look: bool
-) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Wait until nobody else measures here; gives what looks at who computes.
+) -> Iterator[Neighbours]:
+    """Wait until nobody else measures here; gives the other processes that compute.
 
     ``share``: do not wait. ``real``: processes are started, so the machine is needed. ``look``:
     whether anybody is looked for: not beside a runner that simulates, and not on other hosts, whose
@@ -32,12 +49,13 @@ def measuring_alone(
     with ExitStack() as held:
         if real and not share:
             held.enter_context(measuring_lock(wait_for, until=until))
-        neighbours = _who_computes_here() if look else tuple
-        busy = () if share else neighbours()
-        if busy:
-            said = f"the machine is not quiet, so speeds may be false: {visible('; '.join(busy))}"
-            hear(Message(text=f"warning: {said}", warns=True))
-        yield neighbours
+        looks = _who_computes_here() if look else tuple
+        busy = looks()
+        if busy and not share:
+            names = visible("; ".join(busy))
+            said = f"warning: the machine is busy, so speeds may be false: {names}"
+            hear(Message(text=said, warns=True))
+        yield Neighbours(at_start=busy, look=looks)
 
 
 def _who_computes_here() -> Callable[[], tuple[str, ...]]:

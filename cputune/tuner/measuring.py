@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cputune.errors import NotMeasurableError
 from cputune.host.facts import HostFacts
 from cputune.plans.memory import spare_bytes
 from cputune.plans.plan import Plan
@@ -283,11 +284,19 @@ class Measuring:
     def __post_init__(self) -> None:
         self.living = LivingTrials(self.facts)
 
-    def quiet_run(self, runner: Runner, plan: Plan, number: int | None) -> tuple[Run, float]:
+    def quiet_run(
+        self,
+        runner: Runner,
+        plan: Plan,
+        number: int | None,
+        others: Callable[[], Sequence[str]] = tuple,
+    ) -> tuple[Run, float]:
         """Repeat a run until no other process delays it, as often as is worthwhile.
 
         Returns the last run, and the seconds that all runs took. ``number`` is the trial's; None
-        for a run that is no trial.
+        for a run that is no trial. ``others`` looks for processes that have used the CPUs since the
+        study began. Raises NotMeasurableError if they delay the first trial, and the user has not
+        said that the machine is shared.
         """
         spent = 0.0
         attempts = 1 if self.findings.never_quiet or self.findings.shared else ATTEMPTS
@@ -305,6 +314,9 @@ class Measuring:
             self.findings.contended_runs += 1
             if self.timer.up(share_of(number), spent):
                 return run, spent
+            quiet_once = self.findings.saw_quiet or self.findings.shared
+            if not quiet_once and (busy := others()):
+                raise not_measurable(f"{run.failure}", busy)
             if attempt + 1 < attempts and number is not None:
                 said = f"trial {number}: {run.failure}, so it is run again"
                 self.on_event(Message(text=said, warns=True))
@@ -435,6 +447,16 @@ class Measuring:
             reference=() if plan.as_found else self.reference,
             on_step=on_step,
         )
+
+
+def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
+    """The error for a busy machine: why there is no result, what is running, what to do."""
+    return NotMeasurableError(
+        f"the machine is too busy to measure: {why}",
+        details="\n".join(f"busy now: {name}" for name in busy) or None,
+        hint="end the processes that use the CPUs, then the same command with --resume; "
+        "--share-machine measures all the same, without a ratio if most steps are delayed",
+    )
 
 
 def share_of(number: int | None) -> float:

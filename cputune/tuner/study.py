@@ -56,6 +56,7 @@ from cputune.records.steps import (
 )
 from cputune.records.words import RESUME, duration
 from cputune.text.plain import count
+from cputune.tuner.alone import Neighbours
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
     Message,
@@ -73,6 +74,7 @@ from cputune.tuner.measuring import (
     Findings,
     Measuring,
     Timer,
+    not_measurable,
     trial_of,
     was_disturbed,
 )
@@ -90,27 +92,14 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
-Look = Callable[[], Sequence[str]]
-"""Looks at who else computes on this machine just now. Returns descriptions; none where it is
-quiet."""
-
-
-def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
-    """The error for a busy machine: why there is no result, who computes here, what to do."""
-    return NotMeasurableError(
-        f"not measurable today: {why}",
-        details="\n".join(f"busy now: {name}" for name in neighbours) or None,
-        hint="end the other processes that compute here; the trials are kept with the study, "
-        "--resume goes on with those that were quiet",
-    )
-
-
 def _equal_to_today(count: int) -> str:
     """The note that some plans of the space are today's launch, as its ranks show."""
     if count == 1:
         return "One candidate equals your current launch, so it was not measured twice."
     return f"{count} candidates equal your current launch, so they were not measured twice."
 
+
+NOBODY = Neighbours()
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
 """Opens a runner for a workload. True asks for fresh processes, such as an emitted launch
@@ -130,7 +119,7 @@ class TuningStudy:
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
-        neighbours: Look = tuple,
+        neighbours: Neighbours = NOBODY,
         taken_away: Callable[[], str | None] = lambda: None,
         hosts: RankHosts | None = None,
         limited: bool = False,
@@ -220,7 +209,7 @@ class TuningStudy:
         findings = self._findings
         delayed = findings.never_quiet or findings.contended_runs or findings.delayed_turns
         return replace(
-            self._conclusion(self._neighbours() if delayed else ()), command=self._command
+            self._conclusion(self._neighbours.look() if delayed else ()), command=self._command
         )
 
     def _conclusion(self, busy: Sequence[str]) -> Result:
@@ -254,7 +243,7 @@ class TuningStudy:
             self._on_event(Message(text="the study can be written again", warns=True))
 
     def _disturbed(self) -> NotMeasurableError:
-        error = not_measurable(self._findings.how_disturbed, self._neighbours())
+        error = not_measurable(self._findings.how_disturbed, self._neighbours.look())
         with suppress(NoValidTrialError):
             error.result = self._concluded()
         return error
@@ -474,7 +463,9 @@ class TuningStudy:
         number, self._next = self._next, self._next + 1
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         measuring.living.make_room(self._history.rank_bytes * plan.processes_per_node)
-        run, seconds = measuring.quiet_run(runner, plan, number)
+        run, seconds = measuring.quiet_run(
+            runner, plan, number, others=self._neighbours.still_there
+        )
         self._require_cpus()
         if run.cut is not None:
             findings.cut_off = run.cut
