@@ -22,7 +22,7 @@ from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
-from cputune.records.next_step import NextStep
+from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
 from cputune.text import cpulist
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of

@@ -25,7 +25,7 @@ from cputune.records.claims import (
     host_difference,
     host_fingerprint,
 )
-from cputune.records.next_step import KEEP_THE_LAUNCH, NextStep, command_of
+from cputune.records.next_command import KEEP_THE_LAUNCH, NextStep, command_of
 from cputune.records.result import COMPLETED, Result, TimeToEnd
 from cputune.text import cpulist
 from cputune.text.plain import count, figure

@@ -16,7 +16,7 @@ from cputune.records.claims import (
     host_difference,
     unknown_facts,
 )
-from cputune.records.next_step import KEEP_THE_LAUNCH, QUIET, NextStep, command_of
+from cputune.records.next_command import KEEP_THE_LAUNCH, QUIET, NextStep, command_of
 from cputune.records.result import Measured, Result
 from cputune.records.words import (
     YOURS,

@@ -17,7 +17,7 @@ from cputune.plans.knobs.record import LeftOut
 from cputune.plans.levers import untried
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
-from cputune.records.next_step import QUIET, NextStep
+from cputune.records.next_command import QUIET, NextStep
 from cputune.records.options import DEFAULT_BUDGET, TuneOptions
 from cputune.records.result import COMPLETED, FAILED, TIME_UP, Measured, Result, Trial, pairs_of
 from cputune.records.steps import Contended

@@ -26,14 +26,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, SLOWER, Speedup
+from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, Speedup
 from cputune.records.result import Throughput
 
 PROCESS, FREEDOM = 0.03, 1.0
 """What two processes of a plan differ by (log), and how many readings that is worth. Read by
 ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one comparison."""
 
-DOUBT = 0.02
+DOUBT = 0.015
 """The doubt of an interval: how often the truth may lie outside it. It is less than 0.05 because
 the interval is looked at after every block: ``benchmarks/aa.py`` reads how often it then holds."""
 
@@ -104,10 +104,9 @@ class Gain:
     def is_decided(self) -> bool:
         """Whether further rounds would not change the outcome.
 
-        A gain has to be above ``DELTA``, so that the interval does not just touch 1.
+        A gain, or a loss, has to be above ``DELTA``, so that the interval does not just touch 1.
         """
-        outcome = self.speedup.outcome
-        return outcome in (EQUIVALENT, SLOWER) or self.low > DELTA
+        return self.speedup.outcome == EQUIVALENT or self.low > DELTA or self.high < -DELTA
 
     def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
         """How many seconds a comparison takes that is likely to decide this one.

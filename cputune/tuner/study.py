@@ -33,7 +33,7 @@ from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.compare import runs_alike
-from cputune.records.next_step import time_limit
+from cputune.records.next_command import time_limit
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions
 from cputune.records.result import (
     COMPLETED,

@@ -15,7 +15,7 @@ from cputune.host.facts import HostFacts, Package
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
 from cputune.records.claims import Speedup, host_fingerprint
-from cputune.records.next_step import NextStep
+from cputune.records.next_command import NextStep
 from cputune.records.options import TuneOptions
 from cputune.records.result import COMPLETED, FAILED, ConfirmRun, Result, Throughput, Trial, Worth
 from cputune.tuner.conclusion import cannot_work, conclude

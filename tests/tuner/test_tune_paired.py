@@ -119,7 +119,8 @@ def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
         (0.021, 0.1, "faster", True),
         (0.02, 0.1, "faster", False),  # it only just excludes 1
         (-0.1, 0.019, "undecided", False),
-        (-0.1, -0.01, "slower", True),
+        (-0.1, -0.021, "slower", True),
+        (-0.1, -0.01, "slower", False),
         (-0.04, 0.04, "equivalent", True),
         (0.0, 0.1, "undecided", False),
     ],

@@ -1,0 +1,189 @@
+"""Every "Do now" of a result runs as it is printed: from `cputune show`, typed in bash."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confirmed import BUSY, UNCOMPARED
+from in_process import Run, ran
+from report.result_cases import tuned
+
+from cputune.host.probing import probe
+from cputune.plans.workload import Workload
+from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.next_command import QUIET, NextStep
+from cputune.records.result import Result
+
+SCRIPT = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
+
+
+def here() -> Result:
+    """A result of this machine: the best plan is faster."""
+    facts = probe()
+    result = tuned()
+    cpus = (facts.topology.allowed,)
+    best = replace(result.best.plan, processes_per_node=1, cpus=cpus)
+    runs = tuple(
+        replace(run, plan=best) if run.plan == result.best.plan else run
+        for run in result.confirmation
+    )
+    return replace(
+        result,
+        host=host_fingerprint(facts),
+        versions={},
+        best=replace(result.best, plan=best),
+        confirmation=runs,
+        resumable=True,
+        command=("cputune", "tune", "--budget", "3"),
+    )
+
+
+def kept(speedup: Speedup | None = None, step: NextStep | None = None, **more: object) -> Result:
+    """A result whose recommendation is the current launch."""
+    result = here()
+    fields: dict[str, object] = {**UNCOMPARED} if speedup is None else {"speedup": speedup}
+    return replace(result, best=result.baseline, next_step=step, **fields, **more)
+
+
+def of_a_script(result: Result, *command: str) -> Result:
+    job = Workload.script(["train.py", "--lr", "3e-5", "--note", "two words"])
+    return replace(result, workload=job, command=command)
+
+
+UNDECIDED = Speedup(ratio=1.1, low=0.83, high=1.51, pairs=4)
+EQUIVALENT = Speedup(ratio=1.0, low=0.97, high=1.03, pairs=5)
+SLOWER = Speedup(ratio=0.8, low=0.75, high=0.85, pairs=5)
+SCRIPT_WORDS = "-- python train.py --lr 3e-5 --note 'two words'"
+CASES: dict[str, tuple[Callable[[], Result], str]] = {
+    "faster": (here, "Do now: cputune run cputune.json"),
+    "faster, on two nodes": (
+        lambda: two_nodes(here()),
+        "Do now: cputune emit --format torchrun -o launch cputune.json",
+    ),
+    "equivalent": (lambda: kept(EQUIVALENT), "Do now: nothing: keep the launch"),
+    "slower": (lambda: kept(SLOWER), "Do now: nothing: keep the launch"),
+    "undecided": (
+        lambda: kept(UNDECIDED, NextStep(seconds=500.0)),
+        "Do now: cputune tune --budget 3 --resume --max-time 9m",
+    ),
+    "undecided, and time would not tell": (
+        lambda: kept(UNDECIDED, NextStep(kind="keep")),
+        "Do now: nothing: keep the launch",
+    ),
+    "undecided on a busy machine": (
+        lambda: kept(UNDECIDED, NextStep(when=QUIET), busy=("make (process 7) 98 % of a CPU",)),
+        "When the machine is quiet: cputune tune --budget 3 --resume",
+    ),
+    "interrupted": (lambda: kept(None, NextStep()), "Do now: cputune tune --budget 3 --resume"),
+    "out of time": (
+        lambda: kept(None, NextStep(seconds=700.0)),
+        "Do now: cputune tune --budget 3 --resume --max-time 12m",
+    ),
+    "out of time, of a script": (
+        lambda: of_a_script(kept(None, NextStep(seconds=700.0))),
+        f"Do now: cputune tune --budget 12 --resume --max-time 12m {SCRIPT_WORDS}",
+    ),
+    "out of time, and a time was typed": (
+        lambda: of_a_script(
+            kept(None, NextStep(seconds=700.0)),
+            *("cputune", "tune", "--study", "mine.db", "--keep", "mathematics"),
+            *("--", "python", "train.py", "--lr", "3e-5"),
+        ),
+        "Do now: cputune tune --study mine.db --keep mathematics --resume --max-time 12m "
+        "-- python train.py --lr 3e-5",
+    ),
+    "out of time, from Python": (
+        lambda: replace(kept(None, NextStep(seconds=700.0)), resumable=False, command=()),
+        "Do now: cputune tune --budget 12 --force --max-time 12m",
+    ),
+    "from Python, with options": (
+        lambda: replace(
+            kept(None, NextStep(kind="tune", budget=20)),
+            command=(),
+            asked={"fix": {"precision": "fp32"}, "knobs": ("threads",), "keep": "numbers"},
+        ),
+        "Do now: cputune tune --knobs threads --fix precision=fp32 --keep numbers --force "
+        "--budget 20",
+    ),
+    "CPUs were taken away": (
+        lambda: kept(None, NextStep(when="when the CPUs are given back")),
+        "When the CPUs are given back: cputune tune --budget 3 --resume",
+    ),
+    "one plan alone": (
+        lambda: kept(None, NextStep(kind="tune", budget=20)),
+        "Do now: cputune tune --force --budget 20",
+    ),
+    "the launch fails": (
+        lambda: of_a_script(kept(None, NextStep(kind="check"))),
+        f"Do now: cputune doctor {SCRIPT_WORDS}",
+    ),
+    "every other plan fails": (
+        lambda: kept(None, NextStep(kind="keep")),
+        "Do now: nothing: keep the launch",
+    ),
+    "disturbed": (
+        lambda: replace(here(), next_step=NextStep(when=QUIET), **BUSY),
+        "When the machine is quiet: cputune tune --budget 3 --resume",
+    ),
+    "another machine": (
+        lambda: of_a_script(replace(here(), host=tuned().host)),
+        f"Do now: cputune tune --budget 12 --force {SCRIPT_WORDS}",
+    ),
+    "another torch": (
+        lambda: replace(here(), versions={"torch": "1.13.1"}),
+        "Do now: cputune tune --budget 3 --force",
+    ),
+}
+
+
+def two_nodes(result: Result) -> Result:
+    plan = replace(result.best.plan, nodes=2)
+    runs = tuple(
+        replace(run, plan=plan) if run.plan == result.best.plan else run
+        for run in result.confirmation
+    )
+    best = replace(result.best, plan=plan)
+    return replace(result, best=best, confirmation=runs, hosts=("node1", "node2"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_to_do_now_runs_as_it_is_printed(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    make, expected = CASES[name]
+    make().save(tmp_path / "cputune.json")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    program = tmp_path / "bin" / "cputune"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cputune "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    if "mpirun" not in expected:
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
+    ended = cputune("show")
+    line = ended.out.splitlines()[verdict_length(ended.out)]
+    assert line.startswith(expected)
+    command = line.partition(": ")[2]
+    if command.startswith("nothing: "):
+        return
+    environment = {
+        **os.environ,
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "CPUTUNE_TUNE_DRY_RUN": "1",
+        "CPUTUNE_RUN_DRY_RUN": "1",
+        "CPUTUNE_DOCTOR_FAIL_ON": "never",
+    }
+    done = ran(["bash", "-ec", command], cwd=tmp_path, env=environment)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def verdict_length(text: str) -> int:
+    """The number of lines of the sentence before the command."""
+    lines = text.splitlines()
+    return next(at for at, line in enumerate(lines) if line.startswith(("Do now: ", "When ")))
