@@ -17,7 +17,7 @@ from cputune.errors import ResultError
 from cputune.host import read_document, write_atomically
 from cputune.host.facts import Core, Topology
 from cputune.plans.knobs import kept_by_change
-from cputune.plans.knobs.record import Keeps, LeftOut
+from cputune.plans.knobs.record import Keeps, Kind, LeftOut
 from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -101,6 +101,19 @@ class Worth:
     value: str
     speedup: Speedup
     keeps: Keeps | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """How fast the best plan is without the changes that change more in the training than this.
+
+    ``plan`` makes all changes of the best plan up to this ``kind``; ``speedup`` is over the
+    baseline.
+    """
+
+    kind: Kind
+    plan: Plan
+    speedup: Speedup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +270,8 @@ class Result:
     would bring the answer that is missing. ``notes`` are sentences that a reader needs in order to
     trust it. ``disturbed``: other processes delayed most of what it is based on
     (``share_machine``), so there is no ratio.
-    ``worth`` is the way from the baseline to the best plan, one change at a time.
+    ``worth`` is the way from the baseline to the best plan, one change at a time, and ``rungs`` are
+    its steps by what they change in the training, the least first.
     ``profile`` is of the best plan, ``today_profile`` of today's launch where that is another.
     ``compared`` is the throughput of each plan of the confirmation, the baseline first.
     ``busy`` are the
@@ -308,6 +322,7 @@ class Result:
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()
+    rungs: tuple[Rung, ...] = ()
     trials: tuple[Trial, ...]
 
     def __post_init__(self) -> None:

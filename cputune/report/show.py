@@ -522,7 +522,7 @@ def _history_row(kept: Kept) -> tuple[str, ...]:
 
 def _gain(result: Result) -> str:
     speedup = result.speedup
-    if speedup is None or speedup.outcome != FASTER:
+    if speedup is None or speedup.outcome != FASTER or not speedup.narrow:
         return OUTCOME_WORDS[result.outcome]
     return factor(speedup)
 

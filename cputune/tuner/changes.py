@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cputune.plans.knobs import KNOBS, kept_between
+from cputune.plans.knobs import KNOBS, kept_between, kind_between, kind_of, knob_named
+from cputune.plans.knobs.record import KINDS, Kind, KnobValue
 from cputune.plans.plan import Plan
-from cputune.records.result import Worth
+from cputune.records.result import Rung, Worth
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace
@@ -34,23 +35,36 @@ class Change:
     plan: Plan
 
 
-def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
-    """The way from today's launch to the best plan: first the layout, then knob by knob.
+def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...]:
+    """The way from the baseline to the best plan, knob by knob.
 
-    Where there is no plan for one change alone (tcmalloc without its OpenMP runtime, say),
-    it is made together with the next.
+    What changes least in the training comes first (``cputune.plans.knobs.kind_of``), so that the
+    plans on the way are the steps of a ladder (``rungs_of``). If there is no plan for one change
+    alone (tcmalloc without its OpenMP runtime, say), it is made together with the next.
     """
     meant = dict(space.values[best])
-    pending: list[tuple[str, str]] = []
-    values = {**meant, **{name: today.value(name) for name in separate_knobs()}}
-    if shape(today) != shape(best):
-        pending.append((LAYOUT, layout_words(best)))
+    separate = separate_knobs()
+    layout = {name: value for name, value in meant.items() if name not in separate}
+    begin = _layout_of(space, baseline, separate)
+    same_ranks = baseline.world_size == best.world_size
+    order: list[str] = sorted(separate, key=lambda name: KINDS.index(kind_of(knob_named(name))))
+    place = 0
+    if begin is not None and not same_ranks:
+        harmless = (kind_of(knob_named(name)) == KINDS[0] for name in order)
+        place = sum(harmless)
+    order.insert(place, LAYOUT)
+    values = {**meant, **{name: baseline.value(name) for name in separate}}
+    if begin is not None and place:
+        values.update(begin)
     found = {tuple(of.items()): plan for plan, of in space.values.items()}
+    pending: list[tuple[str, str]] = []
     path: list[Change] = []
-    for name in (None, *separate_knobs()):
-        if name is not None:
-            if values[name] == meant[name]:
-                continue
+    for name in order:
+        if name == LAYOUT:
+            values.update(layout)
+            if shape(baseline) != shape(best):
+                pending.append((LAYOUT, layout_words(best)))
+        elif values[name] != meant[name]:
             values[name] = meant[name]
             pending.append((name, str(meant[name])))
         plan = found.get(tuple(values.items()))
@@ -59,6 +73,38 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
             path.append(Change(knob=", ".join(knobs), value=", ".join(texts), plan=plan))
             pending = []
     return tuple(path)
+
+
+def _layout_of(
+    space: SearchSpace, baseline: Plan, separate: Sequence[str]
+) -> dict[str, KnobValue] | None:
+    """The values of the layout of the baseline; None if no plan of the space has its layout."""
+    for plan, values in space.values.items():
+        if shape(plan) == shape(baseline):
+            return {name: value for name, value in values.items() if name not in separate}
+    return None
+
+
+def rungs_of(
+    path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
+) -> tuple[Rung, ...]:
+    """For each kind of change the last plan on the way that makes no more than that.
+
+    ``contenders`` are the baseline and the plan of each change, in order; ``whole`` is the gain of
+    the last one. A kind that changes nothing more has no step of its own.
+    """
+    baseline, *others = contenders
+    last: dict[Kind, int] = {}
+    for at, change in enumerate(path):
+        last[kind_between(baseline.plan, change.plan)] = at
+    rungs = []
+    for kind, at in last.items():
+        gain: Gain | None = whole
+        if at + 1 < len(path):
+            gain = gain_of(baseline, others[at], noise, doubt=0.05, seen=whole.scattered)
+        if gain is not None:
+            rungs.append(Rung(kind=kind, plan=path[at].plan, speedup=gain.speedup))
+    return tuple(rungs)
 
 
 def worths(

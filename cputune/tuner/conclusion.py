@@ -113,6 +113,7 @@ def conclude(
         confirmation=tuple(findings.confirm_runs),
         disturbed=findings.disturbed,
         worth=findings.worth if best != advice.baseline.plan else (),
+        rungs=findings.rungs if best != advice.baseline.plan else (),
     )
 
 

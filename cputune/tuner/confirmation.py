@@ -35,7 +35,7 @@ from itertools import count
 from cputune.plans.plan import Plan
 from cputune.records.result import LEAST_BLOCKS, ConfirmRun
 from cputune.records.steps import LivingRunner, Runner, TimeUp
-from cputune.tuner.changes import Change, why_not_one_by_one, worths
+from cputune.tuner.changes import Change, rungs_of, why_not_one_by_one, worths
 from cputune.tuner.contenders import (
     SLOWER,
     Contender,
@@ -63,7 +63,7 @@ new processes tell more than further rounds."""
 MOST_ALONE = 5
 """The most blocks if processes run one after the other, all anew in each."""
 
-NARROW, SHARE_OF_GAIN = 0.08, 0.25
+NARROW, SHARE_OF_GAIN = 0.1, 0.33
 """How narrow (log) the interval of a gain has to be, or which share of the gain its half."""
 
 UNTIL_PROFILE = 0.95
@@ -180,7 +180,9 @@ class Confirmation:
             )
         if not path or leader.out is not None or whole is None:
             return
-        each = worths(path, (self.baseline, *self._between, leader), self._noise, whole)
+        everybody = (self.baseline, *self._between, leader)
+        findings.rungs = rungs_of(path, everybody, self._noise, whole)
+        each = worths(path, everybody, self._noise, whole)
         if (why := why_not_one_by_one(each, whole)) is None:
             findings.worth = each
         else:

@@ -31,6 +31,7 @@ from cputune.records.result import (
     ConfirmRun,
     Origin,
     Profile,
+    Rung,
     Trial,
     Worth,
 )
@@ -88,6 +89,7 @@ class Findings:
     rivals: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
+    rungs: tuple[Rung, ...] = ()
     profiles: dict[Plan, Profile | None] = field(default_factory=dict)
     baseline_seconds: float = 0.0
     start_seconds: float = 0.0

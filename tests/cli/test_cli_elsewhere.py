@@ -83,7 +83,7 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     assert (tmp_path / "launch" / "slurm.sh").is_file()
     speedup = Result.load(RESULT).speedup
     assert speedup is not None
-    assert shown.out.startswith(f"{speedup.ratio:.2f} times as fast as today's launch")
+    assert shown.out.startswith(f"{speedup.ratio:.2f} times as fast as your current launch")
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])

@@ -79,7 +79,7 @@ def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
     assert told["schema"] == "cputune.comparison/3"
     assert told["before"]["plan"] == plain(result.baseline.plan)
     assert told["after"]["plan"] == plain(result.best.plan)
-    assert told["speedup"]["verdict"] == "faster"
+    assert told["speedup"]["outcome"] == "faster"
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,17 @@ def test_each_change_has_its_measured_worth_beside_it() -> None:
     assert lines[3].endswith("# cputune: tcmalloc ×1.15 (1.10 to 1.20)")
     assert lines[4] == (
         "# cputune: 1.57 times the launch before (1.51 to 1.62), measured for run_qa.py on "
-        f"{MACHINE}: 1 rank × 4 ×1.20 (1.10 to 1.30), bf16 ×1.30 (1.20 to 1.40)"
+        f"{MACHINE}, on 2026-11-20: 1 rank × 4 ×1.20 (1.10 to 1.30), bf16 ×1.30 (1.20 to 1.40)"
     )
 
 
 def test_another_command_gets_no_ratio_of_the_one_that_was_measured() -> None:
     text = rewritten(SCRIPT.replace("3e-5", "5e-5")).text
     assert "×" not in text
-    assert f"# cputune: measured for run_qa.py on {MACHINE}; not measured with these arg" in text
+    assert (
+        f"# cputune: measured for run_qa.py on {MACHINE}, on 2026-11-20; not measured with these arg"
+        in text
+    )
 
 
 def test_what_comes_out_says_its_plan_and_is_read_again() -> None:

@@ -108,7 +108,7 @@ def test_the_comparison_and_what_disturbs_it_are_shown() -> None:
 def test_the_interval_is_seen_to_narrow_and_to_leave_the_one() -> None:
     plan = next(cputune.search_space(SMALL.facts, SMALL.workload).plans())
     rulers = []
-    for low, high in ((0.8, 1.5), (1.2, 1.9), (0.0, float("inf"))):
+    for low, high in ((0.9, 1.75), (1.2, 1.9), (0.0, float("inf"))):
         standing = Standing(started=0.0)
         standing.take(ComparisonSoFar(plan=plan, ratio=1.5, low=low, high=high, pairs=6))
         rulers.append(lines(standing, columns=60)[-1])

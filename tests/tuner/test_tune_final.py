@@ -25,7 +25,8 @@ from tuner.fakes import (
 )
 
 import cputune
-from cputune.plans.knobs.record import LeftOut
+from cputune.plans.knobs import kind_between
+from cputune.plans.knobs.record import KINDS, LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.plans.plan import Plan
 from cputune.records.result import (
@@ -241,10 +242,16 @@ def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> N
     assert way[-1].plan == best
     knobs = [change.knob for change in way]
     assert len(knobs) == len(set(knobs))
-    assert knobs[0] == LAYOUT
+    assert LAYOUT in knobs
+    kinds = [KINDS.index(kind_between(space.baseline, change.plan)) for change in way]
+    assert kinds == sorted(kinds), "what changes least in the training comes first"
     for change, before in zip(way[1:], way, strict=False):
         one, other = space.values[change.plan], space.values[before.plan]
-        assert [name for name in one if one[name] != other[name]] == change.knob.split(", ")
+        changed = [name for name in one if one[name] != other[name]]
+        if LAYOUT in change.knob.split(", "):
+            assert set(change.knob.split(", ")) - {LAYOUT} <= set(changed)
+        else:
+            assert changed == change.knob.split(", ")
 
 
 def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
@@ -255,9 +262,18 @@ def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
         if (plan.processes_per_node, plan.precision, plan.allocator) == (1, "bf16", "tcmalloc")
     )
     assert [change.knob for change in changes(space, space.baseline, best)] == [
-        "precision",
         "allocator",
+        "precision",
     ]
+
+
+def test_the_gain_is_told_for_each_kind_of_change(result: Result) -> None:
+    kinds = [rung.kind for rung in result.rungs]
+    assert kinds == sorted(kinds, key=KINDS.index)
+    assert result.rungs[-1].plan == result.best.plan
+    assert result.rungs[-1].speedup == result.speedup
+    for rung in result.rungs:
+        assert kind_between(result.baseline.plan, rung.plan) == rung.kind
 
 
 def test_the_changes_multiply_to_the_whole(result: Result) -> None:

@@ -14,7 +14,7 @@ from tuner.fakes import PLANS, FakeLivingRunner, measuring
 from tuner.test_tune_sidebyside import confirmed
 
 from cputune.records.steps import Step
-from cputune.tuner.confirmation import Confirmation
+from cputune.tuner.confirmation import NARROW, SHARE_OF_GAIN, Confirmation
 from cputune.tuner.contenders import Contender, gain_of, level_rounds
 from cputune.tuner.gains import Gain
 from cputune.tuner.reading import doubt_of_mean, levelled
@@ -64,7 +64,6 @@ def cut(number: int, at: int) -> int:
 
 
 def test_the_interval_is_no_wider_than_of_batches_of_one_length() -> None:
-    level, _ = gain(told(lambda number, at: 512, faster=1.25))
     unlike, _ = gain(told(ragged, faster=1.25))
     raw, _ = gain(told(ragged, faster=1.25, tells=False))
     assert unlike.half_width < 1.3 * level.half_width
@@ -74,11 +73,10 @@ def test_the_interval_is_no_wider_than_of_batches_of_one_length() -> None:
 
 
 def test_what_padding_that_is_cut_brings_is_that_of_the_same_batches() -> None:
-    level, _ = gain(told(lambda number, at: 512, faster=1.25))
     found, batches = gain(told(cut))
     truth = seconds(PADDED) / fmean(map(seconds, SIZES[:batches]))
     assert math.exp(found.mean) == pytest.approx(truth, rel=0.025)
-    assert found.half_width < 1.5 * level.half_width
+    assert found.half_width < max(NARROW, SHARE_OF_GAIN * found.mean)
 
 
 def test_so_it_is_where_no_two_live_at_once() -> None:

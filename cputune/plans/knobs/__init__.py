@@ -20,7 +20,16 @@ from cputune.plans.knobs.gradients import GRADIENT_PRECISION, GRADIENTS
 from cputune.plans.knobs.kernels import DROPOUT, IPEX, OPTIMIZER
 from cputune.plans.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.plans.knobs.precision import PRECISION
-from cputune.plans.knobs.record import KEPT, Argument, Keeps, Knob, KnobValue, State
+from cputune.plans.knobs.record import (
+    KEPT,
+    KINDS,
+    Argument,
+    Keeps,
+    Kind,
+    Knob,
+    KnobValue,
+    State,
+)
 from cputune.text import cpulist
 
 if TYPE_CHECKING:
@@ -114,6 +123,24 @@ def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
 def kept_between(today: Plan, best: Plan) -> Keeps:
     """What of the training stays the same from one plan to another."""
     return least_kept(kept_by_change(today, best).values())
+
+
+def kind_of(knob: Knob) -> Kind:
+    """What kind of change a knob makes in the training.
+
+    Another number of threads adds up in another order, but changes no code path of the training.
+    """
+    if knob.keeps == "numbers" or knob.name == THREADS.name:
+        return "touches nothing"
+    if knob.keeps == "mathematics":
+        return "same mathematics"
+    return "other numbers"
+
+
+def kind_between(before: Plan, after: Plan) -> Kind:
+    """The kind of a whole plan: the one of its changes that changes the training most."""
+    kinds = [kind_of(knob_named(name)) for name in kept_by_change(before, after)]
+    return max(kinds, key=KINDS.index, default="touches nothing")
 
 
 def keeps_mathematics(today: Plan, best: Plan) -> bool:

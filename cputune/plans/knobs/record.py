@@ -103,6 +103,17 @@ KEPT: Mapping[Keeps, str] = {
 """What people read, the most first."""
 
 
+Kind = Literal["touches nothing", "same mathematics", "other numbers"]
+"""What a plan changes in the training, the least first.
+
+Where and with what it runs (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
+mathematics, added up or rounded otherwise, which is checked (ranks, accumulation, padding, sparse
+gradients, the optimizer's kernel); or other numbers (bf16, masks drawn otherwise, another order).
+"""
+
+KINDS: tuple[Kind, ...] = ("touches nothing", "same mathematics", "other numbers")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """One thing by which a rank shows that it runs as the plan says.
