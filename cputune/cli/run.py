@@ -28,6 +28,7 @@ from cputune.host.interpreter import has_module, training_python
 from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload
+from cputune.records.options import KEEP
 from cputune.records.steps import Infeasible
 from cputune.text import cpulist
 
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
     help="best, baseline (today's launch), or the number of a trial.",
     shell_complete=completing.PLANS,
 )
+@click.option(
+    "--keep",
+    type=click.Choice(KEEP[:2]),
+    help="Leave out what changes more in the training: numbers or mathematics.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--no-guard", is_flag=True, help="Do not compare the ranks while they train.")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
@@ -61,6 +67,7 @@ def command(
     ctx: click.Context,
     result: str | None,
     plan: str,
+    keep: str | None,
     dry_run: bool,
     no_guard: bool,
     other_machine: bool,
@@ -82,6 +89,8 @@ def command(
     cputune run --plan baseline
     cputune run -- python train.py --epochs 3
     """
+    from cputune.records.ladder import keeping
+
     script = script_of(ctx)
     choose_python(python, script or ())
     facts = facts_of(watched=False)
@@ -101,6 +110,8 @@ def command(
             _as_typed(typed, facts, dry_run=dry_run)
             return
     found = None if unknown else tuned(result, facts, other_machine=other_machine)
+    if found is not None:
+        found = keeping(found, keep)
     workload = launched(found, script, secret=secret)
     if not dry_run:
         _take_secrets(workload)

@@ -29,6 +29,7 @@ from cputune.errors import UsageError
 from cputune.host.remote.named import Node, parse_hostfile, parse_hosts
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.ladder import keeping
 from cputune.records.options import Cluster, SecretKey, keywords_of
 from cputune.records.result import Result
 
@@ -69,6 +70,8 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     condemn (``doctor --check-file``) where the job runs.
     """
     formats = _named(format)
+    if result is not None:
+        result = keeping(result, asked.keep)
     job = make_job(result, asked)
     kind = None if asked.patch is None else asked.patch.get("kind")
     if kind is not None and str(kind).lower() not in [chosen.name for chosen in formats]:

@@ -59,6 +59,7 @@ def measured(result: Result, plan: Plan, context: ClaimContext) -> tuple[str, ..
             verdict.means,
             f"How sure: {verdict.sure}",
             f"Plan: {plan.describe()}.",
+            *verdict.ladder,
             f"Measured {found.measured}: {_speed(result, best.samples_per_second)}.",
         ]
     if best.plan.as_found and found.applies:

@@ -35,6 +35,7 @@ from cputune.launch.translate import Translated
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, ClaimContext, Speedup
+from cputune.records.ladder import keeping
 from cputune.records.result import Result
 from cputune.records.words import OUTCOME_WORDS
 from cputune.text import cpulist
@@ -80,6 +81,7 @@ def launch_in(text: str, name: str) -> Launch | None:
 
 def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewritten:
     """The file with what the plan changes. Raises UsageError for what it cannot carry."""
+    result = None if result is None else keeping(result, asked.keep)
     facts = target_facts(asked.facts, _versions(result, asked))
     host = asked.host or Host()
     current, _ = mended(text, name, facts, host)

@@ -16,7 +16,8 @@ from cputune.emitters.manifest import PLAN, at
 from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.result import Result, Throughput, with_centres
+from cputune.records.migration import with_centres
+from cputune.records.result import Result, Throughput
 from cputune.text.documents import parse, plain, record_of
 from cputune.text.plain import count
 

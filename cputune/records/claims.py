@@ -97,6 +97,11 @@ class Speedup:
         return self.high < 2 * self.low
 
 
+def factor(ratio: Interval) -> str:
+    """``×1.25 (1.20–1.31)``: for a table."""
+    return f"×{ratio.ratio:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
     """What makes a result one of this machine: its CPU, layout and limits, not its load."""
     topology = facts.topology

@@ -338,6 +338,8 @@ class EmitOptions:
 
     Attributes:
         nodes: machines to run on; by default as many as hosts are named, else the plan's.
+        keep: the best plan without what changes more in the training than this: "numbers" leaves
+            what touches nothing, "mathematics" also what computes the same otherwise.
         mpi: the dialect of ``mpirun``; by default the one of the machine, else the script finds
             out when it runs.
         no_guard: leave out the comparison of several ranks while they train
@@ -347,6 +349,12 @@ class EmitOptions:
     """
 
     nodes: int | None = option(None, "Number of machines. Default: as many as hosts, else 1.")
+    keep: Keep | None = option(
+        None,
+        "Leave out what changes more in the training: numbers or mathematics.",
+        metavar="WHAT",
+        reads=_kept,
+    )
     mpi: str | None = option(
         None, "The MPI that will start it. Default: the one installed here.", metavar="NAME"
     )

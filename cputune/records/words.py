@@ -25,6 +25,7 @@ from cputune.records.claims import (
     host_difference,
     host_fingerprint,
 )
+from cputune.records.ladder import ladder_of
 from cputune.records.next_command import KEEP_THE_LAUNCH, NextStep, command_of
 from cputune.records.result import COMPLETED, Result, TimeToEnd
 from cputune.text import cpulist
@@ -46,7 +47,7 @@ class Verdict:
     """What is printed first: what the result means, what to do now, and how sure it is.
 
     ``do`` is a command, or "nothing: ..."; ``when`` is a condition that has to be true before it.
-    ``good``: a gain was measured.
+    ``good``: a gain was measured. ``ladder`` is a line for each kind of change in the training.
     """
 
     means: str
@@ -54,6 +55,7 @@ class Verdict:
     sure: str
     when: str | None = None
     good: bool = False
+    ladder: tuple[str, ...] = ()
 
     @property
     def do_line(self) -> str:
@@ -90,7 +92,7 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
         means = f"{times_as_fast(speedup)} as {other}: {saved(result, speedup.ratio)}."
         if not speedup.narrow:
             means = f"Faster than {other}, but it was not measured long enough to say how much."
-        return Verdict(means=means, do=do, sure=sure, good=True)
+        return Verdict(means=means, do=do, sure=sure, good=True, ladder=ladder_of(result))
     step = result.next_step or NextStep(kind="keep")
     if speedup.outcome == UNDECIDED:
         means = (
@@ -252,11 +254,6 @@ def surely_slower(ratio: Interval | None, share: float) -> bool:
 
 
 TUNE_AGAIN = "tune again: what is fastest there may be another plan by now"
-
-
-def factor(ratio: Interval) -> str:
-    """``×1.25 (1.20–1.31)``: for a table."""
-    return f"×{ratio.ratio:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:

@@ -24,6 +24,7 @@ from cputune.records.claims import (
     UNDECIDED,
     ClaimContext,
     Speedup,
+    factor,
     host_fingerprint,
     machine_name,
     section,
@@ -36,7 +37,6 @@ from cputune.records.words import (
     Verdict,
     changed_since,
     duration,
-    factor,
     machine_difference,
     verdict_of,
 )
@@ -412,7 +412,8 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
         yield Heading("What to change: what it brings, and what it computes")
         yield changes
     untried = result.untried[:MOST_UNTRIED]
-    taken = 15 + 2 * len(untried) + len(changes.rows) + len(by_hand.splitlines())
+    lines = 2 * len(shown.verdict().ladder) + 2 * len(untried) + len(by_hand.splitlines())
+    taken = 15 + lines + len(changes.rows)
     if (times := time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))).rows:
         samples = result.workload.global_batch_size
         step = f", in a step of {samples} samples" if samples else ""
@@ -488,6 +489,7 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "verdict": verdict.means,
         "do": verdict.do,
         "sure": verdict.sure,
+        "ladder": list(verdict.ladder),
         "outcome": result.outcome,
         "speedup": plain(speedup),
         "not_compared": result.not_compared,

@@ -150,10 +150,12 @@ def _print(block: Block, console: Console) -> None:
 def _print_verdict(verdict: Verdict, console: Console) -> None:
     from rich.text import Text
 
-    styles = ("bold green" if verdict.good else "bold", "", "dim")
-    for number, (line, style) in enumerate(zip(verdict.lines(), styles, strict=True)):
-        # A command that is wrapped cannot be pasted.
-        console.print(Text(visible(line), style), soft_wrap=number == 1)
+    means, do, sure = verdict.lines()
+    console.print(Text(visible(means), "bold green" if verdict.good else "bold"))
+    for line in verdict.ladder:
+        console.print(Text(f"  {visible(line)}"))
+    console.print(Text(visible(do)), soft_wrap=True)  # a wrapped command cannot be pasted
+    console.print(Text(visible(sure), "dim"))
 
 
 def _print_rows(rows: Rows, console: Console) -> None:

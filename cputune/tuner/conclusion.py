@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cputune import __version__
 from cputune.doctor import diagnose
@@ -19,7 +19,16 @@ from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
 from cputune.records.next_command import QUIET, NextStep
 from cputune.records.options import DEFAULT_BUDGET, TuneOptions
-from cputune.records.result import COMPLETED, FAILED, TIME_UP, Measured, Result, Trial, pairs_of
+from cputune.records.result import (
+    COMPLETED,
+    FAILED,
+    TIME_UP,
+    Measured,
+    Result,
+    Rung,
+    Trial,
+    pairs_of,
+)
 from cputune.records.steps import Contended
 from cputune.records.words import YOURS
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, fastest_of, throughput_of
@@ -113,7 +122,7 @@ def conclude(
         confirmation=tuple(findings.confirm_runs),
         disturbed=findings.disturbed,
         worth=findings.worth if best != advice.baseline.plan else (),
-        rungs=findings.rungs if best != advice.baseline.plan else (),
+        rungs=_rungs(findings, advice),
     )
 
 
@@ -137,6 +146,16 @@ def recommend(
         why, step = why_not_compared(findings, valid, seconds)
         return Recommendation(baseline=alone, best=alone, not_compared=why, next_step=step)
     return _confirmed(findings, baseline, *found, noise, busy=busy)
+
+
+def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
+    """The steps to the best plan; the last one has the ratio of the recommendation itself."""
+    if not findings.rungs or advice.speedup is None or advice.best == advice.baseline:
+        return ()
+    *before, last = findings.rungs
+    if last.plan != advice.best.plan:
+        return ()
+    return (*before, replace(last, speedup=advice.speedup))
 
 
 def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:

@@ -64,6 +64,7 @@ def cut(number: int, at: int) -> int:
 
 
 def test_the_interval_is_no_wider_than_of_batches_of_one_length() -> None:
+    level, _ = gain(told(lambda number, at: 512, faster=1.25))
     unlike, _ = gain(told(ragged, faster=1.25))
     raw, _ = gain(told(ragged, faster=1.25, tells=False))
     assert unlike.half_width < 1.3 * level.half_width

@@ -1,0 +1,119 @@
+"""What a plan gains for each kind of change in the training, and how one of them is chosen."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from report.result_cases import tuned
+from rich.console import Console
+from tuner.fakes import SMALL
+
+import cputune
+from cputune.cli.run import command as run_command
+from cputune.plans.equivalence import Training
+from cputune.plans.knobs import KNOBS, kind_between, kind_of
+from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.ladder import keeping, ladder_of
+from cputune.records.result import Result, Rung
+from cputune.report.show import ResultToShow, document, end_blocks
+from cputune.report.writing import print_blocks
+
+
+def climbed() -> Result:
+    """Malloc keeps its memory, then two ranks, then bf16."""
+    result = tuned()
+    today = result.baseline.plan
+    kept = today.with_setting("malloc", "kept")
+    ranks = replace(kept, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
+    bf16 = replace(ranks, precision="bf16", as_found=False)
+    kept, ranks = (replace(plan, as_found=False) for plan in (kept, ranks))
+    runs = tuple(
+        replace(run, plan=bf16) if run.plan == result.best.plan else run
+        for run in result.confirmation
+    )
+    steps = zip((kept, ranks, bf16), (1.24, 1.71, 2.56), strict=True)
+    rungs = tuple(
+        Rung(
+            kind=kind_between(today, plan),
+            plan=plan,
+            speedup=Speedup(ratio=ratio, low=0.95 * ratio, high=1.05 * ratio, pairs=9),
+        )
+        for plan, ratio in steps
+    )
+    return replace(
+        result,
+        host=host_fingerprint(SMALL.facts),
+        best=replace(result.best, plan=bf16),
+        speedup=replace(rungs[-1].speedup, pairs=result.speedup.pairs),
+        confirmation=runs,
+        rungs=rungs,
+        worth=(),
+    )
+
+
+def test_every_knob_has_a_kind() -> None:
+    kinds = {knob.name: kind_of(knob) for knob in KNOBS}
+    assert {kinds[name] for name in ("threads", "allocator", "openmp", "malloc", "workers")} == {
+        "touches nothing"
+    }
+    assert {kinds[name] for name in ("ranks", "accumulation", "padding", "gradients")} == {
+        "same mathematics"
+    }
+    assert {kinds[name] for name in ("precision", "dropout", "order")} == {"other numbers"}
+
+
+def test_a_verdict_is_a_ladder() -> None:
+    lines = ladder_of(climbed())
+    assert [line.split(" (")[0] for line in lines] == ["×1.24", "×1.71", "×2.56"]
+    assert "changing nothing in the training: malloc kept" in lines[0]
+    assert "with the same mathematics: 2 ranks, 1 thread (not checked: " in lines[1]
+    assert lines[2].endswith("with other numbers too: precision bf16")
+
+
+def test_what_was_checked_is_said_with_its_limit() -> None:
+    result = climbed()
+    seen = replace(result, workload=replace(result.workload, training=Training()))
+    assert "(checked in the first 4 updates: samples, learning rate, loss" in ladder_of(seen)[1]
+
+
+def test_a_plan_that_touches_nothing_has_nothing_to_choose() -> None:
+    result = climbed()
+    assert ladder_of(replace(result, rungs=result.rungs[:1])) == ()
+    assert ladder_of(replace(result, rungs=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("keep", "number"), [("numbers", 0), ("mathematics", 1), ("distribution", 2), (None, 2)]
+)
+def test_a_launch_can_leave_out_what_changes_more(keep: str | None, number: int) -> None:
+    result = climbed()
+    plan = result.rungs[number].plan
+    assert keeping(result, keep).best.plan == plan
+    text = cputune.emit(result, "torchrun", facts=SMALL.facts, keep=keep)[0].text
+    assert ("bf16" in text) is (number == 2)
+    assert ("2.56 times" in text) is (number == 2)
+    if number < 2:
+        ratio = f"{result.rungs[number].speedup.ratio:.2f}"
+        assert keeping(result, keep).outcome == "not_compared"
+        assert ratio in str(keeping(result, keep).not_compared)
+
+
+def test_what_was_never_compared_is_the_launch_as_it_was() -> None:
+    result = replace(climbed(), rungs=())
+    assert keeping(result, "numbers").best.plan == result.baseline.plan
+
+
+def test_the_terminal_and_the_document_have_it() -> None:
+    shown = ResultToShow(result=climbed(), facts=SMALL.facts)
+    out = io.StringIO()
+    print_blocks(end_blocks(shown), Console(file=out, width=80))
+    assert "×1.71 (1.62–1.80) with the same mathematics" in out.getvalue()
+    assert out.getvalue().count("\n") <= 30
+    assert len(document(shown)["ladder"]) == 3
+
+
+def test_run_takes_the_same_word() -> None:
+    (option,) = (option for option in run_command.params if option.name == "keep")
+    assert list(option.type.choices) == ["numbers", "mathematics"]
