@@ -35,21 +35,32 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One name that a release has or has not.
+    """One name that a release has or has not: ``TrainingArguments`` ``takes`` ``eval_strategy``.
 
-    ``what`` names it in words (``TrainingArguments takes eval_strategy``), ``new`` is what is
-    written in
-    releases after the last that has it, ``old`` before the first.
+    ``name`` is empty for a module, which ``exists``. ``new`` is what is written in releases after
+    the last that has it, ``old`` before the first.
     """
 
     package: str
-    what: str
+    owner: str
+    verb: str
+    name: str = ""
     presence: Presence
     failure: Failure
     versions: Versions
     new: str = ""
     old: str = ""
     source: str = field(default="PyPI wheels of each minor release")
+
+    @property
+    def what(self) -> str:
+        """``TrainingArguments takes eval_strategy``."""
+        return f"{self.owner} {self.verb} {self.name}".rstrip()
+
+    @property
+    def no_longer(self) -> str:
+        """``TrainingArguments no longer takes no_cuda``."""
+        return f"{self.owner} no longer {self.verb} {self.name}".rstrip()
 
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
@@ -94,7 +105,9 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
         return _never(package, called, name, failure)
     asked = _Asked(
         package=package,
-        what=f"{called} takes {name}",
+        owner=called,
+        verb="takes",
+        name=name,
         presence=presence,
         failure=failure,
         versions=versions,
@@ -220,35 +233,18 @@ def _name(
         )
     asked = _Asked(
         package=package,
-        what=f"{home} has {name}",
+        owner=home,
+        verb="has",
+        name=name,
         presence=presence,
         failure=failure,
         versions=versions,
         new=presence.instead
-        or _instead(package, name)
+        or _table("instead").get(name)
         or (f"{name} of {elsewhere}" if elsewhere else ""),
         old=presence.instead,
     )
     return _between(asked)
-
-
-_INSTEAD = {
-    "AdamW": "torch.optim.AdamW",
-    "Adafactor": "transformers.optimization.Adafactor",
-    "load_metric": "evaluate.load of the package evaluate",
-    "is_torch_tpu_available": "is_torch_xla_available",
-    "cached_download": "hf_hub_download",
-    "HfFolder": "get_token and login",
-    "Repository": "HfApi().upload_folder",
-    "AutoModelForVision2Seq": "AutoModelForImageTextToText",
-    "AutoModelWithLMHead": "AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSeq2SeqLM",
-}
-"""What takes the place of names that went, where the new name is of another package or not
-alike."""
-
-
-def _instead(package: str, name: str) -> str:
-    return _INSTEAD.get(name, "")
 
 
 def _elsewhere(package: str, home: str, name: str) -> str:
@@ -288,7 +284,8 @@ def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
         )
     asked = _Asked(
         package=package,
-        what=f"{package} has {wanted}",
+        owner=wanted,
+        verb="exists",
         presence=presence,
         failure=failure,
         versions=versions,
@@ -302,17 +299,15 @@ _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
 
 
 @cache
-def _distributions() -> Mapping[str, str]:
-    """What pip calls the modules that training scripts import."""
-    found: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[
-        "distributions"
-    ]
+def _table(name: str) -> Mapping[str, str]:
+    """``distributions``: what pip calls a module; ``instead``: what replaces a name that went."""
+    found: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
     return found
 
 
 def _distribution(wanted: str) -> Answer:
     """A module that is not installed."""
-    names = _distributions()
+    names = _table("distributions")
     name = names.get(wanted) or names.get(wanted.partition(".")[0])
     if name is None:
         return Answer(
@@ -352,7 +347,9 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
         if presence is not None:
             asked = _Asked(
                 package=package,
-                what=f"{owner} has {name}",
+                owner=owner,
+                verb="has",
+                name=name,
                 presence=presence,
                 failure=failure,
                 versions=versions,
@@ -384,7 +381,9 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
                 break
             asked = _Asked(
                 package=package,
-                what=f"{called} takes --{name}",
+                owner=called,
+                verb="takes",
+                name=f"--{name}",
                 presence=presence,
                 failure=failure,
                 versions=versions,
@@ -399,7 +398,9 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
     if of_launcher or not launch.still:
         asked = _Asked(
             package="accelerate",
-            what=f"accelerate launch takes {word}",
+            owner="accelerate launch",
+            verb="takes",
+            name=word,
             presence=launch,
             failure=failure,
             versions=versions,
@@ -457,7 +458,7 @@ def _between(asked: _Asked) -> Answer | None:
     presence, package = asked.presence, asked.package
     words = presence.in_words()
     if not words:
-        return None
+        return _always(asked) if asked.verb != "takes" else None
     said = parse(asked.versions.get(package))
     version = said if said is not None and not presence.at(said) else None
     since = f"{presence.first.major}.{presence.first.minor}"
@@ -468,23 +469,36 @@ def _between(asked: _Asked) -> Answer | None:
         too_new = presence.always and not presence.still
     caller = _caller(asked.failure, package)
     cause = f"in {package}, {asked.what} {words}"
-    cause += f"; {version} ran here." if version is not None else "."
+    cause += f"; known here: {package} {version}." if version is not None else "."
     if too_old:
         fix = f"install {package} {since} or later"
         if asked.old and not caller:
             fix += f", or use {asked.old}"
-        title = f"This {package} is too old: {asked.what} {words}"
+        title = f"{package} is too old: {asked.what} {words}"
         command = f"pip install -U '{package}>={since}'"
         return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
     if too_new:
         after = presence.after
         gone = f"{after.major}.{after.minor}" if after else ""
-        title = f"Gone from {package} {gone} on: {asked.what} {words}"
+        title = f"{package} {gone} and later: {asked.no_longer}"
         return _after(asked, caller, title, cause)
     title = f"Another {package} is needed: {asked.what} {words}"
     fix = f"install {package} {since} or later if yours is older; if yours is newer, "
     fix += f"use {asked.new}" if asked.new else "take it out"
     return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+
+
+def _always(asked: _Asked) -> Answer:
+    """Every release that was read has it, so what ran was no release as it is on PyPI."""
+    package = asked.package
+    return Answer(
+        title=f"Every release of {package} has it: another file is imported, or files are missing",
+        cause=f"{asked.what} in all releases from {interface.releases(package)[0]} on.",
+        fix=f"look which file is imported (python -c 'import {package}; print({package})'): rename "
+        f"a file of yours of that name, or reinstall {package}",
+        command=f"pip install --force-reinstall --no-deps {package}",
+        source=asked.source,
+    )
 
 
 def _after(asked: _Asked, caller: str, title: str, cause: str) -> Answer:

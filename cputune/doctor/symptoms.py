@@ -347,7 +347,8 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     symptom = found.symptom
     here = [finding for finding in diagnose(facts).findings if finding.code in symptom.finds]
     # A command with this machine's numbers is in its own finding.
-    command = None if any(finding.command for finding in here) else symptom.command
+    others = {finding.command for finding in here} - {None, symptom.command}
+    command = None if others else symptom.command
     yield Finding(
         code=known_error.code,
         severity=_severity(symptom),
@@ -382,7 +383,7 @@ def _evidence(found: Explanation, text: str, installed: Mapping[str, str]) -> st
             if version
             else f" (raised in {raised})"
         )
-    evidence += f": {symptom.cause}"
+    evidence = f"{evidence.rstrip('.:!')}: {symptom.cause}"
     if symptom.goes_on:
         evidence += " Training goes on."
     if symptom.finds:

@@ -110,7 +110,10 @@ def test_what_this_machine_shows_of_the_cause_follows_with_its_numbers() -> None
     found = list(judge_symptom("received 0 items of ancdata", facts))
     assert [one.code for one in found] == ["symptom", "open-files"]
     assert "256 open files" in found[1].evidence
-    assert found[0].command is None, "the command of this machine is in its own finding"
+    assert found[0].command == found[1].command
+    killed = list(judge_symptom("Killed", changed(limits={"cpu_seconds": 600})))
+    assert [one.code for one in killed] == ["symptom", "cpu-seconds"]
+    assert killed[0].command is None, "the command of this machine is in its own finding"
 
 
 UNKNOWN = """\
@@ -183,9 +186,9 @@ TOKENIZER = PROCESSING.replace("processing_class", "tokenizer")
     ("text", "versions", "words"),
     [
         (PROCESSING, {}, "pip install -U 'transformers>=4.46'"),
-        (PROCESSING, {"transformers": "4.40.2"}, "4.40.2 ran here"),
+        (PROCESSING, {"transformers": "4.40.2"}, "known here: transformers 4.40.2"),
         (TOKENIZER, {}, "use processing_class"),
-        (TOKENIZER, {"transformers": "5.23.0"}, "5.23.0 ran here"),
+        (TOKENIZER, {"transformers": "5.23.0"}, "known here: transformers 5.23.0"),
         (
             "TypeError: __init__() got an unexpected keyword argument 'use_cpu'",
             {},
