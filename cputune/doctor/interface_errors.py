@@ -9,58 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 
+from cputune.doctor.release_answers import Answer, Asked, Versions, between
 from cputune.stack import interface
-from cputune.stack.interface import Presence
-from cputune.stack.tables import load, parse
+from cputune.stack.tables import load
 from cputune.text.documents import packaged_toml
 from cputune.text.failure_log import Failure
-
-Versions = Mapping[str, str]
-"""Versions by the name of the package, as far as the log or the machine shows them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What explains an error: words for a finding, and a command or None."""
-
-    title: str
-    cause: str
-    fix: str
-    command: str | None = None
-    source: str = "PyPI wheels of each minor release"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One name that a release has or has not: ``TrainingArguments`` ``takes`` ``eval_strategy``.
-
-    ``name`` is empty for a module, which ``exists``. ``new`` is what is written in releases after
-    the last that has it, ``old`` before the first.
-    """
-
-    package: str
-    owner: str
-    verb: str
-    name: str = ""
-    presence: Presence
-    failure: Failure
-    versions: Versions
-    new: str = ""
-    old: str = ""
-    source: str = field(default="PyPI wheels of each minor release")
-
-    @property
-    def what(self) -> str:
-        """``TrainingArguments takes eval_strategy``."""
-        return f"{self.owner} {self.verb} {self.name}".rstrip()
-
-    @property
-    def no_longer(self) -> str:
-        """``TrainingArguments no longer takes no_cuda``."""
-        return f"{self.owner} no longer {self.verb} {self.name}".rstrip()
 
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
@@ -103,7 +58,7 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
     presence = interface.argument(package, called, name)
     if presence is None:
         return _never(package, called, name, failure)
-    asked = _Asked(
+    asked = Asked(
         package=package,
         owner=called,
         verb="takes",
@@ -114,7 +69,7 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
         new=_new_name(package, called, name),
         old=_old_name(package, called, name),
     )
-    return _between(asked)
+    return between(asked)
 
 
 def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
@@ -225,13 +180,13 @@ def _name(
     elsewhere = _elsewhere(package, home, name)
     if presence is None:
         if not elsewhere:
-            return None
+            return _in_no_release(package, home, name)
         return Answer(
             title=f"{name} is not in {home}",
             cause=f"no release of {package} that was read has {name} there.",
             fix=f"import it from {elsewhere}",
         )
-    asked = _Asked(
+    asked = Asked(
         package=package,
         owner=home,
         verb="has",
@@ -244,7 +199,22 @@ def _name(
         or (f"{name} of {elsewhere}" if elsewhere else ""),
         old=presence.instead,
     )
-    return _between(asked)
+    return between(asked)
+
+
+def _in_no_release(package: str, home: str, name: str) -> Answer | None:
+    """A name that no release that was read has: a slip, or of a release before the tables."""
+    oldest, newest = interface.releases(package)[0], interface.newest(package)
+    if package == "torch" or newest is None:
+        return None  # of torch one release was read
+    near = difflib.get_close_matches(name, interface.names(package, home), n=1)
+    return Answer(
+        title=f"{home} has no {name}, in no release of {package} from {oldest} to {newest}",
+        cause="the code was written for an older or a newer release, or the name is misspelled.",
+        fix=f"use {near[0]}, or upgrade what imports it"
+        if near
+        else "upgrade the code that uses it",
+    )
 
 
 def _elsewhere(package: str, home: str, name: str) -> str:
@@ -282,7 +252,7 @@ def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
             fix="rename your file or folder and remove its __pycache__; if there is none, "
             "upgrade torch",
         )
-    asked = _Asked(
+    asked = Asked(
         package=package,
         owner=wanted,
         verb="exists",
@@ -292,7 +262,7 @@ def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
         new=presence.instead,
         old=presence.instead,
     )
-    return _between(asked)
+    return between(asked)
 
 
 _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
@@ -345,7 +315,7 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         if presence is not None:
-            asked = _Asked(
+            asked = Asked(
                 package=package,
                 owner=owner,
                 verb="has",
@@ -356,7 +326,7 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
                 new=_new_name(package, owner, name),
                 old=_old_name(package, owner, name),
             )
-            return _between(asked)
+            return between(asked)
     return None
 
 
@@ -379,7 +349,7 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
         if presence is not None and not of_launcher:
             if presence.always and presence.still:
                 break
-            asked = _Asked(
+            asked = Asked(
                 package=package,
                 owner=called,
                 verb="takes",
@@ -390,13 +360,13 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
                 new=_new_name(package, called, name),
                 old=_old_name(package, called, name),
             )
-            return _between(asked)
+            return between(asked)
     places = interface.option("accelerate", word) or interface.option("accelerate", f"--{name}")
     launch = next((p for place, p in places.items() if place.endswith("commands.launch")), None)
     if launch is None:
         return None
     if of_launcher or not launch.still:
-        asked = _Asked(
+        asked = Asked(
             package="accelerate",
             owner="accelerate launch",
             verb="takes",
@@ -405,7 +375,7 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
             failure=failure,
             versions=versions,
         )
-        return _between(asked)
+        return between(asked)
     return Answer(
         title=f"{word} is an option of accelerate launch, and was given to the script",
         cause="a launcher reads the words before the script; what follows the script belongs "
@@ -448,87 +418,6 @@ def _config_keys(found: re.Match[str], failure: Failure, versions: Versions) -> 
         command="pip install -U accelerate",
         source="huggingface/accelerate#1935",
     )
-
-
-# --- before, between or after -----------------------------------------------------------
-
-
-def _between(asked: _Asked) -> Answer | None:
-    """Which side of its range the release is on that raised the error, and what to do."""
-    presence, package = asked.presence, asked.package
-    words = presence.in_words()
-    if not words:
-        return _always(asked) if asked.verb != "takes" else None
-    said = parse(asked.versions.get(package))
-    version = said if said is not None and not presence.at(said) else None
-    since = f"{presence.first.major}.{presence.first.minor}"
-    too_old = version is not None and version < presence.first
-    too_new = version is not None and version > presence.last
-    if version is None:
-        too_old = presence.still
-        too_new = presence.always and not presence.still
-    caller = _caller(asked.failure, package)
-    cause = f"in {package}, {asked.what} {words}"
-    cause += f"; known here: {package} {version}." if version is not None else "."
-    if too_old:
-        fix = f"install {package} {since} or later"
-        if asked.old and not caller:
-            fix += f", or use {asked.old}"
-        title = f"{package} is too old: {asked.what} {words}"
-        command = f"pip install -U '{package}>={since}'"
-        return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
-    if too_new:
-        after = presence.after
-        gone = f"{after.major}.{after.minor}" if after else ""
-        title = f"{package} {gone} and later: {asked.no_longer}"
-        return _after(asked, caller, title, cause)
-    title = f"Another {package} is needed: {asked.what} {words}"
-    fix = f"install {package} {since} or later if yours is older; if yours is newer, "
-    fix += f"use {asked.new}" if asked.new else "take it out"
-    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
-
-
-def _always(asked: _Asked) -> Answer:
-    """Every release that was read has it, so what ran was no release as it is on PyPI."""
-    package = asked.package
-    return Answer(
-        title=f"Every release of {package} has it: another file is imported, or files are missing",
-        cause=f"{asked.what} in all releases from {interface.releases(package)[0]} on.",
-        fix=f"look which file is imported (python -c 'import {package}; print({package})'): rename "
-        f"a file of yours of that name, or reinstall {package}",
-        command=f"pip install --force-reinstall --no-deps {package}",
-        source=asked.source,
-    )
-
-
-def _after(asked: _Asked, caller: str, title: str, cause: str) -> Answer:
-    """What to do about something that is gone: it is written, or a library asks for it."""
-    if caller:
-        return Answer(
-            title=f"{caller} is too old for this {asked.package}",
-            cause=f"{cause} {caller} asks for it.",
-            fix=f"upgrade {caller}",
-            command=f"pip install -U {caller}",
-            source=asked.source,
-        )
-    if asked.new.startswith("nothing"):
-        why = asked.new.removeprefix("nothing").lstrip(", :")
-        fix = f"take it out: {why}" if why else "take it out"
-        return Answer(title=title, cause=cause, fix=fix, source=asked.source)
-    if asked.new:
-        return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
-    fix = "take it out; the release notes say what replaces it"
-    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
-
-
-def _caller(failure: Failure, package: str) -> str:
-    """The library whose code asked for what is not there; empty if your own code did."""
-    outside = [
-        frame
-        for frame in failure.frames
-        if frame.package not in ("python", package) and not frame.file.endswith("/deprecation.py")
-    ]  # a decorator that renames arguments passes the call on
-    return outside[-1].package if outside else ""
 
 
 _Handler = Callable[[re.Match[str], Failure, Versions], "Answer | None"]

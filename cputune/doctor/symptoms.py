@@ -275,15 +275,14 @@ def _in_its_words(failure: Failure) -> Explanation:
     """A failure in its own words: its type, its message and where it was raised."""
     raised = place_of(failure)
     title = failure.title[:LONGEST_LINE]
-    if raised:
-        title += f", raised in {raised}"
-    called = [frame for frame in failure.frames if not frame.package]
     cause = "no table knows this error."
-    releases = raised_by(failure)
-    if releases:
-        cause = f"{releases}."
     fix = "search for the message in the issues of the package that raises it"
-    if called:
+    called = [frame for frame in failure.frames if not frame.package]
+    if failure.kind in ("exit", "launcher"):
+        title = "A rank has failed, and its own error is not in this text"
+        cause = "a launcher only reports that a process has ended."
+        fix = "look for the first error of all ranks; torchrun --log-dir logs keeps each rank's log"
+    elif called:
         at = f"{called[-1].file}, line {called[-1].line}"
         inside = not failure.frames[-1].package
         fix = (
@@ -291,9 +290,11 @@ def _in_its_words(failure: Failure) -> Explanation:
             if inside
             else f"look at {at}, which calls it"
         )
-    elif failure.kind in ("exit", "launcher"):
-        cause = "a launcher only reports that a process has failed."
-        fix = "look for the first error of all ranks; torchrun --log-dir logs keeps each rank's log"
+    if raised and failure.kind == "exception":
+        title += f", raised in {raised}"
+    releases = raised_by(failure)
+    if releases:
+        cause = f"{releases}."
     symptom = Symptom(
         name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=""
     )

@@ -1,0 +1,135 @@
+"""On which side of a library's releases an error is: too old, too new, or not a release at all.
+
+An answer names what has to change; an upgrade is proposed before a downgrade, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cputune.stack.interface import Presence
+from cputune.stack.tables import parse
+from cputune.text.failure_log import Failure
+
+Versions = Mapping[str, str]
+"""Versions by the name of the package, as far as the log or the machine shows them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What explains an error: words for a finding, and a command or None."""
+
+    title: str
+    cause: str
+    fix: str
+    command: str | None = None
+    source: str = "PyPI wheels of each minor release"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One name that a release has or has not: ``TrainingArguments`` ``takes`` ``eval_strategy``.
+
+    ``name`` is empty for a module, which ``exists``. ``new`` is what is written in releases after
+    the last that has it, ``old`` before the first.
+    """
+
+    package: str
+    owner: str
+    verb: str
+    name: str = ""
+    presence: Presence
+    failure: Failure
+    versions: Versions
+    new: str = ""
+    old: str = ""
+    source: str = field(default="PyPI wheels of each minor release")
+
+    @property
+    def what(self) -> str:
+        """``TrainingArguments takes eval_strategy``."""
+        return f"{self.owner} {self.verb} {self.name}".rstrip()
+
+    @property
+    def no_longer(self) -> str:
+        """``TrainingArguments no longer takes no_cuda``."""
+        return f"{self.owner} no longer {self.verb} {self.name}".rstrip()
+
+
+def between(asked: Asked) -> Answer | None:
+    """Which side of its range the release is on that raised the error, and what to do."""
+    presence, package = asked.presence, asked.package
+    words = presence.in_words()
+    if not words:
+        return _always(asked) if asked.verb != "takes" else None
+    said = parse(asked.versions.get(package))
+    version = said if said is not None and not presence.at(said) else None
+    since = f"{presence.first.major}.{presence.first.minor}"
+    too_old = version is not None and version < presence.first
+    too_new = version is not None and version > presence.last
+    if version is None:
+        too_old = presence.still
+        too_new = presence.always and not presence.still
+    caller = _caller(asked.failure, package)
+    cause = f"in {package}, {asked.what} {words}"
+    cause += f"; known here: {package} {version}." if version is not None else "."
+    if too_old:
+        fix = f"install {package} {since} or later"
+        if asked.old and not caller:
+            fix += f", or use {asked.old}"
+        title = f"{package} is too old: {asked.what} {words}"
+        command = f"pip install -U '{package}>={since}'"
+        return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
+    if too_new:
+        after = presence.after
+        gone = f"{after.major}.{after.minor}" if after else ""
+        title = f"{package} {gone} and later: {asked.no_longer}"
+        return _after(asked, caller, title, cause)
+    title = f"Another {package} is needed: {asked.what} {words}"
+    fix = f"install {package} {since} or later if yours is older; if yours is newer, "
+    fix += f"use {asked.new}" if asked.new else "take it out"
+    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+
+
+def _always(asked: Asked) -> Answer:
+    """Every release that was read has it, so what ran is older, or no release as it is on PyPI."""
+    package, oldest = asked.package, asked.presence.first
+    return Answer(
+        title=f"{package} is older than {oldest}, another file is imported, or files are missing",
+        cause=f"{asked.what} in every release of {package} from {oldest} on.",
+        fix=f"look at what is imported (python -c 'import {package}; print({package})'): rename "
+        f"a file of yours of that name, or install {package} again",
+        command=f"pip install -U --force-reinstall --no-deps {package}",
+        source=asked.source,
+    )
+
+
+def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
+    """What to do about something that is gone: it is written, or a library asks for it."""
+    if caller:
+        return Answer(
+            title=f"{caller} is too old for this {asked.package}",
+            cause=f"{cause} {caller} asks for it.",
+            fix=f"upgrade {caller}",
+            command=f"pip install -U {caller}",
+            source=asked.source,
+        )
+    if asked.new.startswith("nothing"):
+        why = asked.new.removeprefix("nothing").lstrip(", :")
+        fix = f"take it out: {why}" if why else "take it out"
+        return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+    if asked.new:
+        return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
+    fix = "take it out; the release notes say what replaces it"
+    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+
+
+def _caller(failure: Failure, package: str) -> str:
+    """The library whose code asked for what is not there; empty if your own code did."""
+    outside = [
+        frame
+        for frame in failure.frames
+        if frame.package not in ("python", package) and not frame.file.endswith("/deprecation.py")
+    ]  # a decorator that renames arguments passes the call on
+    return outside[-1].package if outside else ""
