@@ -436,7 +436,7 @@ def releases_of(package: str) -> list[str]:
 
 
 def wheel(package: str, version: str, folder: Path) -> Path | None:
-    """The wheel of a release in the folder, downloaded if it is not there; None: there is none."""
+    """The wheel of a release in the folder, downloaded if it is not there; None if there is no wheel."""
     pattern = f"{package}-{version}-*.whl"
     if not any(folder.glob(pattern)):
         argv = [

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -275,6 +274,8 @@ def _fits(template: str, said: str) -> bool:
 @cache
 def _member(name: str) -> dict[str, Any]:
     """A part of the file; empty if the package has no such part."""
+    import zipfile  # most runs of the doctor ask nothing here
+
     with (
         resources.files("cputune.stack").joinpath(FILE).open("rb") as file,
         zipfile.ZipFile(file) as parts,

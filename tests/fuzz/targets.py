@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.symptoms import explain, judge_symptom
 from cputune.emitters import (
     FORMATS,
     PRINTED_FORMATS,
@@ -39,6 +40,7 @@ from cputune.host.probing import probe
 from cputune.plans.workload import Workload, recipes_dir
 from cputune.records.result import Result
 from cputune.report.diagnosis import blocks, document
+from cputune.text.documents import toml
 from cputune.verifier import read
 
 refused = contextlib.suppress(CputuneError)
@@ -114,6 +116,22 @@ def _launch_file(text: str, place: Path) -> None:
 @cache
 def _facts() -> Any:
     return probe(machine(None, sockets=2, cores=2))
+
+
+def _log(text: str, place: Path) -> None:
+    """A log is explained, or shows no error; what decides is one of its lines."""
+    found = explain(text)
+    if found is not None:
+        lines = text.count("\n") + 1
+        assert 1 <= found.failure.line <= lines
+        assert found.symptom.title
+    with refused:
+        assert list(judge_symptom(text, _facts()))
+
+
+def _logs() -> tuple[str, ...]:
+    file = Path(__file__).parents[1] / "doctor" / "public_errors.toml"
+    return tuple(row["text"] for row in toml(file.read_text(encoding="utf-8"))["errors"])
 
 
 def _hostile_job(change: tuple[str, str, str], place: Path) -> None:
@@ -254,6 +272,7 @@ _LAUNCHES = [text for text in _emitted("two-sockets-smt") if text.startswith("#"
 _LAUNCHES += [text for text in _emitted("one-socket") if "kind:" in text]
 
 TARGETS = (
+    Target(name="log", inputs=near(*_logs()), check=_log),
     Target(
         name="hostfile",
         inputs=near("a slots=2\nb:3\n# none\n[fd00::1]:4\n", "node1,node2:2"),
