@@ -436,7 +436,7 @@ def releases_of(package: str) -> list[str]:
 
 
 def wheel(package: str, version: str, folder: Path) -> Path | None:
-    """The wheel of a release in the folder, downloaded if it is not there; None if there is no wheel."""
+    """The wheel of a release, downloaded if the folder does not have it; None if there is none."""
     pattern = f"{package}-{version}-*.whl"
     if not any(folder.glob(pattern)):
         argv = [

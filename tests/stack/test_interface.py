@@ -54,7 +54,7 @@ def test_rows_by_hand_say_what_the_wheels_say(row: object) -> None:
         ("transformers", "TrainingArguments", "use_ipex", "4.20 to 4.56"),
         ("transformers", "Seq2SeqTrainingArguments", "use_cpu", "from 4.32 on"),
         ("transformers", "Trainer", "processing_class", "from 4.46 on"),
-        ("transformers", "Trainer.__init__", "tokenizer", "to 4.45"),
+        ("transformers", "Trainer.__init__", "tokenizer", "to 4.57"),
         ("accelerate", "Accelerator.unwrap_model", "keep_torch_compile", "from 1.3 on"),
         ("accelerate", "Accelerator", "dispatch_batches", "to 0.34"),
         ("trl", "SFTTrainer", "max_seq_length", "0.4 to 0.12"),
