@@ -1,9 +1,9 @@
 """``cputune doctor --check-file FILE``: judge what people launch with before it runs.
 
-An accelerate configuration (YAML or JSON), a shell script or a line with a training
-command (Slurm scripts too), a PyTorchJob or TrainJob. Each is judged by the installed
-packages, or by the packages of a stack that is only named: give the facts that
-``named_stack.stack_facts`` makes of it.
+A shell script or a line with a training command (batch scripts and csh too), an accelerate or
+DeepSpeed configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a Dockerfile,
+requirements.txt, environment.yml, a hostfile. Each is judged by the installed packages, or by the
+packages of a stack that is only named: give the facts that ``named_stack.stack_facts`` makes of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cputune.doctor.files import arguments, around, dockerfile, documents, ended, judge, needs
+from cputune.doctor.files import (
+    accelerate,
+    arguments,
+    around,
+    dockerfile,
+    documents,
+    ended,
+    judge,
+    kubeflow,
+    needs,
+    pins,
+    requirements,
+    sharding,
+    workloads,
+)
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
@@ -29,8 +43,9 @@ LETTERS_AT_MOST = 1 << 20
 """YAML, which takes longer to read, is held to ``documents``' own number of values."""
 
 _HINT = (
-    "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
-    "accelerate launch, python), a PyTorchJob or TrainJob, a Dockerfile"
+    "it judges a script with a training command (mpirun, torchrun, accelerate launch, python), an "
+    "accelerate or DeepSpeed configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a "
+    "Dockerfile, requirements.txt, environment.yml, a hostfile"
 )
 
 
@@ -65,6 +80,11 @@ def check_file(
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
         return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
+    if requirements.is_requirements(name):
+        context = replace(context, places=Places(text))
+        return by_severity(requirements.judge_requirements(context))
+    if sharding.is_hostfile(name):
+        return by_severity(sharding.judge_hosts(text, context))
     sets = "setenv" if is_csh(text, name) else "export"
     places = Places(text, yaml=is_yaml(text, name), sets=sets)
     return by_severity(_judge(text, replace(context, places=places)))
@@ -186,13 +206,29 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from judge.judge_launches(launches, context)
         return
     judged = [
-        documents.judge_document(document, context)
+        _judge_document(document, context)
         for document in documents.read_documents(text, context.name)
     ]
     if not any(judged):
         raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
     for findings in filter(None, judged):
         yield from findings
+
+
+def _judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
+    """Every fault of one document; None of a kind that is not judged."""
+    if requirements.is_environment(document):
+        return requirements.judge_environment(document, context)
+    if workloads.is_workload(document):
+        return workloads.judge_workload(document, context)
+    if sharding.is_deepspeed(document):
+        return sharding.judge_deepspeed(document, context)
+    kind = document.get("kind")
+    if kind in kubeflow.RANKS:
+        return kubeflow.judge_job(document, context)
+    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
+        return accelerate.judge_accelerate(document, context)
+    return None
 
 
 def _in_batch(launch: Launch, target: Target) -> Launch:
@@ -212,8 +248,12 @@ FILE_CHECKS: tuple[Check, ...] = (
     *arguments.CHECKS,
     *needs.CHECKS,
     *ended.CHECKS,
-    *documents.CHECKS,
+    *accelerate.CHECKS,
+    *kubeflow.CHECKS,
     *dockerfile.CHECKS,
+    *pins.CHECKS,
+    *sharding.CHECKS,
+    *workloads.CHECKS,
     *checks_of(__name__),
 )
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""

@@ -30,7 +30,7 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         except (OSError, ValueError):
             continue
         from cputune.doctor.checkfile import check_file
-        from cputune.doctor.files.documents import unreadable
+        from cputune.doctor.files.accelerate import unreadable
 
         try:
             return check_file(text, path, facts, host)

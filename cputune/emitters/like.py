@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cputune.doctor.checkfile import is_yaml, mended
+from cputune.doctor.files.accelerate import MARKS
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.documents import MARKS, job_launches, read_documents
+from cputune.doctor.files.documents import read_documents
+from cputune.doctor.files.kubeflow import job_launches
 from cputune.doctor.files.script import reader_of
 from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob

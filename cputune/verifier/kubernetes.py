@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from cputune.doctor.files.documents import Document, job_faults
+from cputune.doctor.files.documents import Document
+from cputune.doctor.files.kubeflow import job_faults
 from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
 from cputune.emitters.promise import promise_of
 from cputune.host import Host

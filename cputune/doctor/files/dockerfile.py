@@ -11,34 +11,24 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.pins import Pin, judge_pins, packages_of, pin_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.host.facts import Package
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places, Token
 from cputune.launch.shell import read_launches, read_words
 from cputune.launch.words import Span, Word
-from cputune.stack.fit import misfits
-from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name
+from cputune.stack.tables import load
 
 _INSTRUCTION = re.compile(r"(?mi)^[ \t]*([A-Z]+)[ \t]+((?:[^\n\\]|\\[^\n]|\\\n)*)")
 _PIP = re.compile(r"(?<![\w.-])pip3?[ \t]+install\b((?:[^\n\\&|;]|\\.|\\\n)*)", re.DOTALL)
 _PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:==([0-9][\w.+]*))?")
-
-
-class Pin(NamedTuple):
-    """A package of the stack as ``pip install`` is told it."""
-
-    token: Token
-    name: str
-    version: str | None
 
 
 @fault("file-image-ended", Severity.WARNING)
@@ -57,36 +47,6 @@ def image_ended() -> None:
     """
 
 
-@fault("file-package-ended", Severity.WARNING)
-def package_ended() -> None:
-    """The image installs a package that has ended
-
-    Symptom: the stack cannot be renewed: each part wants the others as they were.
-
-    Cause: IPEX 2.8 was the last, and its repository is archived; the oneCCL bindings are not on
-    PyPI. transformers 5 and accelerate 1.13 know neither.
-
-    Remedy: Leave them out, and install today's torch, transformers and accelerate: torch itself
-    trains in bf16 with AMX, over gloo.
-
-    Source: huggingface/transformers#40784, huggingface/accelerate#3883
-    """
-
-
-@fault("file-pins", Severity.ERROR)
-def pins_unfit() -> None:
-    """The versions that the image installs do not fit together
-
-    Symptom: pip ends with ResolutionImpossible, or importing ends with an error.
-
-    Cause: each release of transformers and accelerate needs certain releases of torch.
-
-    Remedy: Install versions that fit: `cputune doctor --stack` names them.
-
-    Source: https://pypi.org/project/transformers/
-    """
-
-
 def judge_dockerfile(context: Context) -> Iterator[Finding]:
     """Every fault of a Dockerfile. Raises UsageError where it neither installs nor starts any."""
     places = context.places or Places("")
@@ -97,7 +57,7 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
         if instruction[1].upper() == "RUN"
         for pin in _pins(places, instruction)
     ]
-    facts = replace(context.facts, packages=_packages(pins), environment={})
+    facts = replace(context.facts, packages=packages_of(pins), environment={})
     inside = replace(context, facts=facts, host=Host(), here=False)
     launches = list(_launches(places, found, context))
     if not pins and not launches:
@@ -108,7 +68,8 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     for instruction in found:
         if instruction[1].upper() == "FROM":
             yield from _image(places, instruction, context)
-    yield from _versions(pins, context)
+    python = _python(places, found)
+    yield from judge_pins(pins, context, python, lambda ended: _without(places, found, ended))
     yield from judge_sourced(inside)
     yield from judge_launches(launches, inside)
 
@@ -117,19 +78,81 @@ def _pins(places: Places, run: re.Match[str]) -> Iterator[Pin]:
     """The packages of the stack that a RUN installs by pip."""
     for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
         for token in places.tokens(found.start(1), found.end(1)):
-            named = _PINNED.fullmatch(token.text)
-            name = short_name(named[1]) if named else None
-            if named is not None and name is not None:
-                yield Pin(token, name, named[2])
+            pin = pin_of(token)
+            if pin is not None:
+                yield pin
 
 
-def _packages(pins: list[Pin]) -> tuple[Package, ...]:
-    """What the image will hold: the versions of its lines, and today's of all others."""
-    held = {name: str(version) for name, version in load().era("today").versions.items()}
-    for pin in pins:
-        newest = {"ipex": load().ipex[-1].version, "oneccl": load().oneccl[-1].version}
-        held[pin.name] = pin.version or str(newest.get(pin.name, held.get(pin.name, "")))
-    return tuple(Package(name=DISTRIBUTIONS[name], version=text) for name, text in held.items())
+def _python(places: Places, instructions: list[re.Match[str]]) -> str | None:
+    """The Python of the last image that the file starts from, by its tag."""
+    named = None
+    for instruction in instructions:
+        if instruction[1].upper() == "FROM":
+            found = re.match(
+                r"(?:--\S+\s+)?(?:docker\.io/)?python:(3\.\d+)", instruction[2].strip()
+            )
+            named = found[1] if found else None
+    return named
+
+
+def _without(
+    places: Places, instructions: list[re.Match[str]], ended: list[Pin]
+) -> tuple[Edit, ...]:
+    """The packages taken out; a pip that would install nothing goes as a whole, also its RUN."""
+    edits = list[Edit]()
+    tokens = {pin.token for pin in ended}
+    for run in instructions:
+        if run[1].upper() != "RUN":
+            continue
+        for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
+            words = list(places.tokens(found.start(1), found.end(1)))
+            here = [word for word in words if word in tokens]
+            if not here:
+                continue
+            if _installs(words, here):
+                edits += [edit for word in here for edit in places.without([word])]
+            else:
+                edits.append(_without_command(places, run, found))
+    return tuple(edits)
+
+
+_TAKES_VALUE = (
+    "-f",
+    "--find-links",
+    "-i",
+    "--index-url",
+    "--extra-index-url",
+    "-c",
+    "--constraint",
+)
+
+
+def _installs(words: list[Token], gone: list[Token]) -> bool:
+    """Whether a pip still installs something without these words."""
+    left, value = list[Token](), False
+    for word in words:
+        if not value and word not in gone and not word.text.startswith("-"):
+            left.append(word)
+        value = word.text in _TAKES_VALUE
+    return bool(left)
+
+
+def _without_command(places: Places, run: re.Match[str], pip: re.Match[str]) -> Edit:
+    """A pip command taken out, with its ``&&``; the whole RUN if there is nothing else in it."""
+    text = places.text
+    start, end = pip.span()
+    before = re.search(r"(?:[\w./]*python[\d.]*[ \t]+-m[ \t]+)?$", text[run.start(2) : start])
+    start -= len(before[0]) if before else 0
+    end = start + len(text[start:end].rstrip())
+    behind = re.match(r"[\s\\]*(?:&&|;)[\s\\]*", text[end : run.end(2)])
+    if behind:
+        return Edit(start=start, end=end + behind.end())
+    ahead = re.search(r"[\s\\]*(?:&&|;)[\s\\]*$", text[run.start(2) : start])
+    if ahead:
+        return Edit(start=start - len(ahead[0]), end=end)
+    first = text.rfind("\n", 0, run.start()) + 1
+    last = text.find("\n", run.end())
+    return Edit(start=first, end=len(text) if last < 0 else last + 1)
 
 
 def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[Finding]:
@@ -146,39 +169,6 @@ def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[F
             edits = (places.becomes(token, row.instead),)
             said = context.at(_line(places, token.start), text)
             yield image_ended.finding(said, edits=edits)
-
-
-def _versions(pins: list[Pin], context: Context) -> Iterator[Finding]:
-    """Packages that have ended, and versions that do not fit."""
-    if context.places is None:
-        return
-    ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
-    renewed = _renewed(context.places, pins)
-    for pin in ended:
-        said = f"pip install {pin.token.text}: leave it out, and install today's stack"
-        line = _line(context.places, pin.token.start)
-        edits = (*context.places.without([pin.token]), *renewed)
-        yield package_ended.finding(context.at(line, said), edits=edits)
-    if ended:
-        return
-    held = {DISTRIBUTIONS[pin.name]: pin.version for pin in pins if pin.version}
-    for said in misfits(Versions.from_names(held)):
-        line = _line(context.places, pins[0].token.start)
-        yield pins_unfit.finding(context.at(line, said), edits=renewed)
-
-
-def _renewed(places: Places, pins: list[Pin]) -> tuple[Edit, ...]:
-    """Each version that is pinned becomes today's."""
-    today = load().era("today").versions
-    edits = list[Edit]()
-    for pin in pins:
-        if pin.version is None or pin.name not in today:
-            continue
-        version = parse(pin.version)
-        if version is not None and version.public != str(today[pin.name]):
-            name = pin.token.text.partition("==")[0]
-            edits.append(places.becomes(pin.token, f"{name}=={today[pin.name]}"))
-    return tuple(edits)
 
 
 def _launches(

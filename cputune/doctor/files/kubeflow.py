@@ -1,0 +1,276 @@
+"""PyTorchJob and TrainJob of Kubeflow: what stops or slows a training on CPUs.
+
+What the operator and ``kubectl apply`` refuse in plain words (names, types, counts) is left to
+them. The command of a pod is judged as any launch is, on a machine of which nothing is known but
+the CPUs that it may use.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.files.accelerate import value_wrong
+from cputune.doctor.files.context import Context, facts_elsewhere
+from cputune.doctor.files.documents import (
+    Document,
+    Path,
+    with_key,
+    with_value,
+    without_key,
+)
+from cputune.doctor.files.ended import judge_sourced
+from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
+from cputune.host import Host
+from cputune.launch.edit import Edit
+from cputune.launch.launch import Launch
+from cputune.launch.shell import read_words
+from cputune.launch.target import Target
+from cputune.launch.words import number_of
+from cputune.text.quantities import bytes_of
+
+
+@fault("file-k8s-field", Severity.ERROR)
+def job_field() -> None:
+    """The operator takes this job, and starts it wrongly
+
+    Symptom: the pods wait for a master that never comes.
+
+    Cause: a PyTorchJob of workers alone has no MASTER_ADDR, unless it is elastic.
+
+    Remedy: Make one replica the Master.
+
+    Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+    """
+
+
+@fault("file-k8s-no-workers", Severity.ERROR)
+def job_no_workers() -> None:
+    """A job of zero workers has one
+
+    Symptom: a worker pod exists although replicas is 0, and the Master waits for it.
+
+    Cause: the training operator sets replicas that are 0 to their default, 1.
+
+    Remedy: Leave Worker out if there are no workers.
+
+    Source: kubeflow/training-operator#1709
+    """
+
+
+@fault("file-k8s-elastic", Severity.WARNING)
+def job_elastic() -> None:
+    """The job trains with fewer workers than it has
+
+    Symptom: no error; of four workers one or two train, with a smaller batch for all of them.
+
+    Cause: an elastic policy lets the job begin with minReplicas workers. torchrun waits 30 s for
+    the others, and starts without those whose pods are still pending or pull their image.
+
+    Remedy: Give minReplicas as many workers as the job has, or leave the elastic policy out and
+    make one replica the Master.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/rendezvous.html (last_call_timeout),
+    https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+
+
+@fault("file-k8s-resources", Severity.WARNING)
+def pod_resources() -> None:
+    """The pod is not given whole CPUs of its own
+
+    Symptom: the speed of a pod changes from run to run, or it is evicted.
+
+    Cause: only where requests equal limits is a pod of the Guaranteed class, and only with
+    whole CPUs does the kubelet's static policy give it CPUs that nobody else uses.
+
+    Remedy: Give cpu and memory as requests equal to limits, cpu as a whole number.
+
+    Source: https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/,
+    kubeflow/trainer#2407
+    """
+
+
+@fault("file-k8s-shm", Severity.WARNING)
+def pod_shm() -> None:
+    """The pod has the 64 MiB /dev/shm of the container runtime
+
+    Symptom: "Bus error" in a DataLoader worker.
+
+    Cause: DataLoader workers and ranks on one machine hand data over through /dev/shm.
+
+    Remedy: Add a volume emptyDir with medium: Memory, mounted at /dev/shm.
+
+    Source: pytorch/pytorch#16979
+    """
+
+
+_REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
+_WORKERS: Path = (*_REPLICAS, "Worker", "replicas")
+_LEAST: Path = ("spec", "elasticPolicy", "minReplicas")
+RANKS: dict[str, Path] = {
+    "PyTorchJob": ("spec", "nprocPerNode"),
+    "TrainJob": ("spec", "trainer", "numProcPerNode"),
+}
+
+
+def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
+    """What the operator does wrongly with a job: fault, place and words."""
+    place = RANKS[str(document.get("kind"))]
+    if _ranks(document) is None:
+        ranks = document.get(*place)
+        shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
+        yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+    of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
+    if of_workers and not document.mapping("spec", "elasticPolicy"):
+        text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
+        yield job_field, _REPLICAS, text
+    least, workers = document.get(*_LEAST), document.get(*_WORKERS)
+    if document.get("kind") == "PyTorchJob" and workers == 0:
+        text = "Worker has replicas: 0, which the operator takes for unset: it makes one worker"
+        yield job_no_workers, _WORKERS, text
+    if isinstance(least, int) and isinstance(workers, int) and least < workers:
+        text = f"minReplicas {least} of {workers} workers: {least} may train alone"
+        yield job_elastic, _LEAST, text
+    for _, resources in _containers(document):
+        yield from resource_faults(document, resources)
+
+
+def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
+    """What is wrong with the CPUs and the memory of a container."""
+    limits = document.mapping(*resources, "limits")
+    requests = document.mapping(*resources, "requests") or limits
+    for what in ("cpu", "memory"):
+        limit, request = limits.get(what), requests.get(what)
+        if limit is None:
+            yield pod_resources, resources, f"resources.limits.{what} is missing"
+        elif str(limit) != str(request):
+            text = f"{what}: requests {request}, limits {limit}"
+            yield pod_resources, (*resources, "limits", what), text
+    for kind in ("limits", "requests"):
+        memory = document.mapping(*resources, kind).get("memory", "0")
+        if bytes_of(memory) is None:
+            text = f"memory: {memory} is not a quantity of Kubernetes (32Gi, 32G)"
+            yield value_wrong, (*resources, kind, "memory"), text
+    if cpus_of(limits.get("cpu")) % 1:
+        text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
+        yield pod_resources, (*resources, "limits", "cpu"), text
+
+
+def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
+    """Where the containers that train stand, and where their resources."""
+    if document.get("kind") == "TrainJob":
+        yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
+        return
+    for role in document.mapping(*_REPLICAS):
+        if document.get(*_REPLICAS, role, "replicas") == 0:
+            continue
+        listed: Path = (*_REPLICAS, role, "template", "spec", "containers")
+        containers = document.items(*listed)
+        for number in range(len(containers)):
+            if len(containers) == 1 or document.get(*listed, number, "name") == "pytorch":
+                yield (*listed, number), (*listed, number, "resources")
+
+
+def judge_job(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one PyTorchJob or TrainJob."""
+    for found, path, text in job_faults(document):
+        edits: tuple[Edit, ...] = ()
+        if found is ranks_auto:
+            edits = _one_rank(document, context)
+        if found is job_no_workers:
+            edits = without_key(document, context, *_REPLICAS, "Worker")
+        if found is job_elastic:
+            edits = with_value(document, context, _LEAST, str(document.get(*_WORKERS)))
+        yield found.finding(context.at(document.line(*path), text), edits=edits)
+    yield from judge_sourced(context)
+    for at, resources in _containers(document):
+        variables, lines = dict[str, str](), dict[str, int | None]()
+        for number in range(len(document.items(*at, "env"))):
+            name, value = (document.get(*at, "env", number, key) for key in ("name", "value"))
+            if value is not None and name not in OF_CPUS:
+                variables[str(name)] = str(value)
+                lines[str(name)] = document.line(*at, "env", number)
+        cpus = cpus_of(document.get(*resources, "limits", "cpu"))
+        target = Target(kind="pod", source="resources", cpus_per_node=math.ceil(cpus) or None)
+        facts = facts_elsewhere(context.facts, cpus)
+        pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
+        yield from judge_launches(_launches(document, at, variables), pod)
+        if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
+            text = "no emptyDir of medium Memory is mounted at /dev/shm"
+            yield pod_shm.finding(context.at(document.line(*at), text))
+
+
+def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
+    """One rank in each pod: which number is best only `cputune tune` shows."""
+    place = RANKS[str(document.get("kind"))]
+    edits = without_key(document, context, *place)
+    number = '"1"' if document.get("kind") == "PyTorchJob" else "1"
+    beside = next(iter(document.mapping(*place[:-1])), "")
+    line = f"{place[-1]}: {number}"
+    return edits + with_key(document, context, line, *place[:-1], beside, behind=False)
+
+
+OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
+"""Variables that name CPUs: which ones a pod has only running shows."""
+
+
+def _ranks(document: Document) -> int | None:
+    """Ranks of a pod; None where that is left to the operator."""
+    return number_of(str(document.get(*RANKS[str(document.get("kind"))])))
+
+
+def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[Launch]:
+    """What the container starts, with the ranks and the variables that the operator gives it.
+
+    Where its command shows no training, torchrun with a script that is not known.
+    """
+    words = [word for key in ("command", "args") for word in document.command(*at, key)]
+    found = read_words(words)
+    # Its script may ask for the CPU itself.
+    unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
+    workers = number_of(str(document.get(*_WORKERS))) or 0
+    nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
+    given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
+    given |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
+    sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
+    for launch in found or (unseen,):
+        yield replace(
+            launch,
+            options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,
+            environment={**given, **variables, **launch.environment},
+            line=document.line(*at, "command") or document.line(*at, "args") or 0,
+        )
+
+
+def job_launches(document: Document) -> Iterator[Launch]:
+    """What the containers of a job that train start, with the variables of their ``env``."""
+    for at, _ in _containers(document):
+        items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
+        variables = {str(item.get("name")): str(item["value"]) for item in items if "value" in item}
+        yield from (launch for launch in _launches(document, at, variables) if launch.script)
+
+
+def _shares_memory(document: Document, container: Path) -> bool:
+    """Whether memory is mounted at /dev/shm."""
+    volumes = [Document(value=volume) for volume in document.items(*container[:-2], "volumes")]
+    memory = [
+        volume.get("name") for volume in volumes if volume.get("emptyDir", "medium") == "Memory"
+    ]
+    mounts = [Document(value=mount) for mount in document.items(*container, "volumeMounts")]
+    return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
+
+
+def cpus_of(quantity: object) -> float:
+    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 where it is none."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
+    if match is None:
+        return 0.0
+    return float(match[1]) / 1000 if match[2] else float(match[1])
+
+
+CHECKS = checks_of(__name__)

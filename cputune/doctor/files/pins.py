@@ -1,0 +1,137 @@
+"""Versions that a file installs: of a Dockerfile, a requirements.txt, an environment.yml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cputune.doctor.files.context import Context
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.host.facts import Package
+from cputune.launch.edit import Edit
+from cputune.launch.places import Places, Token
+from cputune.stack.fit import misfits
+from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name
+
+_PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:\[[\w,-]*\])?(?:={1,3}([0-9][\w.+]*))?")
+
+
+class Pin(NamedTuple):
+    """A package of the stack as a file names it."""
+
+    token: Token
+    name: str
+    version: str | None
+
+
+def pin_of(token: Token) -> Pin | None:
+    """The package that a word names; None if it is none of the stack."""
+    named = _PINNED.fullmatch(token.text)
+    name = short_name(named[1]) if named else None
+    return None if named is None or name is None else Pin(token, name, named[2])
+
+
+@fault("file-package-ended", Severity.WARNING)
+def package_ended() -> None:
+    """A package is installed that has ended
+
+    Symptom: the stack cannot be renewed: each part wants the others as they were.
+
+    Cause: IPEX 2.8 was the last, and its repository is archived; the oneCCL bindings are not on
+    PyPI. transformers 5 and accelerate 1.13 know neither.
+
+    Remedy: Leave them out, and install today's torch, transformers and accelerate: torch itself
+    trains in bf16 with AMX, over gloo.
+
+    Source: huggingface/transformers#40784, huggingface/accelerate#3883
+    """
+
+
+@fault("file-pins", Severity.ERROR)
+def pins_unfit() -> None:
+    """The versions that are installed do not fit together
+
+    Symptom: pip ends with ResolutionImpossible, or importing ends with an error.
+
+    Cause: each release of transformers and accelerate needs certain releases of torch.
+
+    Remedy: Install versions that fit: `cputune doctor --stack` names them.
+
+    Source: https://pypi.org/project/transformers/
+    """
+
+
+def packages_of(pins: list[Pin]) -> tuple[Package, ...]:
+    """What will be installed: the versions of the file, and today's of all others."""
+    held = {name: str(version) for name, version in load().era("today").versions.items()}
+    for pin in pins:
+        newest = {"ipex": load().ipex[-1].version, "oneccl": load().oneccl[-1].version}
+        held[pin.name] = pin.version or str(newest.get(pin.name, held.get(pin.name, "")))
+    return tuple(Package(name=DISTRIBUTIONS[name], version=text) for name, text in held.items())
+
+
+def judge_pins(
+    pins: list[Pin],
+    context: Context,
+    python: str | None,
+    without: Callable[[list[Pin]], tuple[Edit, ...]],
+) -> Iterator[Finding]:
+    """Packages that have ended, versions that do not fit, and packages without a version."""
+    if context.places is None or not pins:
+        return
+    ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
+    renewed = _renewed(context.places, pins)
+    for pin in ended:
+        said = f"{pin.token.text}: leave it out, and install today's stack"
+        line = _line(context.places, pin.token.start)
+        edits = (*without(ended), *renewed)
+        yield package_ended.finding(context.at(line, said), edits=edits)
+    if ended:
+        return
+    held = {DISTRIBUTIONS[pin.name]: pin.version for pin in pins if pin.version}
+    if python is not None:
+        held["python"] = python
+    line = _line(context.places, pins[0].token.start)
+    for said in misfits(Versions.from_names(held)):
+        yield pins_unfit.finding(context.at(line, said), edits=renewed)
+    open_ones = [pin.token.text for pin in pins if pin.version is None]
+    if open_ones:
+        said = f"{', '.join(open_ones)}: no version is named"
+        yield unpinned.finding(context.at(line, said))
+
+
+@fault("file-unpinned", Severity.ADVICE)
+def unpinned() -> None:
+    """Packages of the stack are installed without a version
+
+    Symptom: the same file installs another torch or transformers next month, and flags are refused.
+
+    Cause: pip takes the newest release of a package without a version, and versions of torch,
+    transformers and accelerate have to fit together.
+
+    Remedy: Name versions that were tried together; `cputune doctor --stack` says which fit.
+
+    Source: https://pip.pypa.io/en/stable/topics/repeatable-installs/
+    """
+
+
+def _renewed(places: Places, pins: list[Pin]) -> tuple[Edit, ...]:
+    """Each version that is pinned becomes today's."""
+    today = load().era("today").versions
+    edits = list[Edit]()
+    for pin in pins:
+        if pin.version is None or pin.name not in today:
+            continue
+        version = parse(pin.version)
+        if version is not None and version.public != str(today[pin.name]):
+            name, equals, _ = re.split(r"(={1,3})", pin.token.text, maxsplit=1)
+            edits.append(places.becomes(pin.token, f"{name}{equals}{today[pin.name]}"))
+    return tuple(edits)
+
+
+def _line(places: Places, at: int) -> int:
+    return places.text.count("\n", 0, at) + 1
+
+
+CHECKS = checks_of(__name__)

@@ -1,0 +1,176 @@
+"""Files beside launch scripts: pods, compose, requirements, DeepSpeed, hosts, images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from stacks import TODAY, machine
+
+from cputune.doctor.checkfile import check_file, mend
+from cputune.errors import UsageError
+from cputune.host.facts import Launcher
+
+FACTS = machine(TODAY, cores=2)
+
+
+def codes(text: str, name: str) -> set[str]:
+    return {finding.code for finding in check_file(text, name, FACTS)}
+
+
+def pod(kind: str, threads: int, before: str = "", indent: str = "") -> str:
+    lines = f"""\
+containers:
+  - name: train
+    command: [torchrun, --nproc-per-node, "2", train.py, --do_train, --use_cpu, --output_dir, out]
+    env:
+      - {{name: OMP_NUM_THREADS, value: "{threads}"}}
+    resources:
+      limits: {{cpu: 8, memory: 16Gi}}
+"""
+    body = "".join(f"{indent}{line}\n" for line in lines.splitlines())
+    return f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\nspec:\n{before}{body}"
+
+
+JOBS = {
+    "Pod": pod("Pod", 8, indent="  "),
+    "Job": pod("Job", 8, "  template:\n    spec:\n", "      "),
+    "CronJob": pod(
+        "CronJob",
+        8,
+        "  jobTemplate:\n    spec:\n      template:\n        spec:\n",
+        "          ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_container_is_judged_by_its_own_cpus(kind: str) -> None:
+    text = JOBS[kind]
+    assert codes(text, "job.yaml") == {"ranks-oversubscribed"}
+    assert codes(text.replace('"8"', '"4"'), "job.yaml") == set()
+
+
+def test_an_mpijob_is_judged_by_the_cpus_of_its_workers() -> None:
+    text = """\
+kind: MPIJob
+spec:
+  slotsPerWorker: 2
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec:
+          containers:
+            - name: launcher
+              command: [mpirun, -n, "4", --map-by, "ppr:2:node", -x, OMP_NUM_THREADS=8,
+                -x, MASTER_ADDR=worker-0, python, train.py, --do_train, --use_cpu]
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          containers:
+            - resources: {limits: {cpu: 8, memory: 16Gi}}
+"""
+    assert codes(text, "mpi.yaml") == {"ranks-oversubscribed"}
+    assert codes(text.replace("=8", "=4"), "mpi.yaml") == set()
+
+
+COMPOSE = """\
+services:
+  db: {image: postgres}
+  train:
+    image: train:1
+    command: torchrun --nproc-per-node 2 train.py --do_train --no_cuda --output_dir out
+    environment:
+      - OMP_NUM_THREADS=4
+    cpus: 8
+"""
+
+
+def test_a_service_of_compose_is_read_and_fixed() -> None:
+    assert codes(COMPOSE, "compose.yaml") == {"file-flag-refused"}
+    done = mend(COMPOSE, "compose.yaml", FACTS)
+    assert done.text == COMPOSE.replace("--no_cuda", "--use_cpu")
+    assert done.left == ()
+
+
+def test_loader_workers_of_a_service_need_shared_memory() -> None:
+    text = COMPOSE.replace("--no_cuda", "--use_cpu --dataloader_num_workers 2")
+    assert codes(text, "compose.yaml") == {"file-compose-shm"}
+    assert codes(text + "    shm_size: 2gb\n", "compose.yaml") == set()
+
+
+def test_requirements_are_a_stack() -> None:
+    text = (
+        "# stack\ntorch==2.2.0\ntransformers[torch] == 5.23.0  # newest\nnumpy\n"
+        "intel-extension-for-pytorch\n"
+    )
+    assert codes(text, "requirements.txt") == {"file-package-ended"}
+    done = mend(text, "requirements-cpu.txt", FACTS)
+    assert "intel" not in done.text
+    assert "torch==2.13.0" in done.text
+    assert {one.code for one in done.left} == {"file-unpinned"}
+    with pytest.raises(UsageError, match="no part of the stack"):
+        check_file("requests==2\n", "requirements.txt", FACTS)
+
+
+def test_versions_of_an_environment_of_conda_are_compared() -> None:
+    text = (
+        "name: x\ndependencies:\n  - python=3.8\n  - pytorch=2.13.0\n  - pip:\n"
+        "    - transformers==4.40.0\n"
+    )
+    found = check_file(text, "environment.yml", FACTS)
+    assert "file-pins" in {one.code for one in found}
+    assert all(one.edits == () for one in found)
+
+
+def test_a_configuration_of_deepspeed_divides_a_model() -> None:
+    text = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'
+    (found,) = check_file(text, "ds.json", FACTS)
+    assert (found.code, "stage 2" in found.evidence) == ("argument-sharded", True)
+    assert codes(text.replace("2}", "0}"), "ds.json") == set()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "faults"),
+    [
+        ("mpich", "node1 slots=2\nnode2 slots=2\n", 2),
+        ("openmpi5", "node1:2\n", 1),
+        ("openmpi5", "node1 slots=2\nnode1 slots=2\n", 1),
+        ("mpich", "localhost\nnode2\n", 1),
+        ("mpich", "node1:2\nnode2:2\n", 0),
+        ("openmpi4", "node1 slots=2  # the first\n\nnode2 slots=2\n", 0),
+    ],
+)
+def test_a_file_of_hosts_is_in_the_words_of_its_mpirun(
+    dialect: str, text: str, faults: int
+) -> None:
+    launcher = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=dialect)
+    facts = replace(FACTS, launchers=(launcher,))
+    found = check_file(text, "hostfile", facts)
+    assert [one.code for one in found] == ["file-hosts"] * faults
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("RUN pip install intel-extension-for-pytorch\n", ""),
+        ("RUN python -m pip install -f URL oneccl_bind_pt\n", ""),
+        ("RUN apt-get update && pip install intel-extension-for-pytorch\n", "RUN apt-get update\n"),
+        ("RUN pip install oneccl_bind_pt && make\n", "RUN make\n"),
+        (
+            "RUN pip install requests intel-extension-for-pytorch\n",
+            "RUN pip install requests\n",
+        ),
+    ],
+)
+def test_no_pip_is_left_that_installs_nothing(before: str, after: str) -> None:
+    text = "FROM python:3.12\n{}CMD python train.py --use_cpu\n"
+    assert mend(text.format(before), "Dockerfile", FACTS).text == text.format(after)
+
+
+def test_the_python_of_an_image_has_to_fit() -> None:
+    text = "FROM python:{}-slim\nRUN pip install torch==2.13.0 transformers==5.23.0\n"
+    assert codes(text.format("3.8"), "Dockerfile") == {"file-pins"}
+    assert codes(text.format("3.12"), "Dockerfile") == set()
