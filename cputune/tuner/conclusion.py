@@ -17,7 +17,7 @@ from cputune.plans.knobs.record import LeftOut
 from cputune.plans.levers import untried
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
-from cputune.records.next_command import QUIET, NextStep
+from cputune.records.next_command import QUIET, NextStep, time_limit
 from cputune.records.options import DEFAULT_BUDGET, TuneOptions
 from cputune.records.result import (
     COMPLETED,
@@ -77,7 +77,7 @@ def conclude(
 
     ``busy`` are other processes that used the CPUs meanwhile, in words.
     """
-    advice = recommend(findings, noise, seconds, busy=bool(busy))
+    advice = recommend(findings, noise, seconds, busy=busy)
     best, baseline = advice.best.plan, advice.baseline.plan
     missing = [
         finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
@@ -127,17 +127,17 @@ def conclude(
 
 
 def recommend(
-    findings: Findings, noise: float, seconds: float = 0.0, *, busy: bool = False
+    findings: Findings, noise: float, seconds: float = 0.0, *, busy: Sequence[str] = ()
 ) -> Recommendation:
     """The plan to use, and what it gains. Raises NoValidTrialError if no trial has a number.
 
     Another plan than the baseline is recommended, and a ratio is given, only if both were measured
     in pairs (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far;
-    ``busy``: other processes used the CPUs.
+    ``busy`` are other processes that used the CPUs.
     """
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
     if not valid:
-        raise _nothing_valid(findings)
+        raise _nothing_valid(findings, busy, seconds)
     baseline = findings.baseline
     found = None if baseline is None else fastest_of(baseline, paired(findings), noise)
     if baseline is None or found is None or findings.taken_away is not None:
@@ -145,7 +145,7 @@ def recommend(
         alone = _measured(base)
         why, step = why_not_compared(findings, valid, seconds)
         return Recommendation(baseline=alone, best=alone, not_compared=why, next_step=step)
-    return _confirmed(findings, baseline, *found, noise, busy=busy)
+    return _confirmed(findings, baseline, *found, noise, busy=bool(busy))
 
 
 def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
@@ -310,12 +310,13 @@ def _notes(findings: Findings) -> list[str]:
     return notes
 
 
-def _nothing_valid(findings: Findings) -> NoValidTrialError:
+def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> NoValidTrialError:
     failed = [t for t in findings.trials if t.state == FAILED]
     if not failed and findings.cut_off is not None:
         return NoValidTrialError(
-            f"{TIME_UP} before today's launch had a speed to compare with: {findings.cut_off}",
-            hint="give it more: --max-time 10m",
+            f"{TIME_UP} before {YOURS} had a speed to compare with: {findings.cut_off}",
+            details="\n".join(f"busy now: {name}" for name in busy) or None,
+            hint=QUIET_FIRST if busy else f"--max-time {time_limit(max(600.0, 3 * seconds))}",
         )
     if not failed:
         return NoValidTrialError(
@@ -329,6 +330,9 @@ def _nothing_valid(findings: Findings) -> NoValidTrialError:
         hint=f"the first failed so: {first_line(first.reason)}; `cputune doctor` may know why",
     )
 
+
+QUIET_FIRST = "end the processes that use the CPUs, then the same command with --resume"
+"""The hint on a busy machine. More time would not help there."""
 
 LAST_LINES = 12
 """Of what a script wrote, where every trial failed alike: its traceback ends there."""

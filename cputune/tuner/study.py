@@ -208,6 +208,7 @@ class TuningStudy:
             self._findings.notes = [kept for kept in self._findings.notes if kept != note] + [note]
         findings = self._findings
         delayed = findings.never_quiet or findings.contended_runs or findings.delayed_turns
+        delayed = delayed or findings.cut_off is not None
         return replace(
             self._conclusion(self._neighbours.look() if delayed else ()), command=self._command
         )
@@ -407,7 +408,8 @@ class TuningStudy:
         most = timer.most_seconds
         self._findings.baseline_seconds = timer.used_seconds
         usual = USUAL_RUNS * timer.used_seconds
-        if most is not None and usual > most and not resumed:
+        measured = any(t.state == COMPLETED for t in self._findings.trials)
+        if most is not None and usual > most and measured and not resumed:
             said = (
                 f"your launch took {duration(timer.used_seconds)} to start and to be measured, so "
                 f"{duration(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "

@@ -153,7 +153,7 @@ def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch
     who = "make (process 4711) 98 % of a CPU"
     monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: (who,))
     told = cputune("tune", "--budget", "2")
-    assert "warning: the machine is not quiet" in told.err
+    assert "warning: the machine is busy" in told.err
     assert who in told.err
 
 

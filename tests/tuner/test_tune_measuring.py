@@ -10,6 +10,7 @@ import pytest
 from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
 
 import cputune
+from cputune.errors import NotMeasurableError
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.records.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
@@ -108,6 +109,20 @@ class TestTrials:
         assert (study.findings.saw_quiet, study.findings.never_quiet) == (True, False)
         said = "trial 5: other processes delayed 3 of 3 steps, so it is run again"
         assert study.of_kind(Message) == [Message(text=said, warns=True)] * times
+
+    def test_beside_processes_that_stay_the_first_one_ends_the_study(self) -> None:
+        study = FakeStudy()
+        others = ("make (process 7) 98 % of a CPU",)
+        with pytest.raises(NotMeasurableError, match="too busy to measure") as caught:
+            study.measuring.quiet_run(FakeRunner(busy(9)), PLANS[0], 0, others=lambda: others)
+        assert caught.value.details == f"busy now: {others[0]}"
+        assert "--max-time" not in str(caught.value.hint)
+
+    def test_on_a_machine_that_the_user_shares_they_go_on(self) -> None:
+        study = FakeStudy(findings=Findings(shared=True))
+        others = ("make (process 7) 98 % of a CPU",)
+        run, _ = study.measuring.quiet_run(FakeRunner(busy(9)), PLANS[0], 0, others=lambda: others)
+        assert run.steps > 0
 
     def test_of_a_machine_that_was_never_quiet_are_believed(self) -> None:
         study = FakeStudy()

@@ -264,7 +264,7 @@ class TestNeighbours:
             return steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
 
         book = tmp_path / "study.db"
-        with pytest.raises(NotMeasurableError, match="not measurable today") as caught:
+        with pytest.raises(NotMeasurableError, match="too busy to measure") as caught:
             tune(SMALL, FakeRunner(busy), study=book)
         assert caught.value.exit_code == 4
         assert "--resume" in str(caught.value.hint)
