@@ -205,8 +205,14 @@ def _name(
 def _in_no_release(package: str, home: str, name: str) -> Answer | None:
     """A name that no release that was read has: a slip, or of a release before the tables."""
     oldest, newest = interface.releases(package)[0], interface.newest(package)
-    if package == "torch" or newest is None:
-        return None  # of torch one release was read
+    if newest is None:
+        return None
+    if package == "torch":  # one release was read
+        return Answer(
+            title=f"{home} of torch {newest} has no {name}",
+            cause="it went before that release, or is a private name that another release has.",
+            fix="upgrade the library that imports it, or torch if yours is older",
+        )
     near = difflib.get_close_matches(name, interface.names(package, home), n=1)
     return Answer(
         title=f"{home} has no {name}, in no release of {package} from {oldest} to {newest}",

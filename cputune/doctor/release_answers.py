@@ -95,12 +95,15 @@ def between(asked: Asked) -> Answer | None:
 def _always(asked: Asked) -> Answer:
     """Every release that was read has it, so what ran is older, or no release as it is on PyPI."""
     package, oldest = asked.package, asked.presence.first
+    command = None
+    if package != "torch":  # which is gigabytes, and of another index
+        command = f"pip install -U --force-reinstall --no-deps {package}"
     return Answer(
         title=f"{package} is older than {oldest}, another file is imported, or files are missing",
         cause=f"{asked.what} in every release of {package} from {oldest} on.",
         fix=f"look at what is imported (python -c 'import {package}; print({package})'): rename "
         f"a file of yours of that name, or install {package} again",
-        command=f"pip install -U --force-reinstall --no-deps {package}",
+        command=command,
         source=asked.source,
     )
 

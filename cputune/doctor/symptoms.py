@@ -126,8 +126,15 @@ def _symptom_of(check: Check) -> Symptom:
 
 
 def _quote_pattern(quote: str) -> re.Pattern[str]:
-    parts = (re.escape(part.strip()) for part in quote.split("…"))
+    parts = (_words(part.strip()) for part in quote.split("…"))
     return re.compile(r"\s*.*?\s*".join(parts), re.IGNORECASE)
+
+
+def _words(part: str) -> str:
+    """A pattern of these words, and not of a part of a longer one."""
+    before = r"(?<!\w)" if part[:1].isalnum() else ""
+    after = r"(?!\w)" if part[-1:].isalnum() else ""
+    return before + re.escape(part) + after
 
 
 # --- explaining -------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def _for_finding(
 ) -> str:
     """The command of a finding if it belongs on this machine, else its explanation."""
     if finding.code == "symptom":
-        return finding.command or _explain(_found_beforehand(finding))
+        return finding.command or _for_symptom(finding)
     # The command of one host of several, or of a recording, is not for this machine.
     of_a_host = not isinstance(diagnosis, Diagnosis) and not finding.code.startswith("hosts-")
     recorded = isinstance(diagnosis, Diagnosis) and diagnosis.facts.recorded
@@ -112,14 +112,14 @@ def _for_finding(
     return " && ".join(commands)
 
 
-def _found_beforehand(finding: Finding) -> str:
-    """The check that finds the cause of an error text before training starts."""
+def _for_symptom(finding: Finding) -> str:
+    """The check that finds the cause of an error text beforehand; else the fix is no command."""
     from cputune.doctor.symptoms import symptoms
 
     for symptom in symptoms():
         if symptom.title == finding.title and symptom.finds:
-            return symptom.finds[0]
-    return finding.code
+            return _explain(symptom.finds[0])
+    return _for_no_fault("the fix is not a command, it is printed with the finding")
 
 
 def _explain(code: str) -> str:

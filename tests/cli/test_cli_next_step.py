@@ -133,6 +133,9 @@ CONTEXTS = {
         words=("--symptom", "Your setup doesn't support bf16/gpu"),
         begins=EXPLAIN + "file-use-cpu",
     ),
+    "an error text whose fix is in the script": Context(
+        words=("--symptom", "IndexError: index out of range in self"), begins="nothing: the fix"
+    ),
     "an error text with a command": Context(
         words=("--symptom", "libintel-ext-pt-cpu.so: undefined symbol"),
         begins="pip uninstall -y intel_extension_for_pytorch",
