@@ -22,7 +22,7 @@ from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions
 from cputune.records.result import COMPLETED, PRUNED, Result
 from cputune.records.steps import Step, TimeUp
 from cputune.report.tuning import line_of
-from cputune.tuner.events import StudyStarted, TrialEnded
+from cputune.tuner.events import Message, StudyStarted, TrialEnded
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -69,6 +69,7 @@ class Ended:
     seconds: float
     lines: list[str]
     limits: list[float | None]
+    messages: list[str]
 
 
 def study(
@@ -88,6 +89,7 @@ def study(
     runner = kind(clock, of, step)
     lines: list[str] = []
     limits: list[float | None] = []
+    messages: list[str] = []
     result = error = None
 
     def on_event(event: object) -> None:
@@ -95,6 +97,8 @@ def study(
             lines.append(line_of(event))
         if isinstance(event, StudyStarted):
             limits.append(event.most_seconds)
+        if isinstance(event, Message):
+            messages.append(event.text)
 
     try:
         result = TuningStudy(
@@ -110,7 +114,14 @@ def study(
     except NoValidTrialError as ended:
         error = ended
     assert runner.closed == len(runner.started)
-    return Ended(result=result, error=error, seconds=clock.now - begin, lines=lines, limits=limits)
+    return Ended(
+        result=result,
+        error=error,
+        seconds=clock.now - begin,
+        lines=lines,
+        limits=limits,
+        messages=messages,
+    )
 
 
 @pytest.mark.parametrize("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
@@ -126,7 +137,7 @@ def test_without_a_time_it_takes_six_minutes_at_most() -> None:
     slow = study(None, startup=60.0, step=1.0)
     assert slow.result is not None
     assert 300.0 < slow.seconds <= DEFAULT_LIMIT_SECONDS + 1
-    assert any("--max-time 13m holds" in line for line in slow.lines)
+    assert any("--max-time 13m holds" in text for text in slow.messages)
     endless = study(math.inf, startup=60.0, step=1.0)
     assert endless.seconds > DEFAULT_LIMIT_SECONDS
     assert (slow.limits, endless.limits) == ([DEFAULT_LIMIT_SECONDS], [None])
