@@ -15,6 +15,8 @@ A name is loaded when it is first used, so that ``import cputune`` takes no time
 
 from __future__ import annotations
 
+from types import ModuleType
+
 _HOMES: dict[str, str] = {}
 """Where each public name is defined: read from ``__init__.pyi`` when the first one is used."""
 
@@ -27,7 +29,7 @@ def _homes() -> dict[str, str]:
 
         stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
         for node in ast.parse(stub).body:
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("cputune"):
                 _HOMES.update({name.name: str(node.module) for name in node.names})
     return _HOMES
 
@@ -45,6 +47,16 @@ def __getattr__(name: str) -> object:
         found = getattr(import_module(_homes()[name]), name)
     globals()[name] = found
     return found
+
+
+class DoctorModule(ModuleType):
+    """The package ``cputune.doctor``, which bears the name of a function: it can be called."""
+
+    def __call__(self, *given: object, **named: object) -> object:
+        from importlib import import_module
+
+        found: object = import_module(_homes()["doctor"]).doctor(*given, **named)
+        return found
 
 
 def _installed_version() -> str:

@@ -1,5 +1,7 @@
 """What is public: each name, and where it is defined. ``__init__.py`` reads it from here."""
 
+from types import ModuleType
+
 from cputune.doctor import (
     Diagnosis as Diagnosis,
     Finding as Finding,
@@ -28,6 +30,8 @@ from cputune.errors import (
 from cputune.host import RecordedHost as RecordedHost
 from cputune.host.facts import HostFacts as HostFacts
 from cputune.host.probing import probe as probe
+from cputune.library.examine import doctor as doctor
+from cputune.library.tuning import tune as tune
 from cputune.plans.plan import Plan as Plan
 from cputune.plans.workload import Workload as Workload
 from cputune.records.history import Kept as Kept, kept_results as kept_results
@@ -40,7 +44,7 @@ from cputune.records.options import (
 from cputune.records.result import ConfirmRun as ConfirmRun, Result as Result, Trial as Trial
 from cputune.records.steps import Runner as Runner, Step as Step, TrialError as TrialError
 from cputune.report.show import show as show
-from cputune.tuner import SearchSpace as SearchSpace, search_space as search_space, tune as tune
+from cputune.tuner import SearchSpace as SearchSpace, search_space as search_space
 from cputune.tuner.comparing import Comparison as Comparison, compare as compare
 from cputune.tuner.events import (
     ComparisonSoFar as ComparisonSoFar,
@@ -55,5 +59,8 @@ from cputune.tuner.events import (
     TrialStarted as TrialStarted,
 )
 from cputune.verifier import Verification as Verification, verify as verify
+
+class DoctorModule(ModuleType):
+    def __call__(self, *given: object, **named: object) -> object: ...
 
 __version__: str

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL, FakeRunner, steady, truthful
 
 import cputune
 from cputune.tuner import events
 
+HERE = Path(__file__).parent
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
 
 
@@ -53,3 +60,104 @@ def test_its_table_names_the_loggers_there_are() -> None:
     code = "\n".join(p.read_text() for p in Path(cputune.__file__).parent.rglob("*.py"))
     children = set(re.findall(r'log\.getChild\("(\w+)"\)', code))
     assert set(re.findall(r"^\| `cputune\.(\w+)` \|", PAGE, re.M)) == children
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a script; real ranks are simulated."""
+    import cputune.host.probing.load
+    import cputune.ranks.runner
+    from cputune.host import locks
+
+    class FakeProcessRunner(FakeRunner):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(lambda plan, before: steady(1.0 / plan.threads_per_process))
+
+        def __enter__(self) -> FakeProcessRunner:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
+    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
+    monkeypatch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "mine.toml").write_text((HERE.parent / "recipes" / "bert-mini.toml").read_text())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("job", "argv", "name"),
+    [
+        ("train.py --lr 3e-5", ("train.py", "--lr", "3e-5"), "train.py"),
+        ("python train.py --lr 3e-5", ("train.py", "--lr", "3e-5"), "train.py"),
+        (["train.py", "--lr", "3e-5"], ("train.py", "--lr", "3e-5"), "train.py"),
+        ("torchrun --nproc-per-node 2 train.py", ("train.py",), "train.py"),
+        ("bert-mini", (), "bert-mini"),
+        ("mine.toml", (), "mine"),
+        (cputune.Workload.from_recipe("bert-mini"), (), "bert-mini"),
+    ],
+)
+def test_a_job_is_given_as_it_is_typed(
+    simulated: Path, job: object, argv: tuple[str, ...], name: str
+) -> None:
+    result = cputune.tune(job, budget=2, max_time="2m", facts=SMALL.facts)
+    assert (result.workload.argv, result.workload.name) == (argv, name)
+    assert result.budget == 2
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "said"),
+    [
+        ("gone.py", {}, "there is no script 'gone.py'"),
+        ("", {}, "nothing to train"),
+        ([], {}, "nothing to train"),
+        ("train.py 'open", {}, "cannot read the command"),
+        ("train.py", {"max_time": "soon"}, "not a time"),
+        ("train.py", {"max_time": "2m", "max_time_seconds": 3}, "exclude each other"),
+        ("train.py", {"budget": 0}, "--budget"),
+    ],
+)
+def test_what_cannot_be_tuned_is_an_error_with_a_hint(
+    simulated: Path, job: object, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(cputune.UsageError, match=said) as error:
+        cputune.tune(job, **options)
+    assert error.value.hint
+
+
+def test_a_time_limit_is_a_text_or_seconds() -> None:
+    assert cputune.TuneOptions(max_time="1h30m").max_time_seconds == 5400
+    assert cputune.TuneOptions(max_time=90).max_time_seconds == 90
+    assert cputune.TuneOptions(max_time="none").max_time_seconds == math.inf
+
+
+def test_the_doctor_is_called_as_it_is_named(simulated: Path) -> None:
+    """`cputune.doctor` is a package, too, once something of it was imported."""
+    import cputune.doctor.checks
+
+    report = cputune.doctor()
+    assert isinstance(report, cputune.Diagnosis)
+    launched = cputune.doctor("python gone.py")
+    assert "launch-script" in [finding.code for finding in launched.findings]
+    script = "import cputune; print(type(cputune.doctor()).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "Diagnosis\n"
+
+
+def test_what_a_cell_shows_has_ten_lines_at_most(simulated: Path) -> None:
+    facts = cputune.probe()
+    report = cputune.diagnose(facts)
+    many = replace(report, findings=report.findings * 20)
+    result = tune_small(budget=2)
+    shown = (facts, report, many, result, *cputune.emit(result, "torchrun"), result.workload)
+    for record in shown:
+        assert len(repr(record).splitlines()) <= 10
+        assert len(repr(record)) < 1500
+    assert report._repr_html_().count("<tr>") == len(report.findings)
+    hostile = replace(report.findings[0], title="<script>alert(1)</script>", evidence="<b>")
+    assert "<script" not in replace(report, findings=(hostile,))._repr_html_()

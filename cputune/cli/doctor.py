@@ -23,12 +23,12 @@ from cputune.cli.given import (
 )
 from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, json_option
-from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
-from cputune.doctor.configured import configured_findings
+from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, RecordedHost, read_document
 from cputune.host.probing import probe
+from cputune.library.examine import look_at
 
 if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
@@ -278,35 +278,15 @@ def _look_at(host: Host, launch: Launch | None, asked: Mapping[str, Any]) -> Dia
     facts = probe(host)
     if any(asked[name] is not None for name in ("stack", "check_file", "symptom")):
         return _look_at_words(facts, host, asked)
-    if launch is not None:
-        from cputune.doctor import typed_launch
-        from cputune.records.history import held_before
+    diagnosis = look_at(host, facts, launch, deep=asked["deep"])
+    if asked["recipe"] is None:
+        return diagnosis
+    from cputune.doctor.files.needs import judge_recipe
+    from cputune.plans.workload import Workload
 
-        if host.live:
-            facts = typed_launch.facts_of(launch, facts, host)
-            held = held_before(launch.argv, launch.ranks or 1)
-            around = replace(facts.surroundings, held_bytes=held)
-            facts = replace(facts, surroundings=around)
-    found = (*diagnose(facts).findings, *configured_findings(facts, host))
-    if launch is not None:
-        found += typed_launch.judge_typed(launch, facts, host)
-    if asked["deep"]:
-        from cputune.doctor.deep import deep_findings
-
-        found += deep_findings(facts, host)
-    needs = ""
-    if asked["recipe"] is not None:
-        from cputune.doctor.files.needs import judge_recipe
-        from cputune.plans.workload import Workload
-
-        needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
-        found += short
-    diagnosis = Diagnosis(facts=facts, findings=by_severity(found), recipe=needs)
-    if host.live and host.executable != sys.executable:
-        diagnosis = diagnosis.for_python(host.executable)
-    if host.live and os.geteuid() == 0:
-        diagnosis = diagnosis.for_root()
-    return diagnosis
+    needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
+    found = by_severity((*diagnosis.findings, *short))
+    return replace(diagnosis, findings=found, recipe=needs)
 
 
 def _look_at_words(facts: HostFacts, host: Host, asked: Mapping[str, Any]) -> Diagnosis:

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import cputune
 from cputune.doctor.finding import Check, Diagnosis, Finding, Severity, by_severity
 from cputune.host.facts import HostFacts
 
@@ -20,3 +23,7 @@ def diagnose(facts: HostFacts) -> Diagnosis:
     found = (finding for check in CHECKS for finding in check(facts))
     found = (pythonpath_first(finding, facts) for finding in found)
     return Diagnosis(facts=facts, findings=by_severity(found))
+
+
+# `cputune.doctor` is this package and `cputune.doctor()` a function: Python has one name for both.
+sys.modules[__name__].__class__ = cputune.DoctorModule

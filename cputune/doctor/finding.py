@@ -34,11 +34,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import partial
+from html import escape
 from typing import Any, TypeVar
 
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
 from cputune.plans.levers import GAINS, Takes, in_words
+from cputune.text.plain import visible
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
@@ -204,7 +206,11 @@ def checks_of(module: str) -> tuple[Check, ...]:
     return tuple(value for value in there if isinstance(value, Check) and value.module == module)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+MOST_SHOWN = 8
+"""Findings that a short form shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FoundOn:
     """Findings, the worst first; ``hidden`` are those that --only or --ignore leaves out."""
 
@@ -222,12 +228,35 @@ class FoundOn:
         """The number of findings by the name of their severity."""
         return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
 
+    def __repr__(self) -> str:
+        lines = [f"<cputune.{type(self).__name__}: {self._counts() or 'nothing is wrong'}>"]
+        for found in self.findings[:MOST_SHOWN]:
+            lines.append(f"{found.severity.value:7} {visible(found.title)}  [{found.code}]")
+        more = len(self.findings) - MOST_SHOWN
+        if more > 0:
+            lines.append(f"and {more} more: .findings")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: a table of the findings, the worst first."""
+        rows = []
+        for found in self.findings:
+            command = "" if found.command is None else f"<pre>{escape(found.command)}</pre>"
+            said = f"<b>{escape(found.title)}</b><br>{escape(found.evidence)}"
+            said += f"<br><i>{escape(found.remedy)}</i>{command}"
+            cells = (found.severity.value, said, f"<code>{found.code}</code>")
+            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        return f"<p>{self._counts() or 'Nothing is wrong.'}</p><table>{''.join(rows)}</table>"
+
+    def _counts(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self.summary.items() if count)
+
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are as bad as this, or worse."""
         return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(FoundOn):
     """What the doctor has to say about one machine; ``recipe``: what one that was named needs."""
 

@@ -24,7 +24,7 @@ MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
 """Ways that an ``mpirun`` wants to be spoken to; see docs/clusters.md for the differences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EmittedFile:
     """One file of an artefact: text only, nothing is written.
 
@@ -36,6 +36,10 @@ class EmittedFile:
     text: str
     executable: bool = False
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        kind = ", executable" if self.executable else ""
+        return f"<cputune.EmittedFile {self.name}: {len(self.text.splitlines())} lines{kind}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,7 +346,7 @@ class Network:
         return next((link for link in self.links or () if link.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HostFacts:
     """One machine, as one process on it sees it.
 
@@ -378,6 +378,21 @@ class HostFacts:
     surroundings: Surroundings = field(default_factory=Surroundings)
     restraints: Restraints = field(default_factory=Restraints)
     files_missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        cpu = self.cpu.codename or self.cpu.model_name or "an unknown processor"
+        topology, memory, torch = self.topology, self.memory.total_bytes, self.package("torch")
+        parts = [
+            cpu,
+            f"{topology.sockets} sockets",
+            f"{topology.physical_cores} cores",
+            f"{len(topology.allowed)} CPUs allowed",
+            "memory unknown" if memory is None else f"{memory / (1 << 30):.1f} GiB",
+            f"Python {self.python}",
+            "no torch" if torch is None else f"torch {torch.version}",
+        ]
+        whose = "a recording" if self.recorded else "this machine"
+        return f"<cputune.HostFacts of {whose}: {', '.join(parts)}>"
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

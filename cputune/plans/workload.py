@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -133,7 +134,7 @@ class Padding:
     mend: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Workload:
     """The job whose speed is measured.
 
@@ -210,6 +211,34 @@ class Workload:
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:
             raise ValueError("neither a recipe nor a script")
+
+    def __repr__(self) -> str:
+        if self.recipe is not None:
+            return f"<cputune.Workload of the recipe {self.name}>"
+        return f"<cputune.Workload of {shlex.join(self.launch or self.argv)}>"
+
+    @classmethod
+    def of(cls, job: Workload | str | Sequence[str]) -> Workload:
+        """What people type as one: ``"train.py --lr 3e-5"``, a list of words, a recipe's name.
+
+        A text is a recipe if it is the name of one, or ends in ``.toml``. Raises CputuneError.
+        """
+        if isinstance(job, Workload):
+            return job
+        if isinstance(job, str):
+            if job in recipe_names() or job.endswith(".toml"):
+                return cls.from_recipe(job)
+            try:
+                job = shlex.split(job)
+            except ValueError as error:
+                raise UsageError(
+                    f"cannot read the command {job!r}: {str(error).lower()}",
+                    hint="close the quotes, or give a list of words",
+                ) from error
+        words = [str(word) for word in job]
+        if not words:
+            raise UsageError("there is nothing to train", hint='"train.py --epochs 3", or a recipe')
+        return cls.script(words)
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:

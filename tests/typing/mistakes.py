@@ -13,7 +13,7 @@ class NoRunner:
 
 job = Workload.from_recipe("bert-base-squad")
 cputune.tune()  # error: a job is missing
-cputune.tune("bert-base-squad")  # error: a name is no Workload
+cputune.tune(3)  # error: a number is no job
 cputune.tune(job, bugdet=20)  # error: no such parameter
 cputune.tune(job, runner=NoRunner())  # error: it has no steps
 cputune.tune(job, on_event=lambda: None)  # error: it takes no event

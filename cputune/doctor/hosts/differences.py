@@ -43,7 +43,7 @@ class SeenHost:
         return self.node.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HostsDiagnosis(FoundOn):
     """What the doctor has to say about several hosts; the worst findings come first."""
 

@@ -1,0 +1,1 @@
+"""The library as people type it: ``tune`` of a command, ``doctor`` of this machine."""

@@ -1,0 +1,73 @@
+"""``cputune.doctor``: what is wrong with this machine, and with a launch on it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from cputune.doctor import Diagnosis, by_severity, diagnose
+from cputune.doctor.configured import configured_findings
+from cputune.host import LiveHost, RecordedHost
+from cputune.host.probing import probe
+
+if TYPE_CHECKING:
+    from cputune.host import Host
+    from cputune.host.facts import HostFacts
+    from cputune.launch.launch import Launch
+
+
+def doctor(
+    launch: str | Sequence[str] | None = None, *, root: str | PathLike[str] | None = None
+) -> Diagnosis:
+    """Say what is wrong with this machine for training, and how to fix it.
+
+    With ``launch`` (``"torchrun --nproc-per-node 2 train.py"``, or a list of words) also what is
+    wrong with that launch. ``root`` is the folder of a recorded machine. Nothing is measured::
+
+        report = cputune.doctor()
+        report.findings
+
+    Raises UsageError for a launch that trains nothing, CannotError for a folder that is no
+    recording.
+    """
+    host: Host = LiveHost() if root is None else RecordedHost(root)
+    command = None
+    if launch is not None:
+        from cputune.doctor import typed_launch
+
+        words = shlex.split(launch) if isinstance(launch, str) else launch
+        command = typed_launch.read_launch(words)
+    return look_at(host, probe(host), command)
+
+
+def look_at(
+    host: Host, facts: HostFacts, launch: Launch | None = None, *, deep: bool = False
+) -> Diagnosis:
+    """What is wrong with a machine and a launch on it; with ``deep`` children import the stack."""
+    if launch is not None:
+        from cputune.doctor import typed_launch
+        from cputune.records.history import held_before
+
+        if host.live:
+            facts = typed_launch.facts_of(launch, facts, host)
+            held = held_before(launch.argv, launch.ranks or 1)
+            around = replace(facts.surroundings, held_bytes=held)
+            facts = replace(facts, surroundings=around)
+    found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    if launch is not None:
+        found += typed_launch.judge_typed(launch, facts, host)
+    if deep:
+        from cputune.doctor.deep import deep_findings
+
+        found += deep_findings(facts, host)
+    diagnosis = Diagnosis(facts=facts, findings=by_severity(found))
+    if host.live and host.executable != sys.executable:
+        diagnosis = diagnosis.for_python(host.executable)
+    if host.live and os.geteuid() == 0:
+        diagnosis = diagnosis.for_root()
+    return diagnosis

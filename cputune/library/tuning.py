@@ -1,0 +1,34 @@
+"""``cputune.tune``: of a command as it is typed, of a recipe, or of a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cputune.plans.training_command import require_trainable
+from cputune.plans.workload import Workload
+from cputune.records.options import keywords, keywords_of
+from cputune.records.result import Result
+from cputune.tuner import AskedToTune, tune as tune_workload
+
+
+@keywords_of(AskedToTune)
+def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
+    """Measure plans of this job on this machine and return the fastest, compared with today's.
+
+    ``job`` is a command as you type it (``"train.py --lr 3e-5"``, or a list of words), the name of
+    a recipe (``"bert-mini"``, or a path of your own ``*.toml``), or a ``Workload``. The keywords
+    are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``, ``on_event``, ``hosts``
+    and ``started``: docs/library.md says what each is for::
+
+        result = cputune.tune("train.py --lr 3e-5", budget=10, max_time="2m")
+
+    Raises UsageError for what makes no sense, MissingPackageError without optuna, CannotError for
+    a study that is in use or of something else, NoValidTrialError if no trial gave a number,
+    NotMeasurableError if other processes computed here all the time (the trials are kept in the
+    study), and Interrupted on SIGINT, whose ``result`` is what was found.
+    """
+    workload = Workload.of(job)
+    if workload.argv and not isinstance(job, Workload) and asked.runner is None:
+        require_trainable(workload.argv)
+    result: Result = tune_workload(workload, **keywords(asked))
+    return result
