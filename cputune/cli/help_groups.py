@@ -28,7 +28,7 @@ TUNE: Groups = {
 }
 
 EMIT: Groups = {
-    "What to write": ("format", "like", "output", "force", "patch"),
+    "What to write": ("format", "like", "keep", "output", "force", "patch"),
     "What to train": (
         *("batch_per_rank", "global_batch_size", "secret", "python"),
         *("accelerate_version", "transformers_version", "no_guard"),
