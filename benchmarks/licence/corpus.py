@@ -94,6 +94,7 @@ class Planted:
         padding: whether its padding may be cut; None where nothing is to be cut.
         repeats: whether two starts of it train the same.
         accumulates: whether its batch may be taken in parts, one by one; None: as ``parts``.
+        workers: whether other processes may prepare its batches; None: not asked.
     """
 
     name: str
@@ -103,14 +104,15 @@ class Planted:
     padding: bool | None = None
     repeats: bool = True
     accumulates: bool | None = None
+    workers: bool | None = None
 
 
-def _loss(body: str, before: str = "") -> str:
+def loss(body: str, before: str = "") -> str:
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     return f"{before}\ndef loss_of(model, x, y):\n{lines}\n"
 
 
-def _compute(body: str, before: str = "") -> str:
+def compute(body: str, before: str = "") -> str:
     lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
     return f"""{before}
 class Kind(Trainer):
@@ -157,27 +159,25 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="squared error",
         frame="loop",
-        body=_loss("return F.mse_loss(model(x), x[:, :4])"),
+        body=loss("return F.mse_loss(model(x), x[:, :4])"),
         parts=True,
     ),
     Planted(
         name="noise on the input",
         frame="loop",
-        body=_loss("return F.cross_entropy(model(x + torch.randn_like(x)), y)"),
+        body=loss("return F.cross_entropy(model(x + torch.randn_like(x)), y)"),
         parts=True,
     ),
     Planted(
         name="diffusion: a timestep for each sample",
         frame="loop",
-        body=_loss(
-            "t = torch.rand(len(x), 1)\nreturn F.mse_loss(model((1 - t) * x), t * x[:, :4])"
-        ),
+        body=loss("t = torch.rand(len(x), 1)\nreturn F.mse_loss(model((1 - t) * x), t * x[:, :4])"),
         parts=True,
     ),
     Planted(
         name="integer timesteps and noise",
         frame="loop",
-        body=_loss(
+        body=loss(
             "t = torch.randint(0, 1000, (len(x), 1)) / 1000\nn = torch.randn(x.shape)\n"
             "return F.mse_loss(model(t * x + n), n[:, :4])"
         ),
@@ -192,7 +192,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a variational latent",
         frame="loop",
-        body=_loss(
+        body=loss(
             "h = model(x)\nz = torch.distributions.Normal(h[:, :2], h[:, 2:].exp()).rsample()\n"
             "return ((z - x[:, :2]) ** 2).mean()"
         ),
@@ -201,7 +201,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="gumbel softmax",
         frame="loop",
-        body=_loss("return F.cross_entropy(F.gumbel_softmax(model(x)), y)"),
+        body=loss("return F.cross_entropy(F.gumbel_softmax(model(x)), y)"),
         parts=True,
     ),
     Planted(
@@ -219,7 +219,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a penalty on the weights",
         frame="loop",
-        body=_loss(
+        body=loss(
             "own = sum((p ** 2).sum() for p in model.parameters())\n"
             "return F.cross_entropy(model(x), y) + 1e-3 * own"
         ),
@@ -228,13 +228,13 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="label smoothing",
         frame="loop",
-        body=_loss("return F.cross_entropy(model(x), y, label_smoothing=0.1)"),
+        body=loss("return F.cross_entropy(model(x), y, label_smoothing=0.1)"),
         parts=True,
     ),
     Planted(
         name="a gate at zero before layer norm",
         frame="loop",
-        body=_loss(
+        body=loss(
             "return F.cross_entropy(model(x) * (1 + accelerator.unwrap_model(model).extra), y)"
         ),
         parts=True,
@@ -242,7 +242,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="an advantage that adds up to zero",
         frame="loop",
-        body=_loss(
+        body=loss(
             "p = F.log_softmax(model(x), 1)\nreturn ((p - p.detach()) * (x[:, :4] - 1)).mean()"
         ),
         parts=True,
@@ -263,32 +263,32 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="pairs of answers, the chosen ones first",
         frame="loop",
-        body=_loss(_PREFERRED, before=_AFTER_ALL),
+        body=loss(_PREFERRED, before=_AFTER_ALL),
         parts=True,
     ),
     Planted(
         name="choices of a question in turn",
         frame="loop",
-        body=_loss("return F.cross_entropy(model(x).sum(1).view(-1, 2), y[::2])", before=_IN_TURN),
+        body=loss("return F.cross_entropy(model(x).sum(1).view(-1, 2), y[::2])", before=_IN_TURN),
         parts=True,
     ),
     # The loss of a batch is not that of its parts.
     Planted(
         name="chosen answers among each other",
         frame="loop",
-        body=_loss(_CONTRASTED, before=_AFTER_ALL),
+        body=loss(_CONTRASTED, before=_AFTER_ALL),
         parts=False,
     ),
     Planted(
         name="in-batch negatives of random views",
         frame="loop",
-        body=_loss(_VIEWS + "return F.cross_entropy(one @ two.T * 5, torch.arange(len(x)))"),
+        body=loss(_VIEWS + "return F.cross_entropy(one @ two.T * 5, torch.arange(len(x)))"),
         parts=False,
     ),
     Planted(
         name="in-batch negatives",
         frame="loop",
-        body=_loss("h = model(x)\nreturn F.cross_entropy(h @ x[:, :4].T, torch.arange(len(x)))"),
+        body=loss("h = model(x)\nreturn F.cross_entropy(h @ x[:, :4].T, torch.arange(len(x)))"),
         parts=False,
     ),
     Planted(
@@ -300,19 +300,19 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a queue of keys",
         frame="loop",
-        body=_loss(_QUEUE, "queue = F.normalize(torch.randn(8, 4), dim=1)"),
+        body=loss(_QUEUE, "queue = F.normalize(torch.randn(8, 4), dim=1)"),
         parts=False,
     ),
     Planted(
         name="the variance of the batch",
         frame="loop",
-        body=_loss("h = model(x)\nreturn F.cross_entropy(h, y) + (1 - h.std(0)).relu().mean()"),
+        body=loss("h = model(x)\nreturn F.cross_entropy(h, y) + (1 - h.std(0)).relu().mean()"),
         parts=False,
     ),
     Planted(
         name="the hardest samples alone",
         frame="loop",
-        body=_loss(
+        body=loss(
             "each = F.cross_entropy(model(x), y, reduction='none')\nreturn each.topk(3)[0].mean()"
         ),
         parts=False,
@@ -320,13 +320,13 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a sum over the batch",
         frame="loop",
-        body=_loss("return F.cross_entropy(model(x), y, reduction='sum')"),
+        body=loss("return F.cross_entropy(model(x), y, reduction='sum')"),
         parts=False,
     ),
     Planted(
         name="mixup",
         frame="loop",
-        body=_loss(
+        body=loss(
             "order = torch.randperm(len(x))\nreturn F.cross_entropy(model((x + x[order]) / 2), y)"
         ),
         parts=False,
@@ -334,7 +334,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a weighted mean of classes",
         frame="loop",
-        body=_loss(
+        body=loss(
             "w = torch.tensor([1., 5., 1., 9.])\nreturn F.cross_entropy(model(x), y, weight=w)"
         ),
         parts=False,
@@ -342,19 +342,19 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a ranking of pairs",
         frame="loop",
-        body=_loss("h = model(x)[:, 0]\nd = h[:, None] - h[None]\nreturn F.softplus(d).mean()"),
+        body=loss("h = model(x)[:, 0]\nd = h[:, None] - h[None]\nreturn F.softplus(d).mean()"),
         parts=False,
     ),
     Planted(
         name="a root of the mean square",
         frame="loop",
-        body=_loss("return F.mse_loss(model(x), x[:, :4]).sqrt()"),
+        body=loss("return F.mse_loss(model(x), x[:, :4]).sqrt()"),
         parts=False,
     ),
     Planted(
         name="a gate at zero hides the batch",
         frame="loop",
-        body=_loss(
+        body=loss(
             "own = accelerator.unwrap_model(model)\nh = model(x)\n"
             "return F.cross_entropy(h + own.extra ** 2 * (h - h.mean(0)) * 9, y)"
         ),
@@ -408,7 +408,7 @@ CORPUS: tuple[Planted, ...] = (
         name="a loss over all positions",
         frame="trainer",
         body=_LENGTHS
-        + _compute(
+        + compute(
             "out = model(input_ids=inputs['input_ids'], attention_mask=inputs['attention_mask'],"
             " output_hidden_states=True)\nreturn out.hidden_states[-1].sin().mean()"
         ),
@@ -418,7 +418,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="in-batch negatives of sentences",
         frame="trainer",
-        body=_compute(
+        body=compute(
             "out = model(input_ids=inputs['input_ids'], attention_mask=inputs['attention_mask'],"
             " output_hidden_states=True)\nh = F.normalize(out.hidden_states[-1][:, 0], dim=1)\n"
             "return F.cross_entropy(h @ h.T * 9, torch.arange(len(h)))"
@@ -428,7 +428,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="class weights",
         frame="trainer",
-        body=_compute(
+        body=compute(
             "labels = inputs.pop('labels')\nw = torch.tensor([1., 5., 9.])\n"
             "return F.cross_entropy(model(**inputs).logits, labels, weight=w)"
         ),
@@ -437,7 +437,7 @@ CORPUS: tuple[Planted, ...] = (
     Planted(
         name="a counter in compute_loss",
         frame="trainer",
-        body=_compute(
+        body=compute(
             "self.seen = getattr(self, 'seen', 0) + 1\n"
             "return model(**inputs).loss * (1 + 0.1 * self.seen)"
         ),

@@ -17,12 +17,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from corpus import CORPUS, Planted, source
+from features import FEATURES
 
 from cputune.host.probing import probe
 from cputune.plans.equivalence import Licence
 from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import TrialError
+
+MAY = "may be cut"
 
 
 def asked(planted: Planted, folder: Path) -> tuple[Licence, str | None]:
@@ -35,19 +38,32 @@ def asked(planted: Planted, folder: Path) -> tuple[Licence, str | None]:
         runner.ask()
         workload = runner.workload
     padding = workload.padding
-    return workload.licence or Licence(), None if padding is None else padding.kept or "may be cut"
+    return workload.licence or Licence(), None if padding is None else padding.kept or MAY
+
+
+def judged(planted: Planted, licence: Licence, padding: str | None) -> list[tuple[str, bool, str]]:
+    """Each lever of a script, whether it trains the same, and why it is refused."""
+    rows = [("ranks", planted.parts, licence.refuses("ranks") or licence.unlike)]
+    if planted.padding is not None:
+        rows.append(("padding", planted.padding, "" if padding == MAY else padding or ""))
+    if planted.accumulates is not None:
+        rows.append(("accumulation", planted.accumulates, licence.refuses("accumulation") or ""))
+    if planted.workers is not None:
+        rows.append(("workers", planted.workers, licence.refuses("workers") or ""))
+    return rows
 
 
 def main() -> int:
     """Print the table; 1 where a lever was granted that changes the training."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="scripts whose name holds this word")
+    parser.add_argument("--features", action="store_true", help="those of features.py alone")
     parser.add_argument("-o", "--output", help="the table as Markdown")
     options = parser.parse_args()
     lines = ["| script | lever | true | the licence | largest deviation |", "|---|---|---|---|---|"]
     wrong, refused, harmless = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for planted in CORPUS:
+        for planted in FEATURES if options.features else (*CORPUS, *FEATURES):
             if options.only not in planted.name:
                 continue
             try:
@@ -57,14 +73,7 @@ def main() -> int:
                 wrong.append(f"{planted.name}: does not train")
                 print(lines[-1], flush=True)
                 continue
-            rows = [("ranks", planted.parts, licence.refuses("ranks") or licence.unlike)]
-            if planted.padding is not None:
-                rows.append(
-                    ("padding", planted.padding, "" if padding == "may be cut" else padding)
-                )
-            if planted.accumulates is not None:
-                why = licence.refuses("accumulation") or ""
-                rows.append(("accumulation", planted.accumulates, why))
+            rows = judged(planted, licence, padding)
             for lever, true, why in rows:
                 may = true and planted.repeats
                 harmless += may

@@ -16,27 +16,40 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.carry.batches import cut, encodings_of, has_tail, tensors_of
+from cputune.inside.carry.batches import cut, encodings_of, has_tail
 from cputune.inside.carry.unchanged import as_before
-from cputune.inside.draws import Draws
+from cputune.inside.cutting import UncutError, cut_into, samples_of
+from cputune.inside.draws import SEED, Draws, state_of_all
 from cputune.inside.messages import ModelAnswer
+from cputune.inside.sources import Sources
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EARLY, LATE = 3, 24
-POINTS = (0, EARLY, LATE)
-"""Updates before each point: the first step, early, and late."""
+EARLY = (0, 1, 2, 5, 11, 24)
+"""Updates before each point. What a script does in turn (every second step, or every third, fourth)
+falls on different ones of them; what begins after a warm-up is looked for up to the last."""
 
-LATE_SECONDS = 2.0
-"""Of training after which the late point has come, however few updates that were."""
+FEWER = (0, 1, 5, 24)
+"""Those of a model whose questions at the first point took longer than ``QUICK_SECONDS``."""
+
+LATER = (53, 107, 211)
+"""Further ones, as far as they come within ``LATER_SECONDS``; and each new pass over the data."""
+
+POINTS = (*EARLY, *LATER)
+
+OF_RECIPES = (0, 3)
+"""Those of a launch that is not asked about its samples: its script is known."""
 
 QUICK_SECONDS = 1.0
-"""Where the questions of the first point took longer, the early one is left to the late one."""
+LATER_SECONDS = 10.0
+
+PASSES = 4
+"""Over the data, at whose beginning the model is asked once more."""
 
 MOVED = 0.02
 """By how much each weight is moved before that: an initialisation has the same deviation."""
@@ -54,14 +67,40 @@ STATE = (
 
 CALLS = "each batch changes what the next one gives, so their number in a step counts"
 
+CHANCE = (
+    "random numbers that are drawn once for a whole batch change its loss ({:.6g}, and {:.6g}), and"
+    " each rank would draw its own"
+)
+
+NOISE = (
+    "random numbers are drawn between the gradient and the update (noise in the optimizer), and"
+    " each rank would draw its own"
+)
+
+THAWED = (
+    "{} parameters are trained that were frozen at the first step, and DistributedDataParallel"
+    " averages those alone that were trained when it was made"
+)
+
+ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
+
+SEEDS = 5
+"""Other ones with which a batch is tried that draws random numbers once for all of its samples."""
+
+REPLAYED = 4
+"""The most times that a step may go backward for its passes to be averaged one after the other."""
+
 MOST_SECONDS = 60.0
 """That the questions take together; those that are left then are not asked."""
 
-QUESTIONS = ("repeats", "ranks", "padding", "threads", "precision")
+LONGEST_SECONDS = 120.0
+"""From the first point on; later points are left out then, and the answers say up to which update
+they reach."""
 
+STARTS = "starts"
+"""Asked of another start of the same launch, without the seeds of a trial: what its data set is."""
 
-class UncutError(Exception):
-    """A batch cannot be cut into its samples; why."""
+QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 
 
 class Asker:
@@ -71,25 +110,43 @@ class Asker:
         asks: the questions of this process; none where nothing is asked.
         asking: whether a question is being asked, so that nothing else counts.
         draws: draws alike while it is.
+        sources: what the batches are made of.
+        starts: whether this process only tells what its data set is, without seeds of a trial.
     """
 
     def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
         named = os.environ.get(ASK_VARIABLE, "").split(",")
         self.asks = tuple(question for question in QUESTIONS if question in named)
+        self.starts = STARTS in named
         self.asking = False
         self.draws = Draws()
+        self.sources = Sources(self.draws)
+        self._points: tuple[int, ...] = POINTS if "samples" in self.asks else OF_RECIPES
         self._say = say
         self._optimizers: list[Any] = []
-        self._point = self._updates = 0
-        self._since = 0.0
+        self._point = self._updates = self._passes = 0
+        self._new_pass = self._finished = False
+        self._began: float | None = None
         self._left = MOST_SECONDS
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
+        self._weights: list[Any] = []
+        self._trained_first: set[int] = set()
         self._asked: tuple[object, ...] = ()
         self._weighs_items: bool | None = None
         self._following: Any = None
         self._noise = ROUNDING
         self._rows = 1
+        self._is_spread = False
+        self._dice: object = None
+        self._adds_noise = False
+        self._backwards: list[list[Any]] = []
+        self._averaged: list[list[Any]] = []
+
+    @property
+    def looks_at_samples(self) -> bool:
+        """Whether this process has to know what its batches are made of."""
+        return self.starts or "samples" in self.asks
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
@@ -98,16 +155,65 @@ class Asker:
 
     def due(self, steps: int) -> bool:
         """Whether the training has come to a point, after so many steps."""
-        if not self.asks or self.asking or self._point == len(POINTS):
+        if not self.asks or self.asking or self._finished:
             return False
         self._updates = steps
-        is_late = self._point == 2 and time.perf_counter() - self._since > LATE_SECONDS
-        return is_late or steps >= POINTS[self._point]
+        if self._began is not None:
+            is_early = self._points[self._point] <= EARLY[-1]
+            most = LONGEST_SECONDS if is_early else LATER_SECONDS
+            if time.perf_counter() - self._began > most:
+                self.finish()
+                return False
+        return self._new_pass or steps >= self._points[self._point]
+
+    def finish(self) -> None:
+        """Tell that this was all, once."""
+        if self.asks and not self._finished:
+            self._finished = True
+            end: ModelAnswer = {"event": "answer", "question": "", "point": ""}
+            end["updates"] = self._updates
+            if self.sources.drawn is not None:
+                end["drawn"] = self.sources.drawn
+            self._say(end)
+
+    def begin_pass(self) -> None:
+        """Note that another pass over the data begins: with it a stage of training may begin."""
+        if "samples" in self.asks and self._point and not self.asking:
+            self._passes += 1
+            self._new_pass = self._passes <= PASSES
 
     def trained(self, loss: Any) -> None:
         """Note that a batch of a question went forward and backward."""
-        found = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
-        self._seen.append((float(loss), found))
+        self._seen.append((float(loss), self._gradients()))
+
+    def _gradients(self) -> list[Any]:
+        return [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+
+    def went_backward(self) -> None:
+        """Called after each backward pass of a question: ranks average their gradients there."""
+        place = len(self._backwards)
+        if place < REPLAYED:
+            self._backwards.append(self._gradients())
+        if place < len(self._averaged):
+            for parameter, gradient in zip(self._parameters, self._averaged[place], strict=True):
+                parameter.grad = None if gradient is None else gradient.clone()
+
+    def after_gradient(self) -> None:
+        """Note the state of all generators when a batch went backward."""
+        if self.looks_at_samples:
+            self._dice = state_of_all()
+
+    def after_update(self) -> None:
+        """Note whether anything was drawn since."""
+        if self._dice is not None and not self._adds_noise:
+            self._adds_noise = self._dice != state_of_all()
+        self._dice = None
+
+    def tell_data(self) -> None:
+        """Tell what the data set is, for another start to be compared with."""
+        found = self.sources.digests()
+        if found:
+            self._say({"event": "answer", "question": STARTS, "point": "", "digests": found})
 
     def batches(
         self,
@@ -124,21 +230,26 @@ class Asker:
         after each. ``items``: whether the framework tells a loss the items of the whole step.
         ``size``: the samples that the loader puts into a batch, where it says so.
         """
-        point = f"after {self._updates} updates" if self._point else "at the first step"
-        self._point += 1
+        point = f"after {self._updates} updates" if self._updates else "at the first step"
+        self._point += not self._new_pass
+        self._new_pass = False
         since = time.perf_counter()
+        self._began = self._began or since
         self._parameters = self._trained_parameters(models)
         self._asked = (*models, beside)
         with self._apart():
-            if self._point > 1:
-                self._move()
-            count = _samples(batch)
+            count = samples_of(batch)
             if size and count and count % size == 0:
                 self._rows = count // size
+            # What a draw makes of one sample alone is seen if the others have draws of their own.
+            self._is_spread = self._rows == 1 and self._point % 2 == 0
+            self._ask_samples(point, models)
             whole: tuple[float, list[Any]] | None = None
             for question in self.asks:
                 if time.perf_counter() - since > self._left:
                     break
+                if question == "samples":
+                    continue
                 self._tell(question, point, why="it failed while it was asked")
                 if question == "repeats":
                     whole, again = yield from self._repeated(batch, count)
@@ -150,13 +261,32 @@ class Asker:
                 elif whole is not None:
                     asked = getattr(self, f"_ask_{question}")
                     yield from asked(point, batch, count, whole)
-        self._since = time.perf_counter()
-        took = self._since - since
+        took = time.perf_counter() - since
         self._left -= took
-        if self._point == 1 and took > QUICK_SECONDS:
-            self._point = 2
-        if self._point == len(POINTS):
-            self._say({"event": "answer", "question": "", "point": point})
+        if self._point == 1 and took > QUICK_SECONDS and self._points is POINTS:
+            self._points = (*FEWER, *LATER)
+        if self._point == len(self._points) or self._left <= 0:
+            self.finish()
+
+    def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
+        """What the batches are made of; the weights are moved meanwhile, after the first point."""
+        looks = "samples" in self.asks
+        before = None
+        if looks:
+            trained = {id(p) for model in models for p in model.parameters() if p.requires_grad}
+            self._trained_first = self._trained_first or trained
+            thawed = len(trained - self._trained_first)
+            self._tell("parameters", point, why=THAWED.format(thawed) if thawed else "")
+            for question, why in self.sources.ask():
+                self._tell(question, point, why=why)
+            before = self.sources.figure() if self._point > 1 else None
+            if self._point == 1:
+                self.tell_data()
+        if self._point > 1:
+            self._move()
+            self._weights = [parameter.detach().clone() for parameter in self._parameters]
+            if looks and before is not None:
+                self._tell("weights", point, why=self.sources.depends_on_weights(before))
 
     def _repeated(self, batch: Any, count: int) -> Any:
         """The batch twice; where its first turn leaves a state that counts, each from the start.
@@ -183,6 +313,40 @@ class Asker:
     def _ask_ranks(
         self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
+        """The loss of the batch from those of its parts, and of one that has rare samples."""
+        if "samples" in self.asks:
+            yield from self._ask_draws(point, batch, count, whole)
+        yield from self._ask_parts("ranks", point, batch, count, whole)
+        if "samples" in self.asks and self._point <= 2:
+            found = self.sources.of_rare_samples()
+            if found is not None:
+                rare, size = found
+                count = samples_of(rare)
+                if size and count % size == 0:
+                    self._rows = count // size
+                whole = yield from self._of([rare], count)
+                if whole is not None:
+                    yield from self._ask_parts("rare", point, rare, count, whole)
+
+    def _ask_draws(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        """Whether what is drawn once for all samples of a batch changes what it trains."""
+        if self._adds_noise:
+            self._tell("draws", point, why=NOISE)
+            return
+        for number in range(SEEDS if self.draws.once else 0):
+            other = yield from self._of([batch], count, seed=SEED + 1000 * (number + 1))
+            if other is None:
+                return
+            if not _distance(whole, other) <= ALIKE:
+                self._tell("draws", point, why=CHANCE.format(whole[0], other[0]))
+                return
+        self._tell("draws", point, why="")
+
+    def _ask_parts(
+        self, question: str, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
         """The loss of the batch from those of its parts, as the framework weighs them.
 
         Where a sample has several rows, the one of two cuttings that comes closest is told.
@@ -191,17 +355,18 @@ class Asker:
         samples = count // rows
         parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
         if parts == 1:
-            self._tell("ranks", point, why="")
+            made_of = self.sources.size or 1
+            self._tell(question, point, why=ONE_ROW.format(made_of) if made_of > 1 else "")
             return
         try:
-            cuttings = [_cut_into(batch, samples, parts, rows)]
+            cuttings = [cut_into(batch, samples, parts, rows)]
             if rows > 1:  # a loss that takes the rows the other way gives something else
-                cuttings.append(_cut_into(batch, samples, samples, rows, in_turn=True))
+                cuttings.append(cut_into(batch, samples, samples, rows, in_turn=True))
         except UncutError as error:
-            self._tell("ranks", point, why=f"the batch cannot be cut into samples: {error}")
+            self._tell(question, point, why=f"the batch cannot be cut into samples: {error}")
             return
         each = count // parts
-        if self._following is not None:
+        if self._following is not None and question == "ranks":
             self._tell("accumulation", point, why=CALLS)
             left = yield from self._after(cuttings[0][0], each, batch, count)
             if left is None or _distance(left, self._following) > self._noise:
@@ -209,21 +374,49 @@ class Asker:
                 return
         found = []
         for pieces in cuttings:
-            share = 1.0 if self._weighs_items else 1 / len(pieces)
-            found.append((yield from self._of(pieces, count // len(pieces), share=share)))
+            found.append((yield from self._together(pieces, count // len(pieces), whole)))
             if found[-1] is None or _distance(whole, found[-1]) < ALIKE:
                 break
         closest = found[-1] and min(found, key=functools.partial(_distance, whole))
-        self._compare("ranks", point, whole, closest)
+        self._compare(question, point, whole, closest)
+
+    def _together(self, pieces: Sequence[Any], samples: int, whole: Any) -> Any:
+        """Parts of a batch as ranks train on them, which average after each backward pass.
+
+        It matters where a step goes backward more than once and uses the first gradient in between
+        (SAM): then the passes are made again, with the average of the earlier ones.
+        """
+        share = 1.0 if self._weighs_items else 1 / len(pieces)
+        self._averaged = []
+        found = yield from self._of(pieces, samples, share=share)
+        passes = len(self._backwards)
+        if found is None or not 1 < passes <= REPLAYED or _distance(whole, found) < ALIKE:
+            return found
+        try:
+            for place in range(passes - 1):
+                sums: list[Any] | None = None
+                for number, part in enumerate(pieces):
+                    with as_before(*self._asked):
+                        turn = yield from self._once(part, samples, first=number * samples)
+                    if turn is None or place >= len(self._backwards):
+                        return found
+                    sums = _plus(sums, self._backwards[place], share)
+                self._averaged.append(sums or [])
+            return (yield from self._of(pieces, samples, share=share))
+        finally:
+            self._averaged = []
 
     def _ask_padding(
         self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
         """The batch without the columns that are padding in all of its samples."""
-        if not any(True for _ in encodings_of(batch)) or not has_tail(batch):
+        if not any(True for _ in encodings_of(batch)) or not has_tail(batch, 1):
             self._tell("padding", point, why="")
             return
-        shorter = yield from self._of([cut(batch)], count)
+        # To the last column that is used: what looks beyond a token (a convolution) sees it.
+        shorter = yield from self._of([cut(batch, 1)], count)
+        if shorter is None:
+            shorter = yield from self._of([cut(batch)], count)
         self._compare("padding", point, whole, shorter)
 
     def _ask_threads(
@@ -247,13 +440,21 @@ class Asker:
         self._compare("precision", point, whole, rounded)
 
     def _of(
-        self, batches: Sequence[Any], samples: int, *, share: float = 1.0, factor: float = 1.0
+        self,
+        batches: Sequence[Any],
+        samples: int,
+        *,
+        share: float = 1.0,
+        factor: float = 1.0,
+        seed: int = SEED,
     ) -> Any:
         """Loss and gradient of batches together; None where one of them was not trained on."""
         loss, gradient, largest = 0.0, None, 0.0
-        for part in batches:
+        for number, part in enumerate(batches):
             with as_before(*self._asked):
-                found = yield from self._once(part, samples, factor=factor)
+                found = yield from self._once(
+                    part, samples, factor=factor, seed=seed, first=number * samples
+                )
             if found is None:
                 return None
             loss += share * found[0]
@@ -261,13 +462,22 @@ class Asker:
             gradient = _plus(gradient, found[1], share)
         return loss, gradient, share * largest * len(batches)
 
-    def _once(self, batch: Any, samples: int, *, factor: float = 1.0) -> Any:
-        """Loss, gradient and its norm of one turn; None where the batch was not trained on."""
+    def _once(
+        self, batch: Any, samples: int, *, factor: float = 1.0, seed: int = SEED, first: int = 0
+    ) -> Any:
+        """Loss, gradient and its norm of one turn; None where the batch was not trained on.
+
+        ``first``: the place of its first sample in the whole batch.
+        """
         self._seen.clear()
+        self._backwards = []
         for parameter in self._parameters:
             parameter.grad = None
-        with self.draws.alike(samples):
+        with self.draws.alike(samples, seed=seed, first=first if self._is_spread else None):
             yield batch, factor
+        with sys.modules["torch"].no_grad():  # a step may move the weights, and back (SAM)
+            for parameter, kept in zip(self._parameters, self._weights, strict=True):
+                parameter.copy_(kept)
         if not self._seen:
             return None
         gradient = [tensor for _, gradients in self._seen for tensor in gradients]
@@ -318,8 +528,8 @@ class Asker:
         """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
         gradients = [parameter.grad for parameter in self._parameters]
-        moved = self._parameters if self._point > 1 else ()
-        weights = [parameter.detach().clone() for parameter in moved]
+        weights = [parameter.detach().clone() for parameter in self._parameters]
+        self._weights = weights
         steps = [(optimizer, vars(optimizer).get("step")) for optimizer in self._optimizers]
         for optimizer, _ in steps:
             optimizer.step = lambda *_, **__: None
@@ -334,76 +544,11 @@ class Asker:
                 else:
                     optimizer.step = own
             with torch.no_grad():
-                for parameter, kept in zip(self._parameters, weights, strict=False):
+                for parameter, kept in zip(self._parameters, weights, strict=True):
                     parameter.copy_(kept)
+            self._weights = []
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
-
-
-def _samples(batch: object) -> int:
-    counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
-    return next(filter(None, counts), 0)
-
-
-def _cut_into(
-    batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
-) -> list[Any]:
-    """The batch in parts of as many samples each. Raises UncutError."""
-    each = samples // parts
-    made = [
-        part_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
-        for at in range(0, samples, each)
-    ]
-    return made if has_tail(batch) else [cut(part) for part in made]  # a rank pads its own alone
-
-
-def part_of(
-    batch: Any, samples: int, at: int, each: int, *, rows: int = 1, in_turn: bool = False
-) -> Any:
-    """So many samples of a batch from one on, in the same kind of container. Raises UncutError.
-
-    A sample may have several ``rows`` in a tensor: after the first rows of all samples come their
-    second ones, as trl lays pairs of answers, or ``in_turn`` all rows of one after another.
-    """
-    within = functools.partial(
-        part_of, samples=samples, at=at, each=each, rows=rows, in_turn=in_turn
-    )
-    if hasattr(batch, "shape"):
-        if not len(batch.shape) or (batch.shape[0] == 1 and samples * rows > 1):
-            return batch
-        places = _places(int(batch.shape[0]), samples, at, each, rows, in_turn)
-        if places is None:
-            raise UncutError(f"it holds {tuple(batch.shape)} beside {samples * rows} samples")
-        return batch[places]
-    if isinstance(batch, Mapping):
-        parts = {name: within(value) for name, value in batch.items()}
-        try:
-            return type(batch)(parts)  # type: ignore[call-arg]
-        except TypeError:
-            return parts
-    if isinstance(batch, (list, tuple)):
-        places = _places(len(batch), samples, at, each, rows, in_turn)
-        if places is not None and not any(hasattr(item, "shape") for item in batch):
-            picked = [batch[place] for place in places]
-            return picked if isinstance(batch, list) else tuple(picked)
-        made = [within(item) for item in batch]
-        if isinstance(batch, list):
-            return made
-        return type(batch)(*made) if hasattr(batch, "_fields") else tuple(made)
-    return batch
-
-
-def _places(
-    length: int, samples: int, at: int, each: int, rows: int, in_turn: bool
-) -> list[int] | None:
-    """Where so many samples from one on lie in this length; None where it is not of samples."""
-    if length == samples:
-        return list(range(at, at + each))
-    if length != samples * rows:
-        return None
-    if in_turn:
-        return list(range(at * rows, (at + each) * rows))
-    return [first + n for first in range(0, length, samples) for n in range(at, at + each)]
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:

@@ -15,16 +15,22 @@ from cputune.inside.carry.batches import IGNORED, encodings_of, masks_of
 def contents_of(batch: object) -> int | None:
     """The sum of a digest of each sample, whatever their order; None where they cannot be told.
 
-    Padding is left out: columns that a mask leaves out, labels of -100, and what is repeated at the
-    end of a row.
+    Padding is left out: columns that a mask leaves out, labels of -100, zeros at the end of a row,
+    and whole numbers that are repeated there.
     """
+    rows = rows_of(batch)
+    if not rows:
+        return None
+    return _sum(_digest(row) for row in rows)
+
+
+def rows_of(batch: object) -> list[dict[str, Any]]:
+    """What each row of a batch holds, by name, without its padding; none if it has no rows."""
     if isinstance(batch, list) and batch and not any(hasattr(item, "shape") for item in batch):
-        return _sum(_digest(repr(row).encode()) for row in batch)
+        return [{"": repr(row)} for row in batch]
     parts = list(_named(batch, ""))
     count = next((int(tensor.shape[0]) for _, tensor in parts if len(tensor.shape)), 0)
-    if not count:
-        return None
-    rows = [hashlib.blake2b(digest_size=8) for _ in range(count)]
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
     masks = [mask for encoding in encodings_of(batch) for mask in masks_of(encoding).values()]
     for name, tensor in parts:
         if not len(tensor.shape) or tensor.shape[0] != count:
@@ -33,9 +39,8 @@ def contents_of(batch: object) -> int | None:
         mask = next((each for each in masks if each.shape == values.shape[: each.ndim]), None)
         for number, row in enumerate(rows):
             kept = None if mask is None else mask[number] != 0
-            row.update(name.encode())
-            row.update(_bytes(_without_padding(values[number], kept)))
-    return _sum(int.from_bytes(row.digest(), "big") for row in rows)
+            row[name] = _without_padding(values[number], kept)
+    return rows
 
 
 MOST_SAMPLES = 2_000_000
@@ -92,10 +97,14 @@ def _without_padding(row: Any, kept: Any) -> Any:
         return row
     if not row.is_floating_point():
         row = row[row != IGNORED]
-    if kept is None and len(row) > 1:
-        other = (row != row[-1]).flatten(1).any(1) if row.ndim > 1 else row != row[-1]
-        positions = other.nonzero()
-        row = row[: int(positions[-1]) + 1] if len(positions) else row[:0]
+    if kept is None and len(row):
+        columns = row.flatten(1) if row.ndim > 1 else row[:, None]
+        last = columns[-1]
+        repeats = len(row) > 1 and not row.is_floating_point() and bool((columns[-2] == last).all())
+        if repeats or not last.any():
+            positions = (columns != last).any(1).nonzero()
+            one = 1 if last.any() else 0  # of what is repeated all along, one is left
+            row = row[: int(positions[-1]) + 1] if len(positions) else row[:one]
     return row
 
 
@@ -105,8 +114,12 @@ def _bytes(row: Any) -> bytes:
     return held
 
 
-def _digest(held: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(held, digest_size=8).digest(), "big")
+def _digest(row: Mapping[str, Any]) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in row.items():
+        digest.update(name.encode())
+        digest.update(value.encode() if isinstance(value, str) else _bytes(value))
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _sum(digests: Iterator[int]) -> int:

@@ -36,20 +36,30 @@ class Draws:
     Attributes:
         samples: how many the batch has that is trained on just now.
         drew: whether anything was drawn while it was on.
+        once: whether the last batch drew anything that has no row for each sample.
     """
 
     def __init__(self) -> None:
         self.samples = 0
         self.drew = False
+        self.once = False
         self._number = 0
+        self._rows_seed = SEED
+        self._first: int | None = None
 
     @contextlib.contextmanager
-    def alike(self, samples: int) -> Iterator[None]:
-        """Within, a batch of so many samples draws from the same state of every generator."""
+    def alike(
+        self, samples: int, *, seed: int = SEED, rows: int = SEED, first: int | None = None
+    ) -> Iterator[None]:
+        """Within, a batch of so many samples draws from the same state of every generator.
+
+        ``rows`` seeds what has a row for each sample, ``seed`` all else. ``first``: each sample has
+        draws of its own, by its place from this one on; None: all have the same.
+        """
         torch = sys.modules["torch"]
         before, kept = self.samples, _state()
-        self.samples, self._number = samples, 0
-        _seed()
+        self.samples, self._number, self._rows_seed, self._first = samples, 0, rows, first
+        _seed(seed)
         seeded = _comparable(_state())
         with contextlib.ExitStack() as put_back:
             for owner, name, called in self._set(torch):
@@ -58,7 +68,8 @@ class Draws:
                 yield
             finally:
                 self.samples = before
-                self.drew = self.drew or self._number > 0 or _comparable(_state()) != seeded
+                self.once = _comparable(_state()) != seeded
+                self.drew = self.drew or self._number > 0 or self.once
                 _put_back(kept)
 
     def _set(self, torch: Any) -> Iterator[tuple[object, str, Callable[..., object]]]:
@@ -85,10 +96,17 @@ class Draws:
         each = self._rows(like.shape)
         assert each is not None, "it has rows for each sample"
         self._number += 1
-        generator = torch.Generator().manual_seed(SEED + self._number)
-        part = torch.empty((each, *like.shape[1:]), dtype=like.dtype)
-        getattr(torch._C.TensorBase, method)(part, *args, **{**kwargs, "generator": generator})
-        return part.repeat(self.samples, *[1] * (like.ndim - 1))
+        places = [0] if self._first is None else range(self._first, self._first + self.samples)
+        parts = []
+        for place in places:
+            seed = self._rows_seed + self._number + 10_007 * place
+            generator = torch.Generator().manual_seed(seed)
+            part = torch.empty((each, *like.shape[1:]), dtype=like.dtype)
+            getattr(torch._C.TensorBase, method)(part, *args, **{**kwargs, "generator": generator})
+            parts.append(part)
+        if self._first is None:
+            return parts[0].repeat(self.samples, *[1] * (like.ndim - 1))
+        return torch.cat(parts)
 
     def _in_place(self, method: str, original: Any, tensor: Any, *args: object, **kw: Any) -> Any:
         kw.pop("generator", None)
@@ -176,11 +194,16 @@ def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
     return found
 
 
-def _seed() -> None:
-    random.seed(SEED)
-    sys.modules["torch"].default_generator.manual_seed(SEED)
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    sys.modules["torch"].default_generator.manual_seed(seed)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(SEED)
+        sys.modules["numpy"].random.seed(seed)
+
+
+def state_of_all() -> tuple[object, ...]:
+    """The state of every generator that a script shares with libraries, to be compared."""
+    return _comparable(_state())
 
 
 def _state() -> tuple[Any, Any, Any]:

@@ -8,8 +8,10 @@ is drawn alike for each sample. ``cputune.plans.equivalence`` compares what two 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from cputune.inside.carry.gradients import has_many_rows
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.parts import the_parts
 from cputune.inside.contents import contents_of
-from cputune.inside.messages import TrainedStep
+from cputune.inside.messages import RANK_NAMES, TrainedStep, number_from
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -50,6 +52,7 @@ class FirstSteps:
         self.facts: TrainedStep = {}
         self.sent = 0, 0
         self._steps = 0
+        self._seed = number_from(RANK_NAMES)
         self._samples: list[int | None] = []
         self._fetched: deque[int | None] = deque(maxlen=1024)
         self._rates: list[float] | None = None
@@ -62,21 +65,36 @@ class FirstSteps:
     def hooks(self) -> list[Hook]:
         """What is hooked in torch's loaders, dropouts and clipping; and seeds.
 
-        A script that sets no seed takes other samples in each launch: here it takes the same.
+        A script that sets no seed takes other samples in each launch: here it takes the same. Every
+        rank has a seed of its own, so that what ranks would not agree on shows itself.
         """
-        random.seed(0)
+        if not self._asker.starts:
+            random.seed(self._seed)
         functional, clip = "torch.nn.functional", "torch.nn.utils"
         return [
-            ("numpy", "", lambda module: module.random.seed(0)),
+            ("numpy", "", self._begin_numpy),
             ("torch", "", self._begin_torch),
             *((functional, name, self._dropout) for name in DROPOUTS),
             (functional, "scaled_dot_product_attention", self._attend),
             *((clip, name, self._clip) for name in ("clip_grad_norm_", "clip_grad_value_")),
             ("torch.utils.data.dataloader", "_BaseDataLoaderIter._next_index", self._next_index),
+            *self._hooks_of_samples(),
         ]
 
+    def _hooks_of_samples(self) -> list[Hook]:
+        """Only where somebody asks what batches are made of."""
+        if not self._asker.looks_at_samples:
+            return []
+        stream = "torch.utils.data._utils.fetch", "_IterableDatasetFetcher.fetch"
+        return [(*stream, self._asker.sources.stream)]
+
+    def _begin_numpy(self, numpy: Any) -> None:
+        if not self._asker.starts:
+            numpy.random.seed(self._seed)
+
     def _begin_torch(self, torch: Any) -> None:
-        torch.manual_seed(0)
+        if not self._asker.starts:
+            torch.manual_seed(self._seed)
         compiler = getattr(torch, "compiler", None)
         self._compiling = getattr(compiler, "is_compiling", self._compiling)
 
@@ -91,6 +109,11 @@ class FirstSteps:
     def trained(self) -> None:
         """Note that a batch went forward and backward."""
         self._alike.close()
+        if self._asker.looks_at_samples:
+            self._asker.sources.trained()
+            self._asker.after_gradient()
+            if self._asker.starts and self._steps == 0:
+                self._asker.tell_data()
         if self._steps < LOOKED_AT:
             self._samples.append(self._fetched.popleft() if self._fetched else None)
 
@@ -102,6 +125,7 @@ class FirstSteps:
 
     def step(self, optimizer: object) -> TrainedStep | None:
         """What to report of this step; None once enough was reported."""
+        self._asker.after_update()
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
@@ -117,6 +141,8 @@ class FirstSteps:
             masks = the_parts().get("dropout")
             step["masked"] = masks is not None and bool(masks.drawn)
             step["optimizer"] = settings(optimizer)
+            if "torch" in sys.modules:
+                step["dice"] = drawn_next()
             order = the_parts().get("order")
             if order is not None and order.why is None:
                 step["shuffled"] = True
@@ -185,14 +211,24 @@ class FirstSteps:
 
     def _next_index(self, original: Original, iterator: object) -> object:
         index = original(iterator)
+        if self._asker.looks_at_samples:
+            self._asker.sources.asked(iterator, index)
         if self._steps < LOOKED_AT:
             iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
         return index
 
     def fetched(self, iterator: object) -> None:
         """Note which samples a batch holds, as batches come."""
+        if self._asker.looks_at_samples:
+            self._asker.sources.fetched(iterator)
         if waiting := iterator.__dict__.get("_cputune_asked"):
             self._fetched.append(waiting.popleft())
+
+
+def drawn_next() -> str:
+    """A digest of the numbers that torch draws next in this rank."""
+    state = sys.modules["torch"].get_rng_state()
+    return hashlib.blake2b(state.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:

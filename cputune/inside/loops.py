@@ -22,6 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cputune.inside.by_hand import WeightsByHand
 from cputune.inside.carry.hooking import Hook, Original, nothing, put
 from cputune.inside.contents import end_of_epoch
 from cputune.inside.first_steps import LOOKED_AT
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
+
+SEEN = 2
+"""Batches of an evaluation that a script sees while its model is asked."""
 
 _OFF = (
     "do_eval",
@@ -264,6 +268,7 @@ class Loops:
     ) -> Iterator[object]:
         if framework == "accelerate" and self.meter.framework == "trainer":
             self._see_end(loader, self.meter.facts.get("accumulation", 1))
+            self.meter.asker.begin_pass()
         if not self.trains_by(framework):
             return original(loader)
         return self.over(loader, framework, partial(original, loader))
@@ -283,9 +288,12 @@ class Loops:
         """The batches of a loader; those of the loader that is trained on never end.
 
         A script evaluates and saves when its training loader is exhausted. A loader that is
-        iterated inside another one's loop is an evaluation: its time does not count.
+        iterated inside another one's loop is an evaluation: its time does not count. While a model
+        is asked they do end, since its next passes may be other ones; evaluations are cut short.
         """
         meter, nested = self.meter, self._running > 0
+        if not nested and meter.steps:
+            meter.asker.begin_pass()
         since, trained = time.perf_counter(), meter.backwards
         if not nested or meter.framework is None:
             meter.begin(framework)
@@ -296,7 +304,9 @@ class Loops:
         try:
             while True:
                 before = meter.backwards
-                for batch in iterate():
+                for number, batch in enumerate(iterate()):
+                    if number == SEEN and self._is_evaluation(before):
+                        return  # what follows it is to be seen, too
                     self._samples, self._loader = meter.see_batch(batch), loader
                     done = meter.backwards
                     yield batch
@@ -304,12 +314,23 @@ class Loops:
                         size = meter.facts.get("batch")
                         asked = meter.asker.batches(batch, self._models, size=size)
                         yield from (part for part, _ in asked)
-                if meter.backwards == before:
+                if not self._goes_on(before):
                     return
         finally:
             self._running -= 1
             if nested and meter.backwards == trained:
                 meter.resume(since)
+
+    def _is_evaluation(self, backwards: int) -> bool:
+        """Whether a model that is asked has gone backward no more often meanwhile."""
+        meter = self.meter
+        looks = meter.asker.looks_at_samples
+        return looks and meter.steps > 0 and meter.backwards == backwards
+
+    def _goes_on(self, backwards: int) -> bool:
+        """Whether a loader begins anew when it is exhausted."""
+        meter = self.meter
+        return meter.backwards > backwards and not meter.asker.looks_at_samples
 
     def _called(self, model: Module, *args: object) -> None:
         """Let the first model that is called to train report its precision, before its layers run.
@@ -327,6 +348,8 @@ class Loops:
     ) -> None:
         self._require_optimizer(loss)
         original(loss, *args, **kwargs)
+        if self.meter.asker.asking:
+            self.meter.asker.went_backward()
         if self.trains_by("pytorch"):
             self.backward(loss)
 
@@ -489,56 +512,6 @@ def _then(closure: Any, look: Callable[[tuple[Any, ...], dict[str, Any]], None])
         return loss
 
     return closed
-
-
-class WeightsByHand:
-    """Finds out whether a loop changes its weights where no optimizer has been made.
-
-    A weight that the first loss depends on is looked at again when a later loss goes backward.
-    """
-
-    LOOKED_AT = 1000
-    """Numbers of a weight; an embedding has millions."""
-
-    def __init__(self) -> None:
-        self._optimizers = False
-        self._before: tuple[Any, Any] | None = None
-
-    def optimizer_made(
-        self, original: Original, optimizer: object, *args: object, **kwargs: object
-    ) -> None:
-        """Note that the script has an optimizer: its steps are seen."""
-        self._optimizers = True
-        original(optimizer, *args, **kwargs)
-
-    def changed(self, loss: Any) -> bool:
-        """Whether a weight is another than when the first loss went backward."""
-        if self._optimizers:
-            return False
-        if self._before is None:
-            weight = weight_of(loss)
-            if weight is not None:
-                self._before = weight, self._look(weight).clone()
-            return False
-        weight, before = self._before
-        return not bool((self._look(weight) == before).all())
-
-    def _look(self, weight: Any) -> Any:
-        return weight.detach().reshape(-1)[: self.LOOKED_AT]
-
-
-def weight_of(loss: Any) -> Any:
-    """A weight that a loss depends on, the nearest to it; None where there is none."""
-    found = [getattr(loss, "grad_fn", None)]
-    seen: set[object] = set()
-    for node in found:
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            return node.variable
-        found += [following for following, _ in node.next_functions]
-    return None
 
 
 def asked_by(args: TrainingArguments) -> TypedArguments:

@@ -153,6 +153,7 @@ class TrainedStep(TypedDict, total=False):
     ``shuffled``: the plan takes the samples in an order of its own. ``dropout``: whether layers
     would have dropped anything. ``parameters``: numbers that are trained. ``last``:
     samples of the last step of an epoch. ``masked``: a plan's masks of dropout were drawn.
+    ``dice``: a digest of what torch draws next.
     """
 
     rates: list[float]
@@ -162,6 +163,7 @@ class TrainedStep(TypedDict, total=False):
     dropout: bool
     drawn: bool
     masked: bool
+    dice: str
     optimizer: dict[str, Any]
     unused: bool
     parameters: int
@@ -218,7 +220,9 @@ class ModelAnswer(TypedDict, total=False):
 
     ``loss``, ``gradient`` (its norm): as typed, and otherwise. ``apart``: the norm of the
     difference of both gradients, over that of the larger one. ``why``: why there is no answer;
-    empty where there is nothing to ask. A message without a question is the last one.
+    empty where there is nothing to ask. A message without a question is the last one; it says after
+    how many ``updates``, and whether samples are ``drawn`` anew. ``digests``: what the data set is,
+    told to the question "starts".
     """
 
     event: Literal["answer"]
@@ -228,6 +232,9 @@ class ModelAnswer(TypedDict, total=False):
     gradient: list[float]
     apart: float
     why: str
+    updates: int
+    drawn: bool
+    digests: list[str]
 
 
 class Refused(TypedDict):

@@ -251,6 +251,7 @@ class Meter:
 
     def end(self) -> None:
         """Report that the script, or its training, is over."""
+        self.asker.finish()
         self.speaker.say({"event": "end", "seen": sorted(self.seen), "steps": self.steps})
 
     def leave(self, status: int) -> NoReturn:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cputune.inside.asking import STARTS
 from cputune.inside.messages import ModelAnswer, TrainedStep
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
@@ -66,6 +67,7 @@ class Training:
         dropout: whether its layers drop anything; None: not seen.
         drawn: whether the first step drew random numbers, beside dropout.
         masked: whether masks of dropout were drawn in the first step, as a plan draws them.
+        draws_alike: whether two ranks draw the same random numbers next.
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
@@ -90,6 +92,7 @@ class Training:
     drawn: bool = False
     dropout: bool | None = None
     masked: bool = False
+    draws_alike: bool = False
     optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
@@ -139,8 +142,13 @@ class Deviation:
     """What a model has answered to a question, at one point of its training.
 
     Attributes:
-        question: "repeats" (the same batch again), "ranks" (the batch in parts), "padding" (without
-            it), "threads" (with another number of them), "precision" (in bf16).
+        question: "repeats" (the same batch again), "ranks" (the batch in parts), "rare" (a batch of
+            rare samples in parts), "padding" (without it), "threads" (with another number of them),
+            "precision" (in bf16). Of what the batches are made of: "starts" (is the data set the
+            same in each start), "samples" (does asking for one change another), "collator" (does it
+            mix them), "order" (do ranks agree on it), "draws" (is anything drawn once for a whole
+            batch), "parameters" (are others trained later), "workers" and "weights" (does another
+            process make the same batches).
         point: when it was asked, in words; empty where it was not.
         loss: as typed, and otherwise; none where there is no answer.
         gradient: the norms of both gradients.
@@ -167,11 +175,21 @@ class Deviation:
 _OTHERWISE = {
     "repeats": "the same batch gives another {what} the second time ({figures})",
     "ranks": "the {what} of a batch is not that of its parts ({figures})",
+    "rare": "the {what} of a batch with a rare sample is not that of its parts ({figures})",
     "padding": "the {what} counts it ({figures})",
     "threads": "the {what} hangs on the number of threads ({figures})",
     "precision": "the {what} is another in bf16 ({figures})",
 }
 """What a refusal says, by its question."""
+
+_PARTS = ("starts", "samples", "collator", "order", "draws", "parameters", "ranks", "rare")
+
+_ALSO = {
+    "ranks": _PARTS,
+    "accumulation": ("samples", "collator", "ranks", "rare", "accumulation"),
+    "workers": ("samples", "workers", "weights"),
+}
+"""The questions that decide on a lever, beside "repeats"; of others the one of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,19 +200,22 @@ class Licence:
         answers: of its model; none where it was not asked.
         dtype: what its matrix products give.
         unlike: how two starts of it differ, in words; empty where they do not.
+        drawn: whether the same samples make other batches with other random numbers; None: unknown.
+        updates: after how many it was asked last; None: unknown.
     """
 
     answers: tuple[Deviation, ...] = ()
     dtype: str | None = None
     unlike: str = ""
+    drawn: bool | None = None
+    updates: int | None = None
 
     def refuses(self, question: str) -> str | None:
         """Why a lever does not train the same, at the first point that shows it; None: it may.
 
         A batch that is accumulated is one in parts, too.
         """
-        parts = ("ranks",) if question == "accumulation" else ()
-        for name in ("repeats", *parts, question):
+        for name in ("repeats", *_ALSO.get(question, (question,))):
             for answer in self.answers:
                 why = self._refused(answer) if answer.question == name else None
                 if why:
@@ -230,6 +251,16 @@ class Licence:
         return None
 
 
+OTHER_DATA = (
+    "its data set is another one in each start ({}), and each rank would have its own: seed what"
+    " splits or makes it (random.seed, numpy.random.seed, torch.manual_seed), and sort sets"
+)
+
+NO_ANSWER = "its model could not be asked whether it trains the same on more of them"
+
+NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
+"""Of a model that has failed before it was asked: its ranks stay as typed, too."""
+
 UNASKED = Licence(
     answers=(
         Deviation(
@@ -242,25 +273,57 @@ UNASKED = Licence(
 """Of a model that nobody has asked: its ranks stay as typed."""
 
 
-def licence_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> Licence:
-    """What a rank has answered, the last of each question and point."""
+def licence_of(
+    answers: Sequence[ModelAnswer],
+    *,
+    dtype: str | None = None,
+    other_start: Sequence[ModelAnswer] = (),
+) -> Licence:
+    """What a rank has answered, the last of each question and point.
+
+    ``other_start``: what a start of the same launch has answered that was given no seeds.
+    """
     found = {
-        (answer["question"], answer["point"]): answer for answer in answers if answer["question"]
+        (answer["question"], answer["point"]): answer
+        for answer in answers
+        if answer["question"] not in ("", STARTS)
     }
+    ends = [answer for answer in answers if not answer["question"]]
+    deviations = [
+        Deviation(
+            question=answer["question"],
+            point=answer["point"],
+            loss=tuple(answer.get("loss", ())),
+            gradient=tuple(answer.get("gradient", ())),
+            apart=answer.get("apart"),
+            why=answer.get("why"),
+        )
+        for answer in found.values()
+    ]
+    apart = _data_apart(_digests_in(answers), _digests_in(other_start))
+    if apart is not None:
+        deviations.append(Deviation(question=STARTS, point="", why=apart))
     return Licence(
-        answers=tuple(
-            Deviation(
-                question=answer["question"],
-                point=answer["point"],
-                loss=tuple(answer.get("loss", ())),
-                gradient=tuple(answer.get("gradient", ())),
-                apart=answer.get("apart"),
-                why=answer.get("why"),
-            )
-            for answer in found.values()
-        ),
+        answers=tuple(deviations),
         dtype=dtype,
+        drawn=next((answer["drawn"] for answer in ends if "drawn" in answer), None),
+        updates=next((answer["updates"] for answer in ends if "updates" in answer), None),
     )
+
+
+def _digests_in(answers: Sequence[ModelAnswer]) -> Sequence[str]:
+    return next((answer["digests"] for answer in answers if answer["question"] == STARTS), ())
+
+
+def _data_apart(own: Sequence[str], other: Sequence[str]) -> str | None:
+    """How the data sets of two starts differ; empty if they do not, None if they are not known."""
+    if not own or not other:
+        return None
+    if own[0] != other[0]:
+        return OTHER_DATA.format(f"{own[0]} samples, and {other[0]}")
+    count = min(len(own), len(other)) - 1
+    apart = sum(one != another for one, another in zip(own[1:], other[1:], strict=False))
+    return OTHER_DATA.format(f"{apart} of {count} samples differ") if apart else ""
 
 
 def unlike(training: Training, other: Training) -> str:
@@ -300,6 +363,7 @@ def training_of(
     seen = [loss for loss in losses if loss is not None]
     ends = [step["last"] for step in first if "last" in step]
     lead = first[0]
+    dice = [step["dice"] for step in first if "dice" in step]
     return Training(
         ranks=len(ranks),
         dtype=dtype,
@@ -314,6 +378,7 @@ def training_of(
         loss=sum(seen) / len(seen) if seen else None,
         drawn=any(step.get("drawn") for step in first),
         masked=any(step.get("masked") for step in first),
+        draws_alike=len(set(dice)) < len(dice),
         dropout=None if "dropout" not in lead else any(step.get("dropout") for step in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
@@ -360,7 +425,7 @@ def equivalent(
         )
     differs = (
         *_of_rates(typed, plan),
-        *_of_samples(typed, plan),
+        *_of_samples(typed, plan, licence),
         *_of_first_step(typed, plan, licence),
         *_of_optimizer(typed, plan),
         *_of_model(typed, plan),
@@ -406,7 +471,7 @@ def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
             return
 
 
-def _of_samples(typed: Training, plan: Training) -> Iterator[str]:
+def _of_samples(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
     if typed.batch != plan.batch:
         yield f"a step takes {plan.batch} samples, as typed it takes {typed.batch}"
         return
@@ -418,7 +483,9 @@ def _of_samples(typed: Training, plan: Training) -> Iterator[str]:
             return
     for number, (own, other) in enumerate(zip(typed.contents, plan.contents, strict=False), 1):
         has_numbers = None not in (*typed.samples[:number], *plan.samples[:number])
-        if not has_numbers and own != other:
+        # Of the same numbers they may be others only if samples are made with random numbers.
+        may_differ = has_numbers and (licence is None or licence.drawn is not False)
+        if not may_differ and own != other:
             yield f"the batches of step {number} hold other samples than as typed"
             return
 
@@ -432,6 +499,9 @@ def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> 
         why = licence.refuses("ranks")
         if why is not None:
             yield why
+    draws = plan.drawn or plan.dropout
+    if plan.draws_alike and not typed.draws_alike and typed.ranks != plan.ranks and draws:
+        yield "two ranks draw the same random numbers for different samples"
     why = _why_other_batches(typed, plan)
     if why:
         yield from _of_other_draws(typed, plan, why)

@@ -20,13 +20,21 @@ from typing import Any
 
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside.asking import POINTS
+from cputune.inside.asking import POINTS, STARTS
 from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.inside.messages import RankState
+from cputune.inside.messages import ModelAnswer, RankState
 from cputune.plans.carrier import environment
 from cputune.plans.carrier.command import Carried, carried, trial_command
-from cputune.plans.equivalence import UNASKED, Licence, Training, equivalent, licence_of, unlike
+from cputune.plans.equivalence import (
+    NOT_ANSWERED,
+    UNASKED,
+    Licence,
+    Training,
+    equivalent,
+    licence_of,
+    unlike,
+)
 from cputune.plans.knobs import as_seen, keeps_mathematics
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
@@ -48,6 +56,9 @@ PROFILED_STEPS = 2
 
 ASKED = ("repeats", "ranks", "padding")
 """What the model is asked while tuning: what decides which plans there are."""
+
+OF_SCRIPTS = ("samples",)
+"""What is asked of a script beside, whose data set, collator and sampler are its own."""
 
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
@@ -140,21 +151,34 @@ class ProcessRunner:
             return
         self._end_what_runs()
         is_time_up = False
-        asking = LivingPlan(self, self.today_as_typed, asks=questions)
+        asks = questions if self._given.recipe is not None else (*questions, *OF_SCRIPTS)
+        asking = [LivingPlan(self, self.today_as_typed, asks=asks)]
+        if self._given.recipe is None:
+            asking.append(LivingPlan(self, self.today_as_typed, asks=(STARTS,)))
         try:
-            for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
-                if asking.has_answered:
-                    break
+            for started in asking:
+                self._hear(started)
         except TimeUp:
             is_time_up = True
             self.on_note("the time was up while the model was checked")
-        except TrialError as error:
-            self.on_note(f"today's launch failed while its model was checked: {error}")
         finally:
-            self._licence, self._asked = asking.licence(typed.training()), asking.observed
-            asking.close()
-        if is_time_up and not self._licence.answered("ranks"):
-            self._licence = UNASKED
+            model, *others = asking
+            self._licence, self._asked = model.licence(typed.training(), others), model.observed
+            for started in asking:
+                started.close()
+        if not self._licence.answered("ranks"):
+            known = (*self._licence.answers, NOT_ANSWERED)
+            self._licence = UNASKED if is_time_up else replace(self._licence, answers=known)
+
+    def _hear(self, asking: LivingPlan) -> None:
+        """Let a plan train until it has answered all that it is asked. Raises TimeUp."""
+        try:
+            for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
+                if asking.has_answered:
+                    return
+        except TrialError as error:
+            if not asking.has_answered:
+                self.on_note(f"today's launch failed while its model was checked: {error}")
 
     @property
     def today_as_typed(self) -> Plan:
@@ -364,12 +388,21 @@ class LivingPlan:
 
     @property
     def has_answered(self) -> bool:
-        """Whether its model has answered all that it is asked."""
-        ranks = [] if self.job is None else self.job.ranks.values()
-        return any(not answer["question"] for rank in ranks for answer in rank.answers)
+        """Whether it has answered all that it is asked."""
+        last = STARTS if STARTS in self._asks else ""
+        return any(answer["question"] == last for answer in self.answers)
 
-    def licence(self, typed: Training | None) -> Licence:
+    @property
+    def answers(self) -> list[ModelAnswer]:
+        """What its first rank has answered."""
+        if self.job is None or not self.job.ranks:
+            return []
+        return self.job.ranks[min(self.job.ranks)].answers
+
+    def licence(self, typed: Training | None, others: Sequence[LivingPlan] = ()) -> Licence:
         """What its model has answered, and how this start of today's launch differs from another.
+
+        ``others`` are starts that had no seeds of a trial.
 
         The ranks of a launch as typed ask together; the first one tells.
         """
@@ -378,7 +411,9 @@ class LivingPlan:
             return Licence()
         seen = job.training()
         found = licence_of(
-            job.ranks[min(job.ranks)].answers, dtype=None if typed is None else typed.dtype
+            self.answers,
+            dtype=None if typed is None else typed.dtype,
+            other_start=[answer for other in others for answer in other.answers],
         )
         if typed is None or seen is None or found.refuses("repeats"):
             return found
@@ -413,7 +448,9 @@ class LivingPlan:
         base, modules = dict(os.environ), tuple[str, ...]()
         if not emitted:
             base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
-            if not runner.fresh and not (plan.as_found and workload.launch):
+            # What is seeded by a process (hashes of words) is another in each new one alone.
+            is_new = runner.fresh or STARTS in self._asks
+            if not is_new and not (plan.as_found and workload.launch):
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
         home = None if hosts is None else engines.own_address(hosts.addresses)

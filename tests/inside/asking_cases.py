@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.asking import POINTS, Asker, UncutError, norm, part_of
+from cputune.inside.asking import OF_RECIPES, Asker, norm
 from cputune.inside.contents import contents_of
+from cputune.inside.cutting import UncutError, part_of
 
 F = torch.nn.functional
 
@@ -82,8 +83,8 @@ def answers(
         loss.backward()
         optimizer.step()
         asker.trained(loss)
-    assert not asker.due(POINTS[1] - 1)
-    assert asker.due(POINTS[1])
+    assert not asker.due(OF_RECIPES[1] - 1)
+    assert asker.due(OF_RECIPES[1])
     assert not asker.asking
     return {one["question"]: one for one in told if "why" not in one or one["question"]}
 

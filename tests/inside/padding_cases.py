@@ -504,7 +504,7 @@ class TestWhereItIsPut:
 
         Looking(model=bert(), args=arguments(tmp_path), train_dataset=Padded()).train()
         assert patched.allowed, patched.why
-        assert seen == [LENGTH, 8, 8, 8, 8], "asked with and without, then three steps"
+        assert seen == [LENGTH, 6, 8, 8, 8], "asked with it and without any, then three steps"
 
 
 class Ragged(Padded):

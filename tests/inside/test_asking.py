@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.asking import POINTS, Asker, UncutError, part_of
+from cputune.inside.asking import EARLY, LONGEST_SECONDS, POINTS, Asker
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.ranks import keep_shuffles
 from cputune.inside.carry.unchanged import as_before
 from cputune.inside.contents import contents_of, end_of_epoch
+from cputune.inside.cutting import UncutError, part_of
 from cputune.inside.draws import Draws
 from cputune.inside.messages import ModelAnswer
 from cputune.plans.equivalence import Licence, licence_of
@@ -41,7 +42,8 @@ def asked(
     count: int = 8,
 ) -> Licence:
     """What a model answers of a batch of so many rows, at each point."""
-    monkeypatch.setenv(ASK_VARIABLE, "repeats,ranks")
+    monkeypatch.setenv(ASK_VARIABLE, "repeats,samples,ranks")
+    monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: 0.0)
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
     batch = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
@@ -211,42 +213,56 @@ def test_a_gate_at_zero_hides_nothing_after_the_weights_were_moved(
             return h + 50 * self.gate**2 * (h - h.mean(0))
 
     why = asked(mean, Gated(), monkeypatch).refuses("ranks")
-    assert str(why).endswith("seen after 3 updates")
+    assert str(why).endswith("seen after 1 updates")
 
 
 def test_what_begins_late_is_asked_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    for late, seen in ((10, "seen after 24 updates"), (30, "None")):
-        steps = iter((0, 3, 24))
+    for late, seen in ((9, "after 11 updates"), (30, "after 53 updates"), (1000, "None")):
+        steps = iter(POINTS)
         licence = asked(Curriculum(steps, late), torch.nn.Linear(6, 3), monkeypatch)
         assert str(licence.refuses("ranks")).endswith(seen)
 
 
-def test_where_questions_take_long_the_early_point_is_left_to_the_late_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_that_a_script_does_in_turn_fall_on_different_points() -> None:
+    for period in (2, 3, 4):
+        assert {point % period for point in EARLY} == set(range(period))
+
+
+def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: clock[0])
-    monkeypatch.setenv(ASK_VARIABLE, "repeats")
-    for seconds, early in ((0.2, True), (3.0, False)):
+    monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
+    for seconds, points in ((0.2, EARLY), (3.0, (0, 1, 5, 24))):
+        clock[0] = 0.0
         told: list[Any] = []
         asker, model = Asker(told.append), torch.nn.Linear(6, 3)
+        asked_at = []
+        for steps in range(300):
+            if asker.due(steps):
+                asked_at.append(steps)
+                for part, _ in asker.batches(torch.ones(8, 6), [model]):
+                    clock[0] += seconds / 2
+                    mean(model, part).backward()
+                    asker.trained(mean(model, part).detach())
+            clock[0] += seconds
+        assert tuple(asked_at)[: len(points)] == points
+        assert all(steps > EARLY[-1] for steps in asked_at[len(points) :])
+        assert told[-1]["question"] == ""
+        assert told[-1]["updates"] >= EARLY[-1], "however long a step takes"
 
-        def train(asker: Asker = asker, model: Any = model, seconds: float = seconds) -> None:
-            for part, _ in asker.batches(torch.ones(8, 6), [model]):
-                clock[0] += seconds / 2
-                mean(model, part).backward()
-                asker.trained(mean(model, part).detach())
 
-        assert asker.due(0)
-        train()
-        assert asker.due(3) == early
-        if early:
-            train()
-        assert not asker.due(4)
-        clock[0] += 2.1
-        assert asker.due(4), "however few updates that were"
-        train()
-        assert told[-1]["point"] == "after 4 updates"
+def test_questions_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: clock[0])
+    monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
+    told: list[Any] = []
+    asker, model = Asker(told.append), torch.nn.Linear(6, 3)
+    for part, _ in asker.batches(torch.ones(8, 6), [model]):
+        mean(model, part).backward()
+        asker.trained(mean(model, part).detach())
+    clock[0] = LONGEST_SECONDS + 1
+    assert not asker.due(9)
+    assert (told[-1]["question"], told[-1]["updates"]) == ("", 9)
 
 
 def test_questions_leave_weights_gradients_buffers_and_draws_as_they_were(

@@ -91,9 +91,9 @@ SETS = [
     ({"torch": dict.fromkeys(LEVERS, "on")}, set(LEVERS)),
     ({"world_size": 1, "by_flags": True}, {"trainer"}),
     ({"world_size": 1}, {"trainer", "loop"}),
-    ({"world_size": 2, "by_flags": True}, {"trainer", "ranks"}),
-    ({"world_size": 2}, {"trainer", "ranks", "loop"}),
-    ({"world_size": 2, "loop_alone": True}, {"ranks", "loop"}),
+    ({"world_size": 2, "by_flags": True}, {"trainer", "ranks", "draws"}),
+    ({"world_size": 2}, {"trainer", "ranks", "draws", "loop"}),
+    ({"world_size": 2, "loop_alone": True}, {"ranks", "draws", "loop"}),
     ({"world_size": 1, "loop_alone": True}, {"loop"}),
     ({}, set()),
 ]
@@ -104,6 +104,7 @@ CLASSES = {
     "trainer": "class TrainerPart",
     "loop": "class LoopPart",
     "ranks": "class RanksPart",
+    "draws": "class DrawsPart",
 }
 
 

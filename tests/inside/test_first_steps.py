@@ -16,6 +16,7 @@ from cputune.inside.first_steps import DROPOUTS, FirstSteps, settings, trained_n
 def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delitem(sys.modules, "cputune_carried", raising=False)
     trains: list[bool] = []
 
     def dropout(input: object, p: float, training: bool, inplace: bool) -> None:

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+from cputune.inside.by_hand import WeightsByHand, weight_of
 from cputune.inside.carry.hooking import nothing
 from cputune.inside.loops import (
     ENDLESS,
     Loops,
     TypedArguments,
-    WeightsByHand,
     _asked_steps,
     _let_schedule_end,
     _NoMetrics,
     _quiet,
-    weight_of,
 )
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter, samples_in

@@ -72,13 +72,13 @@ class Tail:
     length: int
     left: int
 
-    def with_used(self, columns: int) -> Tail:
+    def with_used(self, columns: int, multiple: int) -> Tail:
         """With at least so many columns left, to a multiple."""
-        rounded = -(-columns // MULTIPLE) * MULTIPLE
+        rounded = -(-columns // multiple) * multiple
         return Tail(self.length, min(self.length, max(self.left, rounded)))
 
 
-def tails_of(encoding: Mapping[Any, Any]) -> dict[str, Tail]:
+def tails_of(encoding: Mapping[Any, Any], multiple: int = MULTIPLE) -> dict[str, Tail]:
     """What is left of each mask of an encoding, and of labels that no mask speaks for.
 
     Labels of tokens keep their columns. Those of a decoder are as long as its longest target.
@@ -86,7 +86,7 @@ def tails_of(encoding: Mapping[Any, Any]) -> dict[str, Tail]:
     tails = {}
     for name, mask in masks_of(encoding).items():
         length = int(mask.shape[-1])
-        tails[name] = Tail(length, 0).with_used(_last(mask != 0, mask.ndim - 1))
+        tails[name] = Tail(length, 0).with_used(_last(mask != 0, mask.ndim - 1), multiple)
     own = {}
     for name, value in encoding.items():
         labels = "label" in str(name) and getattr(value, "ndim", 0) > 1
@@ -96,10 +96,10 @@ def tails_of(encoding: Mapping[Any, Any]) -> dict[str, Tail]:
         found = [(at, _speaks_for(str(name), int(value.shape[at]), tails)) for at in dimensions]
         spoken_for = [(at, mask) for at, mask in found if mask is not None]
         for at, mask in spoken_for:
-            tails[mask] = tails[mask].with_used(_last(value != IGNORED, at))
+            tails[mask] = tails[mask].with_used(_last(value != IGNORED, at), multiple)
         if not spoken_for and value.ndim == 2:
             length = int(value.shape[1])
-            own[str(name)] = Tail(length, 0).with_used(_last(value != IGNORED, 1))
+            own[str(name)] = Tail(length, 0).with_used(_last(value != IGNORED, 1), multiple)
     return {**tails, **own}
 
 
@@ -128,35 +128,35 @@ def _last(used: Tensor, at: int) -> int:
     return int(positions[-1]) + 1 if len(positions) else 1
 
 
-def has_tail(batch: object) -> bool:
+def has_tail(batch: object, multiple: int = MULTIPLE) -> bool:
     """Whether anything of a batch would be cut off."""
     return any(
         tail.left < tail.length
         for encoding in encodings_of(batch)
-        for tail in tails_of(encoding).values()
+        for tail in tails_of(encoding, multiple).values()
     )
 
 
-def cut(batch: Any) -> Any:
-    """The batch without its tails: each encoding in it is cut by its own masks.
+def cut(batch: Any, multiple: int = MULTIPLE) -> Any:
+    """The batch without its tails: each encoding in it is cut by its own masks, to a multiple.
 
     The first dimension is that of samples. Of numbers (embeddings) the last one may be as long by
     chance, so only the second is cut; of masks and tokens all of them.
     """
-    if not has_tail(batch):
+    if not has_tail(batch, multiple):
         return batch
     if isinstance(batch, tuple):
-        parts = [cut(part) for part in batch]
+        parts = [cut(part, multiple) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     if isinstance(batch, list):
-        return [cut(part) for part in batch]
+        return [cut(part, multiple) for part in batch]
     shorter = copy.copy(batch)
-    tails = tails_of(batch) if masks_of(batch) else {}
+    tails = tails_of(batch, multiple) if masks_of(batch) else {}
     for name, value in batch.items():
         if getattr(value, "ndim", 0) >= 2:
             shorter[name] = _shortened(str(name), value, tails)
         elif isinstance(value, (Mapping, list, tuple)):
-            shorter[name] = cut(value)
+            shorter[name] = cut(value, multiple)
     return shorter
 
 

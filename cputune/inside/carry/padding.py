@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.inside.carry.batches import cut, encodings_of, has_tail
 from cputune.inside.carry.hooking import Hook, Original
-from cputune.inside.carry.sameness import Run, difference
+from cputune.inside.carry.sameness import FAILS, Run, difference
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -170,7 +170,10 @@ class Cutter:
         elif hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
             why = COMPILED
         else:
-            why = difference(inner, batch, cut(batch), run, beside)
+            # To the last column that is used: what looks beyond a token (a convolution) sees it.
+            why = difference(inner, batch, cut(batch, 1), run, beside)
+            if why is not None and why.startswith(FAILS):
+                why = difference(inner, batch, cut(batch), run, beside)
         self.allowed, self.why = why is None, why or ""
         if self.cuts:
             said = "columns that are padding in every sample of a batch are cut off"

@@ -40,6 +40,8 @@ def needed(force: Force) -> tuple[Part, ...]:
             parts.append(Part("trainer", "TrainerPart", "setting"))
         if force.other_ranks or (force.find_unused and force.world_size > 1):
             parts.append(Part("ranks", "RanksPart", "setting"))
+        if force.other_ranks and force.world_size > 1:
+            parts.append(Part("apart", "DrawsPart", "setting"))
         if not force.by_flags:
             parts.append(Part("loop", "LoopPart", "setting"))
     return tuple(parts)

@@ -110,10 +110,22 @@ def keep_shuffles(force: Force, sampler: Any) -> None:
 def draw_together(sampler: Any) -> None:
     """Let a sampler that draws from torch's own random numbers draw the same ones in every rank.
 
-    They are apart after a pass over the data: each rank has dropped out what it had to.
+    They are apart: each rank draws for its own samples. They are as before once it has drawn.
     """
     dice = sys.modules["torch"].random
-    _before_each_pass(sampler, lambda: dice.set_rng_state(_of_the_first_rank(dice.get_rng_state())))
+
+    class Together(type(sampler)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[object]:
+            own = dice.get_rng_state()
+            dice.set_rng_state(_of_the_first_rank(dice.get_rng_state()))
+            order = list(super().__iter__())
+            ranks = sys.modules["torch"].distributed
+            if ranks.is_available() and ranks.is_initialized() and ranks.get_rank() > 0:
+                dice.set_rng_state(own)  # the first rank goes on from there
+            yield from order
+
+    Together.__name__ = type(sampler).__name__
+    sampler.__class__ = Together
 
 
 def _before_each_pass(sampler: Any, called: Callable[[], object]) -> None:

@@ -24,6 +24,8 @@ SAME_LOSS, SAME_GRADIENT = 1e-4, 1e-3
 COARSE = 50
 """How much larger they are where products are rounded to bf16."""
 
+FAILS = "the model fails without it"
+
 OUTSIDE = "its loss is computed outside of the model, from an output for each token"
 
 
@@ -44,7 +46,7 @@ def difference(
                 other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        return f"the model fails without it ({type(error).__name__}: {lines[0][:120]})"
+        return f"{FAILS} ({type(error).__name__}: {lines[0][:120]})"
     if shapes != own_shapes:
         return OUTSIDE
     slack = COARSE if coarse else 1

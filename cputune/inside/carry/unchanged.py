@@ -55,12 +55,13 @@ class _Before:
 
     def look_into(self, value: Any) -> None:
         """Keep the attributes of an object, whatever it is, and what they hold."""
-        if self._torch.is_tensor(value) or not hasattr(value, "__dict__"):
+        is_plain = isinstance(value, FunctionType) or not hasattr(value, "__dict__")
+        if self._torch.is_tensor(value) or is_plain:
             self._look(value)
             return
         self._look(vars(value))
         for base in type(value).__mro__:
-            if _of_script(base.__module__) and id(base) not in self._seen:
+            if of_script(base.__module__) and id(base) not in self._seen:
                 self._seen[id(base)] = base
                 self._keep_class(base)
                 self._look(vars(sys.modules[base.__module__]))
@@ -76,10 +77,12 @@ class _Before:
             self._keep_container(value)
         elif kind is FunctionType:
             self._keep_variables(value)
+        elif kind in (random.Random, self._torch.Generator) or kind.__module__.startswith("numpy"):
+            self._keep_generator(value)
         elif isinstance(value, tuple):
             for held in value:
                 self._look(held)
-        elif isinstance(value, self._torch.nn.Module) or _of_script(kind.__module__):
+        elif isinstance(value, self._torch.nn.Module) or of_script(kind.__module__):
             self.look_into(value)
 
     def _keep_container(self, container: Any) -> None:
@@ -125,6 +128,16 @@ class _Before:
         self.put_back.append(functools.partial(setattr, owner, name, value))
         self._look(value)
 
+    def _keep_generator(self, generator: Any) -> None:
+        """One that the script has made, of Python, torch or numpy."""
+        if isinstance(generator, random.Random):
+            self.put_back.append(functools.partial(generator.setstate, generator.getstate()))
+        elif hasattr(generator, "set_state"):  # of torch, and numpy's RandomState
+            self.put_back.append(functools.partial(generator.set_state, generator.get_state()))
+        elif hasattr(generator, "bit_generator"):  # numpy's Generator
+            bits = generator.bit_generator
+            self.put_back.append(functools.partial(setattr, bits, "state", bits.state))
+
     def _keep_dice(self) -> None:
         dice = self._torch.random
         self.put_back.append(functools.partial(random.setstate, random.getstate()))
@@ -149,7 +162,7 @@ def _put_back_sequence(sequence: Any, before: Any) -> None:
         sequence.extend(before)
 
 
-def _of_script(module: str) -> bool:
+def of_script(module: str) -> bool:
     """Whether a module is the script, or one of those beside it."""
     if module == "__main__":
         return True

@@ -1,0 +1,57 @@
+"""Finds a loop that changes its weights itself, without an optimizer of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cputune.inside.carry.hooking import Original
+
+
+class WeightsByHand:
+    """Finds out whether a loop changes its weights where no optimizer has been made.
+
+    A weight that the first loss depends on is looked at again when a later loss goes backward.
+    """
+
+    LOOKED_AT = 1000
+    """Numbers of a weight; an embedding has millions."""
+
+    def __init__(self) -> None:
+        self._optimizers = False
+        self._before: tuple[Any, Any] | None = None
+
+    def optimizer_made(
+        self, original: Original, optimizer: object, *args: object, **kwargs: object
+    ) -> None:
+        """Note that the script has an optimizer: its steps are seen."""
+        self._optimizers = True
+        original(optimizer, *args, **kwargs)
+
+    def changed(self, loss: Any) -> bool:
+        """Whether a weight is another than when the first loss went backward."""
+        if self._optimizers:
+            return False
+        if self._before is None:
+            weight = weight_of(loss)
+            if weight is not None:
+                self._before = weight, self._look(weight).clone()
+            return False
+        weight, before = self._before
+        return not bool((self._look(weight) == before).all())
+
+    def _look(self, weight: Any) -> Any:
+        return weight.detach().reshape(-1)[: self.LOOKED_AT]
+
+
+def weight_of(loss: Any) -> Any:
+    """A weight that a loss depends on, the nearest to it; None where there is none."""
+    found = [getattr(loss, "grad_fn", None)]
+    seen: set[object] = set()
+    for node in found:
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            return node.variable
+        found += [following for following, _ in node.next_functions]
+    return None

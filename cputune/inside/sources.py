@@ -1,0 +1,404 @@
+"""Asks the data set, the collator and the sampler of a script what they make of samples.
+
+A rank gets a part of the samples of each batch, and a worker of the loader is another process. Both
+train the same only if a batch is a function of its samples: each row depends on its own sample,
+whatever comes with it; nothing is left behind for the next batch; the order follows from no random
+numbers that ranks draw by themselves. What a model then makes of a batch is asked in ``asking``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import itertools
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cputune.inside.carry.unchanged import as_before
+from cputune.inside.contents import contents_of, rows_of
+from cputune.inside.draws import SEED, Draws
+from cputune.inside.written import changes_outside, refers_to_model
+
+MIXED = "its collator makes each row of a batch out of several samples: {how}"
+PARTLY = "a row differs if other samples come with it"
+STATE = (
+    "its data set or collator changes with each sample that it is asked for, and each rank would"
+    " ask for its own samples alone"
+)
+ORDER = (
+    "its {sampler} draws the order of the samples from random numbers that each rank would draw by"
+    " itself: give it a generator with a seed"
+)
+CHANGES = "its data set or collator gives other batches later in the training"
+LEARNS = "its data set or collator depends on the weights that are trained"
+
+AGREED = frozenset(
+    (
+        "RandomSampler",
+        "SequentialSampler",
+        "SeedableRandomSampler",
+        "LengthGroupedSampler",
+        "DistributedSampler",
+        "_InfiniteConstantSampler",
+    )
+)
+"""Samplers of torch, accelerate and transformers whose order all ranks are known to agree on."""
+
+LOOKED_AT = 512
+"""Samples of a data set in which rare values are looked for."""
+
+COMPARED = 32
+"""Samples whose contents two starts compare."""
+
+MOST_SECONDS = 2.0
+"""For each of the two."""
+
+MOST_PLACES = 100_000
+"""Of an order that are compared."""
+
+OTHER_SEED = SEED + 17
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a batch was made of: by which collator, and which samples of which data set.
+
+    ``index`` is None if they have no numbers: ``samples`` then holds them, if they were seen.
+    """
+
+    data: Any
+    collate: Callable[[list[Any]], Any]
+    sampler: Any
+    index: list[Any] | None
+    samples: list[Any] | None = None
+
+
+class Sources:
+    """What the loader that is trained on takes its batches from; one per rank that asks.
+
+    Attributes:
+        drawn: whether the same samples are made anew with other random numbers; None: not known.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self.drawn: bool | None = None
+        self._draws = draws
+        self._latest: Taken | None = None
+        self._taken: Taken | None = None
+        self._first: tuple[Taken, object] | None = None
+        self._streamed: list[Any] | None = None
+
+    def stream(self, original: Callable[..., object], fetcher: Any, index: object) -> object:
+        """Called in the place of the fetch of a stream, whose samples have no numbers."""
+        collate = fetcher.collate_fn
+
+        def seen(samples: Any) -> object:
+            with contextlib.suppress(Exception):  # what cannot be copied is not asked about
+                self._streamed = copy.deepcopy(samples) if isinstance(samples, list) else None
+            return collate(samples)
+
+        fetcher.collate_fn = seen
+        try:
+            return original(fetcher, index)
+        finally:
+            fetcher.collate_fn = collate
+
+    def asked(self, iterator: Any, index: object) -> None:
+        """Note the numbers of the samples of a batch, as a loader asks for them."""
+        iterator.__dict__.setdefault("_cputune_indices", deque(maxlen=1024)).append(index)
+
+    def fetched(self, iterator: Any) -> None:
+        """Note what the batch that a loader gives is made of."""
+        waiting = iterator.__dict__.get("_cputune_indices")
+        index = waiting.popleft() if waiting else None
+        is_list = isinstance(index, (list, tuple)) and None not in index
+        self._latest = Taken(
+            data=iterator._dataset,
+            collate=iterator._collate_fn,
+            sampler=iterator._index_sampler,
+            index=list(index) if is_list else None,  # type: ignore[arg-type]
+            samples=self._streamed,
+        )
+
+    def trained(self) -> None:
+        """Note that what was fetched last is trained on."""
+        self._taken = self._latest or self._taken
+
+    @property
+    def size(self) -> int | None:
+        """Samples of the batch; None if they were not seen."""
+        taken = self._taken
+        if taken is None or (taken.index is None and taken.samples is None):
+            return None
+        return len(taken.samples or [] if taken.index is None else taken.index)
+
+    def ask(self) -> Iterator[tuple[str, str]]:
+        """What does not train the same elsewhere: the question, and why. Empty: it does."""
+        taken = self._taken
+        if taken is None:
+            return
+        yield "order", self._order(taken.sampler)
+        if self.size is None:
+            return
+        for question, asked in (
+            ("samples", self._state),
+            ("collator", self._mixes),
+            ("workers", self._changes),
+        ):
+            try:
+                why = asked(taken)
+            except Exception as error:
+                lines = str(error).strip().splitlines() or [""]
+                why = f"they cannot be asked again ({type(error).__name__}: {lines[0][:120]})"
+            yield question, why
+
+    def depends_on_weights(self, before: object) -> str:
+        """Why workers, which have the weights of their start, would give other batches."""
+        return LEARNS if before != self.figure() else ""
+
+    def figure(self) -> object:
+        """A number for the batch that these samples make now; None if it is not known."""
+        if self._taken is None or self.size is None:
+            return None
+        with contextlib.suppress(Exception), as_before(self._taken.data, self._taken.collate):
+            return self._contents(self._taken)
+        return None
+
+    def of_rare_samples(self) -> tuple[Any, int] | None:
+        """A batch that begins with a sample of a rare value, and its samples; None: there is none.
+
+        A class, or a missing label, that few samples have need not be in any batch that is seen.
+        """
+        taken, size = self._taken, self.size
+        if taken is None or size is None or size < 2 or taken.index is None:
+            return None
+        with contextlib.suppress(Exception), as_before(taken.data, taken.collate):
+            with self._draws.alike(0):
+                rare, usual = _rare(taken.data, MOST_SECONDS)
+            if not rare:
+                return None
+            # Without the rare ones in the other parts of the batch: there they would hide.
+            index = [*rare[:1], *itertools.islice(itertools.cycle(usual), size - 1)]
+            return self._made(taken, self._samples(taken, index)), size
+        return None
+
+    def digests(self) -> list[str]:
+        """What the data set is, as another start can be compared with: its length, some samples.
+
+        Empty if it is a stream, or cannot be asked.
+        """
+        taken = self._taken
+        if taken is None or taken.index is None:
+            return []
+        data, until = taken.data, time.perf_counter() + MOST_SECONDS
+        found: list[str] = []
+        with contextlib.suppress(Exception), as_before(data, taken.collate):
+            length = len(data)
+            found.append(f"{length}")
+            for n in range(min(COMPARED, length)):
+                with self._draws.alike(0):
+                    held = _bytes_of(data[n * length // min(COMPARED, length)])
+                found.append(hashlib.blake2b(held, digest_size=8).hexdigest())
+                if time.perf_counter() > until:
+                    break
+        return found
+
+    # The questions
+
+    def _order(self, sampler: Any) -> str:
+        """Why ranks would not agree on the order; empty: they do, or it is that of a stream."""
+        inner = sampler
+        while not _is_agreed(inner):
+            following = getattr(inner, "batch_sampler", None) or getattr(inner, "sampler", None)
+            if following is None or hasattr(following, "column_names"):
+                break
+            if not _of_libraries(inner):
+                break
+            inner = following
+        if _is_agreed(inner):
+            return ""
+        with contextlib.suppress(Exception):
+            orders = []
+            for seed in (SEED, OTHER_SEED):
+                with as_before(inner), self._draws.alike(0, seed=seed):
+                    orders.append(list(itertools.islice(iter(inner), MOST_PLACES)))
+            return "" if orders[0] == orders[1] else ORDER.format(sampler=type(inner).__name__)
+        return ""
+
+    def _state(self, taken: Taken) -> str:
+        """Whether the same samples give another batch the second time."""
+        with as_before(taken.data, taken.collate):
+            once, again = self._contents(taken), self._contents(taken)
+        with as_before(taken.data, taken.collate):
+            other = self._contents(taken, seed=OTHER_SEED)
+        self.drawn = None if once is None else other != once
+        return STATE if once != again else ""
+
+    def _mixes(self, taken: Taken) -> str:
+        """Whether a row of the batch depends on more than its own sample.
+
+        The first half is compared in the batch and by itself, then the second half in the batch
+        that begins with it: what is drawn for one sample after another is the same then.
+        """
+        with as_before(taken.data, taken.collate):
+            samples = self._samples(taken, taken.index)
+        half = len(samples) // 2
+        if half == 0:
+            return ""
+        for first, rest in ((samples[:half], samples[half:]), (samples[half:], samples[:half])):
+            whole, alone = self._made(taken, [*first, *rest]), self._made(taken, first)
+            why = _how_mixed(whole, alone, len(samples), len(first))
+            if why:
+                other = self._made(taken, rest)
+                figures = [contents_of(batch) for batch in (whole, alone, other)]
+                if None in figures or (figures[1] + figures[2] - figures[0]) % (1 << 64):  # type: ignore[operator]
+                    return why
+        return ""
+
+    def _changes(self, taken: Taken) -> str:
+        """Why another process, which starts with a copy, would prepare other batches."""
+        if taken.index is None:
+            return ""
+        if self._first is None:
+            self._first = taken, self.figure()
+        else:
+            first, before = self._first
+            with as_before(first.data, first.collate):
+                if before is not None and self._contents(first) != before:
+                    return CHANGES
+        return changes_outside(taken.data, taken.collate) or refers_to_model(
+            taken.data, taken.collate
+        )
+
+    # What they are made of
+
+    def _samples(self, taken: Taken, index: Sequence[Any] | None) -> list[Any]:
+        if index is None:
+            return taken.samples or []
+        with self._draws.alike(0):
+            many = getattr(taken.data, "__getitems__", None)
+            return list(many(list(index))) if many else [taken.data[n] for n in index]
+
+    def _made(self, taken: Taken, samples: Sequence[Any], seed: int = SEED) -> Any:
+        with (
+            as_before(taken.data, taken.collate),
+            self._draws.alike(len(samples), seed=seed, rows=seed),
+        ):
+            return taken.collate(copy.deepcopy(list(samples)))
+
+    def _contents(self, taken: Taken, seed: int = SEED) -> object:
+        """A number for the batch, made without anything put back."""
+        samples = taken.samples
+        count = self.size or 0
+        with self._draws.alike(0, seed=seed):
+            if taken.index is not None:
+                many = getattr(taken.data, "__getitems__", None)
+                samples = many(taken.index) if many else [taken.data[n] for n in taken.index]
+        with self._draws.alike(count, seed=seed, rows=seed):
+            return contents_of(taken.collate(copy.deepcopy(list(samples or []))))
+
+
+def _is_agreed(sampler: Any) -> bool:
+    return type(sampler).__name__ in AGREED and _of_libraries(sampler)
+
+
+def _of_libraries(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("torch", "accelerate", "transformers")
+
+
+def _how_mixed(whole: Any, alone: Any, samples: int, part: int) -> str:
+    """How the first rows of a batch differ from those of its first samples alone; empty: not."""
+    rows, own = rows_of(whole), rows_of(alone)
+    if not rows or len(rows) % samples or len(own) * samples != len(rows) * part:
+        return MIXED.format(how=f"{samples} samples make {len(rows)} rows, {part} make {len(own)}")
+    each = len(rows) // samples
+    blocks = [rows[n * samples : n * samples + part] for n in range(each)]
+    for first in (rows[: len(own)], [row for block in blocks for row in block]):
+        if all(map(_alike, first, own)):
+            return ""
+    return MIXED.format(how=PARTLY)
+
+
+def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    torch = sys.modules["torch"]
+    if row.keys() != other.keys():
+        return False
+    for name, value in row.items():
+        against = other[name]
+        if not torch.is_tensor(value):
+            if value != against:
+                return False
+            continue
+        if value.shape != against.shape or value.dtype != against.dtype:
+            return False
+        if not torch.allclose(value, against, rtol=1e-5, atol=1e-6, equal_nan=True):
+            return False
+    return True
+
+
+def _rare(data: Any, seconds: float) -> tuple[list[int], list[int]]:
+    """Numbers of samples with the rarest value of a field, and of those with usual ones."""
+    length, until = len(data), time.perf_counter() + seconds
+    count = min(LOOKED_AT, length)
+    seen: dict[str, dict[int, str]] = {}
+    for n in range(count):
+        number = n * length // count
+        for name, value in _values_of(data[number], ""):
+            seen.setdefault(name, {})[number] = value
+        if time.perf_counter() > until:
+            break
+    fewest: tuple[int, list[int], list[int]] | None = None
+    for values in seen.values():
+        counts = Counter(values.values())
+        rarest, times = min(counts.items(), key=lambda item: item[1])
+        if 1 < len(counts) <= 64 and 10 * times < len(values):
+            rare = [number for number, value in values.items() if value == rarest]
+            usual = [number for number, value in values.items() if value != rarest]
+            if fewest is None or times < fewest[0]:
+                fewest = times, rare, usual
+    return ([], []) if fewest is None else fewest[1:]
+
+
+def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
+    """The fields of a sample that hold one value; of others whether values are missing."""
+    if isinstance(sample, Mapping):
+        for key, value in sample.items():
+            yield from _values_of(value, f"{name}.{key}")
+    elif isinstance(sample, (bool, int, str, type(None))):
+        yield name, str(sample)[:64]
+    elif isinstance(sample, tuple):
+        for number, value in enumerate(sample):
+            yield from _values_of(value, f"{name}.{number}")
+    elif hasattr(sample, "shape") and hasattr(sample, "dtype"):
+        torch = sys.modules["torch"]
+        values = torch.as_tensor(sample)
+        if values.numel() == 1 and not values.is_floating_point():
+            yield name, str(values.item())
+        else:
+            missing = values.isnan() if values.is_floating_point() else values < 0
+            yield name, f"missing: {bool(missing.any())}"
+
+
+def _bytes_of(sample: Any) -> bytes:
+    """What a sample holds, as bytes."""
+    if isinstance(sample, Mapping):
+        parts = [
+            repr(key).encode() + _bytes_of(value)
+            for key, value in sorted(sample.items(), key=lambda item: str(item[0]))
+        ]
+        return b"{" + b",".join(parts) + b"}"
+    if isinstance(sample, (list, tuple)):
+        return b"[" + b",".join(map(_bytes_of, sample)) + b"]"
+    if isinstance(sample, (str, bytes, int, float, bool, type(None))):
+        return repr(sample).encode()
+    if hasattr(sample, "detach"):
+        sample = sample.detach().cpu().contiguous()
+        return bytes(sample.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes())
+    if hasattr(sample, "tobytes"):  # of numpy, an image
+        return bytes(sample.tobytes())
+    return type(sample).__name__.encode()
