@@ -10,12 +10,14 @@ from cputune.cli import completing
 from cputune.cli.given import choose_python, facts_of, launched, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, json_option, script_of
+from cputune.cli.signals import stop_if_interrupted
 from cputune.errors import CannotError, UsageError
 from cputune.plans.training_command import require_trainable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from cputune.plans.equivalence import Deviation
     from cputune.report.writing import Block
     from cputune.tuner.proof import Proof
 
@@ -27,17 +29,20 @@ if TYPE_CHECKING:
     help="Prove a recipe instead of a script.",
     shell_complete=completing.recipes,
 )
+@click.option("--max-time", metavar="TIME", help="Time limit: 90s, 10m. Default: none.")
 @python_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, recipe: str | None, python: str | None, json: bool) -> None:
+def command(
+    ctx: click.Context, recipe: str | None, max_time: str | None, python: str | None, json: bool
+) -> None:
     """Say which levers train the same as a command that was typed, and which do not.
 
     The command is started as it is. Its model is asked, at its first step and after some updates,
     what parts of its own batches, batches without padding, other threads and bf16 make of loss and
-    gradient. Then each lever is started by itself for a few steps, and the samples, learning rates,
-    loss and gradient of its ranks are held against those of the command as typed. Nothing is
-    measured.
+    gradient; its data set, collator and sampler are asked what they make of samples. Then levers
+    are started for a few steps, and the samples, learning rates, loss and gradient of their ranks
+    are compared with those of the command as typed. Nothing is measured.
 
     Ends with 0, or with 1 where the command does not repeat itself.
 
@@ -46,7 +51,8 @@ def command(ctx: click.Context, recipe: str | None, python: str | None, json: bo
     cputune prove --recipe bert-mini --json
     """
     from cputune.host.locks import measuring_lock
-    from cputune.records.steps import TrialError
+    from cputune.records.options import seconds_of
+    from cputune.records.steps import TimeUp, TrialError
     from cputune.report.writing import print_blocks
     from cputune.text.documents import plain
     from cputune.tuner.events import waiting_for
@@ -59,21 +65,47 @@ def command(ctx: click.Context, recipe: str | None, python: str | None, json: bo
     job = launched(None, script or None, None, None, recipe=recipe)
     if script:
         require_trainable(job.argv)
+    most = None if max_time is None else seconds_of(max_time)
+
+    def note(text: str) -> None:
+        stop_if_interrupted()
+        tell(f"… {text}")
+
     try:
         with measuring_lock(lambda owner: tell(waiting_for(owner))):
             proof = prove(
                 job,
                 facts_of(),
-                on_note=lambda text: tell(f"… {text}"),
+                max_time_seconds=most,
+                on_note=note,
                 on_proven=lambda proven: tell(f"{proven.lever}: {proven.verdict}"),
+                on_wait=stop_if_interrupted,
             )
     except TrialError as error:
         raise CannotError(f"the command as typed does not train: {error}") from error
+    except TimeUp as error:
+        said = f"the time was up {error}" if str(error) else "the time was up"
+        raise CannotError(said, hint="give it more: --max-time 5m") from error
     if json:
         print_json({"schema": "cputune.proof/1", **plain(proof)})
     else:
         print_blocks(blocks(proof), console())
     ctx.exit(1 if proof.licence.unlike else 0)
+
+
+def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
+    """Of each question the answer that says most: a reason, or the largest deviation."""
+    found: dict[str, Deviation] = {}
+    for answer in answers:
+        known = found.setdefault(answer.question, answer)
+        larger = (answer.largest or 0.0) > (known.largest or 0.0)
+        if not known.why and (answer.why or larger):
+            found[answer.question] = answer
+    return [
+        answer
+        for answer in found.values()
+        if answer.apart is not None or answer.why or answer.question in ("ranks", "padding")
+    ]
 
 
 def blocks(proof: Proof) -> Iterator[Block]:
@@ -95,7 +127,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
                 *([figure(loss, 6) for loss in answer.loss] or ["–", "–"]),
                 (answer.why or "nothing to ask") if answer.apart is None else f"{answer.apart:.1e}",
             )
-            for answer in proof.licence.answers
+            for answer in _telling(proof.licence.answers)
         ),
     )
     yield Heading("Each lever by itself")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from cputune.inside.asking import STARTS
 from cputune.inside.messages import ModelAnswer, TrainedStep
+from cputune.plans.starts import data_apart
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
 """Of a gradient in the same precision, relative, by what matrices are multiplied in.
@@ -251,11 +252,6 @@ class Licence:
         return None
 
 
-OTHER_DATA = (
-    "its data set is another one in each start ({}), and each rank would have its own: seed what"
-    " splits or makes it (random.seed, numpy.random.seed, torch.manual_seed), and sort sets"
-)
-
 NO_ANSWER = "its model could not be asked whether it trains the same on more of them"
 
 NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
@@ -300,7 +296,7 @@ def licence_of(
         )
         for answer in found.values()
     ]
-    apart = _data_apart(_digests_in(answers), _digests_in(other_start))
+    apart = data_apart(answers, other_start)
     if apart is not None:
         deviations.append(Deviation(question=STARTS, point="", why=apart))
     return Licence(
@@ -309,21 +305,6 @@ def licence_of(
         drawn=next((answer["drawn"] for answer in ends if "drawn" in answer), None),
         updates=next((answer["updates"] for answer in ends if "updates" in answer), None),
     )
-
-
-def _digests_in(answers: Sequence[ModelAnswer]) -> Sequence[str]:
-    return next((answer["digests"] for answer in answers if answer["question"] == STARTS), ())
-
-
-def _data_apart(own: Sequence[str], other: Sequence[str]) -> str | None:
-    """How the data sets of two starts differ; empty if they do not, None if they are not known."""
-    if not own or not other:
-        return None
-    if own[0] != other[0]:
-        return OTHER_DATA.format(f"{own[0]} samples, and {other[0]}")
-    count = min(len(own), len(other)) - 1
-    apart = sum(one != another for one, another in zip(own[1:], other[1:], strict=False))
-    return OTHER_DATA.format(f"{apart} of {count} samples differ") if apart else ""
 
 
 def unlike(training: Training, other: Training) -> str:

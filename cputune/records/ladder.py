@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cputune.inside.asking import LATE
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.plans.knobs import kept_by_change, kind_between, kind_of, knob_named
 from cputune.plans.knobs.record import KINDS, Kind, in_words as knob_words
@@ -60,9 +59,10 @@ def checked(workload: Workload) -> str:
     if workload.training is None:
         return "not checked: the launch has shown no step that could be compared"
     steps = f"in the first {LOOKED_AT} updates: samples, learning rate, loss, gradient"
-    answered = workload.licence is not None and workload.licence.answers
-    if answered:
-        steps += f"; what its model answers within {LATE} updates"
+    licence = workload.licence
+    if licence is not None and licence.answers:
+        reach = "" if licence.updates is None else f" within {licence.updates} updates"
+        steps += f"; what its model answers{reach}"
     return f"checked {steps}"
 
 

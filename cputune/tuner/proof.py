@@ -1,13 +1,16 @@
 """Whether each lever of this machine trains the same as the launch as typed, lever by lever.
 
-The model of the launch as typed is asked about its own batches; then each lever is started by
-itself, in processes of its own, and what its ranks train in their first steps is held against the
-launch as typed. Nothing is measured.
+The model of the launch as typed is asked about its own batches. Then levers are started, those
+together that promise the same numbers or the same mathematics, and what their ranks train in their
+first steps is compared with the launch as typed. If levers are not the same together, each is
+started by itself. Nothing is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -20,11 +23,21 @@ from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, in
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.records.steps import TrialError
+from cputune.records.steps import TimeUp, TrialError
 from cputune.tuner.space import SearchSpace, search_space
 
 SAME, SAID, OTHER, LEFT = "the same", "the same but for", "not the same", "as typed"
-"""How a lever comes out; ``LEFT``: it is not in the space, for the reason."""
+UNTRIED = "not checked"
+"""How a lever comes out. ``LEFT``: it is not in the space, for the reason. ``UNTRIED``: there was
+no time left."""
+
+TOGETHER = ("numbers", "mathematics")
+"""What levers that are started together promise; others change draws or numbers, each its own."""
+
+BOUND = "bound to its cores"
+
+CHECKS_BEFORE = 2
+"""Of the command as typed, before any lever is tried."""
 
 _QUESTION_OF = {
     "ranks": "ranks",
@@ -74,38 +87,159 @@ def prove(
     job: Workload,
     facts: HostFacts,
     *,
+    max_time_seconds: float | None = None,
     on_note: Callable[[str], None] = lambda text: None,
     on_proven: Callable[[Proven], None] = lambda proven: None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> Proof:
-    """Ask the model, and try each lever by itself. Raises TrialError where nothing trains."""
+    """Ask the model, and try the levers, as many as possible in one start.
+
+    ``max_time_seconds``: levers that are left then are ``UNTRIED``. ``on_wait`` is called between
+    two waits, and may raise. Raises TrialError if nothing trains, TimeUp if the time is up before
+    the command has trained.
+    """
     found: list[Proven] = []
+    until = math.inf if max_time_seconds is None else time.monotonic() + max_time_seconds
+
+    def left() -> float:
+        on_wait()
+        return until - time.monotonic()
+
+    def tell(proven: Proven) -> None:
+        found.append(proven)
+        on_proven(proven)
+
     with ProcessRunner(job, facts, on_note=on_note) as runner:
+        runner.keep_to(left)
+        on_note("check 1: the command as typed")
         for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
             pass
+        on_note("check 2: its model, data set and collator; and another start of it")
         runner.ask(QUESTIONS)
         workload = runner.workload
         space = search_space(facts, workload, baseline=runner.today, allow_slow_precision=True)
-        for proven in (*_tried(runner, workload, space), *_left_out(space.left_out)):
-            found.append(proven)
-            on_proven(proven)
+        _try_all(runner, workload, space, tell, on_note)
+        for proven in _left_out(space.left_out):
+            tell(proven)
     licence = workload.licence or Licence()
     return Proof(typed=workload.training, licence=licence, levers=tuple(found))
 
 
-def _tried(runner: ProcessRunner, workload: Workload, space: SearchSpace) -> Iterator[Proven]:
-    """Each lever started by itself, beside the plan that has no other."""
-    base = _plain(space)
+def _try_all(
+    runner: ProcessRunner,
+    workload: Workload,
+    space: SearchSpace,
+    tell: Callable[[Proven], None],
+    on_note: Callable[[str], None],
+) -> None:
+    """Start the checks one after the other; what is the same together is the same each alone."""
+    waiting = list(checks_of(space))
+    done = CHECKS_BEFORE
+    total = done + len(waiting)
+    while waiting:
+        check = waiting.pop(0)
+        done += 1
+        on_note(f"check {done} of {total}: {', '.join(map(_name, check.levers))}")
+        try:
+            proven = list(_held(runner, workload, check))
+        except TimeUp:
+            for left in (check, *waiting):
+                for lever in left.levers:
+                    tell(Proven(lever=_name(lever), verdict=UNTRIED, why="the time was up"))
+            return
+        if len(check.levers) > 1 and any(lever.verdict != SAME for lever in proven):
+            waiting[:0] = [Check(levers=(lever,), plan=plan) for lever, plan in check.alone]
+            total += len(check.alone)
+            continue
+        for one in proven:
+            tell(one)
+
+
+Lever = tuple[Knob | None, KnobValue]
+"""A knob and its value; no knob: the plan as such, bound to its cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A plan that is started once, and the levers that it differs by.
+
+    ``alone``: for each of these levers the plan that has no other.
+    """
+
+    levers: tuple[Lever, ...]
+    plan: Plan
+    alone: tuple[tuple[Lever, Plan], ...] = ()
+
+
+def checks_of(space: SearchSpace) -> Iterator[Check]:
+    """The fewest starts that hold all levers: those together that promise the same.
+
+    Each number of ranks is a start of its own, and so is what changes numbers or draws.
+    """
+    base = _plain(space, space.workload.launch_ranks)
     if base is None:
         return
-    yield _held(runner, workload, "bound to its cores", base, None)
-    for knob, value, plan in _alone(space, base):
-        yield _held(runner, workload, f"{knob.name}={in_words(value)}", plan, knob)
+    alone: list[tuple[Lever, Plan]] = [((None, ""), base), *_alone(space, base)]
+    yield from _together(space, base, alone)
+    known = {_name(lever) for lever, _ in alone}
+    knob = next(knob for knob in KNOBS if knob.name == "ranks")
+    for count in dict.fromkeys(plan.world_size for plan in space.plans()):
+        other = _plain(space, count)
+        if count == base.world_size or other is None:
+            continue
+        yield Check(levers=((knob, space.values[other]["ranks"]),), plan=other)
+        of_ranks = [
+            (lever, plan)
+            for lever, plan in _alone(space, other)
+            if lever[0] is not knob
+            and _name(lever) not in known
+            and lever[0] is not None
+            and lever[0].name != "threads"
+        ]
+        known |= {_name(lever) for lever, _ in of_ranks}
+        yield from _together(space, other, of_ranks)
 
 
-def _plain(space: SearchSpace) -> Plan | None:
-    """The plan of the space that has the most of today's launch: its ranks, on all cores."""
-    ranks = space.workload.launch_ranks
-    same = [plan for plan in space.plans() if plan.world_size == ranks] or list(space.plans())
+def _together(
+    space: SearchSpace, base: Plan, alone: Sequence[tuple[Lever, Plan]]
+) -> Iterator[Check]:
+    """Starts that hold these levers: each with as many as a plan of the space has."""
+    waiting: dict[str, tuple[Lever, Plan]] = {}
+    for lever, plan in alone:
+        if lever[0] is None or lever[0].keeps in TOGETHER:
+            waiting[_name(lever)] = lever, plan
+        else:
+            yield Check(levers=(lever,), plan=plan)
+    changed = {plan: _changed(space, base, plan) for plan in space.plans()}
+    while waiting:
+        every = {name for name, (lever, _) in waiting.items() if lever[0] is None}
+        held, best = every, base
+        for plan, names in changed.items():
+            covered = every | (names & waiting.keys())
+            if names <= {_name(lever) for lever, _ in alone} and len(covered) > len(held):
+                held, best = covered, plan
+        if not held:
+            return
+        pairs = tuple(waiting.pop(name) for name in [*waiting] if name in held)
+        yield Check(levers=tuple(lever for lever, _ in pairs), plan=best, alone=pairs)
+
+
+def _changed(space: SearchSpace, base: Plan, plan: Plan) -> frozenset[str]:
+    """By which levers a plan differs from another one."""
+    own, values = space.values[base], space.values[plan]
+    return frozenset(
+        f"{name}={in_words(values[name])}" for name in values if values[name] != own[name]
+    )
+
+
+def _name(lever: Lever) -> str:
+    knob, value = lever
+    return BOUND if knob is None else f"{knob.name}={in_words(value)}"
+
+
+def _plain(space: SearchSpace, ranks: int) -> Plan | None:
+    """The plan of so many ranks that has the most of today's launch, on all cores."""
+    same = [plan for plan in space.plans() if plan.world_size == ranks]
 
     def unlike(plan: Plan) -> tuple[int, int]:
         values = space.values[plan]
@@ -117,39 +251,45 @@ def _plain(space: SearchSpace) -> Plan | None:
     return min(same, key=unlike, default=None)
 
 
-def _alone(space: SearchSpace, base: Plan) -> Iterator[tuple[Knob, KnobValue, Plan]]:
-    """The plans that differ from this one by one lever, the first of each value."""
+def _alone(space: SearchSpace, base: Plan) -> Iterator[tuple[Lever, Plan]]:
+    """The plans of as many ranks that differ by one lever, the first of each value."""
     own = space.values[base]
     seen: set[tuple[str, KnobValue]] = set()
     for plan, values in space.values.items():
         changed = {name for name in values if values[name] != own[name]}
-        changed -= {"threads"} if "ranks" in changed else set()
-        if len(changed) != 1:
+        if len(changed) != 1 or plan.world_size != base.world_size:
             continue
         (name,) = changed
         if (name, values[name]) not in seen:
             seen.add((name, values[name]))
-            yield next(knob for knob in KNOBS if knob.name == name), values[name], plan
+            yield (next(knob for knob in KNOBS if knob.name == name), values[name]), plan
 
 
-def _held(
-    runner: ProcessRunner, workload: Workload, lever: str, plan: Plan, knob: Knob | None
+def _held(runner: ProcessRunner, workload: Workload, check: Check) -> Iterator[Proven]:
+    """What a plan trains in its first steps, compared with the launch as typed. Raises TimeUp."""
+    failed = ""
+    try:
+        for _ in islice(runner.steps(check.plan), LOOKED_AT):
+            pass
+    except TrialError as error:
+        failed = str(error).splitlines()[0]
+    for lever in check.levers:
+        yield _proven(runner, workload, check.plan, lever, failed)
+
+
+def _proven(
+    runner: ProcessRunner, workload: Workload, plan: Plan, lever: Lever, failed: str
 ) -> Proven:
-    """What a plan trains in its first steps, held against the launch as typed."""
+    knob, name = lever[0], _name(lever)
     keeps = kept_between(runner.today, plan) if knob is None else knob.keeps
     question = _QUESTION_OF.get("" if knob is None else knob.name, "")
     licence = workload.licence or Licence()
     asked = licence.largest(question)
-    try:
-        for _ in islice(runner.steps(plan), LOOKED_AT):
-            pass
-    except TrialError as error:
-        why = str(error).splitlines()[0]
-        return Proven(lever=lever, verdict=OTHER, keeps=keeps, deviation=asked, why=why)
     typed, seen = workload.training, runner.training
-    if typed is None or seen is None:
-        why = "its ranks do not report what they train"
-        return Proven(lever=lever, verdict=OTHER, keeps=keeps, deviation=asked, why=why)
+    if not failed and (typed is None or seen is None):
+        failed = "its ranks do not report what they train"
+    if failed or typed is None or seen is None:
+        return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=asked, why=failed)
     held = equivalent(typed, seen, licence)
     deviations = [deviation for deviation in (asked, held.deviation) if deviation is not None]
     verdict, why = SAME, held.summary
@@ -158,7 +298,7 @@ def _held(
     elif held.said or keeps in ("distribution", "nothing"):
         verdict, why = SAID, "; ".join((*held.said, *_claims(keeps), held.summary))
     return Proven(
-        lever=lever,
+        lever=name,
         verdict=verdict,
         keeps=keeps,
         deviation=max(deviations, default=None),

@@ -1,0 +1,32 @@
+"""Whether two starts of the same launch have the same data set. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cputune.inside.asking import STARTS
+from cputune.inside.messages import ModelAnswer
+
+OTHER_DATA = (
+    "its data set is another one in each start ({}), and each rank would have its own: seed what"
+    " splits or makes it (random.seed, numpy.random.seed, torch.manual_seed), and sort sets"
+)
+
+
+def data_apart(answers: Sequence[ModelAnswer], others: Sequence[ModelAnswer]) -> str | None:
+    """How the data sets of two starts differ; empty if they do not, None if they are not known.
+
+    What differs between two starts would differ between two ranks.
+    """
+    own, other = _digests_in(answers), _digests_in(others)
+    if not own or not other:
+        return None
+    if own[0] != other[0]:
+        return OTHER_DATA.format(f"{own[0]} samples, and {other[0]}")
+    count = min(len(own), len(other)) - 1
+    apart = sum(one != another for one, another in zip(own[1:], other[1:], strict=False))
+    return OTHER_DATA.format(f"{apart} of {count} samples differ") if apart else ""
+
+
+def _digests_in(answers: Sequence[ModelAnswer]) -> Sequence[str]:
+    return next((answer["digests"] for answer in answers if answer["question"] == STARTS), ())
