@@ -18,6 +18,8 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
     CPUTUNE_TRIAL_ASK      questions with commas, asked of the model as it trains (``asking``);
                            such a launch is neither measured nor compared
+    CPUTUNE_TRIAL_REHEARSE the folder in which the launch was typed: it runs to its end, shortened
+                           (``rehearsing``), and nothing is reported
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
@@ -40,6 +42,7 @@ SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
 CHILD_VARIABLE = "CPUTUNE_TRIAL_CHILD_OF"
 ASK_VARIABLE = "CPUTUNE_TRIAL_ASK"
+REHEARSE_VARIABLE = "CPUTUNE_TRIAL_REHEARSE"
 
 
 def recipe_script() -> Path:

@@ -13,7 +13,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from cputune.inside import CHILD_VARIABLE, FORCE_VARIABLE, site_directory
 from cputune.inside.carry.ending import run_together
@@ -68,6 +68,13 @@ ELSEWHERE = {
 """Where, from the scratch folder, what would else be written to the working folder goes."""
 
 
+class Places(Protocol):
+    """The folder of a trial, and what a script would write goes to in it."""
+
+    scratch: str
+    output: str
+
+
 def install() -> Meter:
     """Set every hook in this process. Nothing is said before the script trains."""
     meter = Meter(Speaker())
@@ -90,7 +97,7 @@ def install() -> Meter:
             ("argparse", "ArgumentParser.parse_known_args", partial(_read_arguments, meter)),
             *Fitting(meter).hooks(),
             *Loops(meter).hooks(),
-            *_led_elsewhere(meter),
+            *led_elsewhere(meter),
             *meter.hooks(),
             ("torch._dynamo.callback", "", partial(_leave_compiling_out, meter)),
             ("intel_extension_for_pytorch", "optimize", partial(_note_ipex, meter)),
@@ -119,7 +126,7 @@ def _read_arguments(meter: Meter, original: Any, *args: object, **kwargs: object
     return namespace, rest
 
 
-def _led_elsewhere(meter: Meter) -> list[Hook]:
+def led_elsewhere(meter: Places) -> list[Hook]:
     """What is hooked in libraries that write files by themselves."""
 
     def tensorboard(

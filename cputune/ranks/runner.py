@@ -13,8 +13,10 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.training_command import require_trainable, script_text
 from cputune.plans.workload import Workload
-from cputune.ranks import compare, engines
+from cputune.ranks import compare, engines, rehearsal
 from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
@@ -104,6 +106,7 @@ class ProcessRunner:
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
+        self._rehearsed: rehearsal.Rehearsed | None = None
         self._licence: Licence | None = None
         self._asked: tuple[RankState, ...] = ()
         self.supervisors = Supervisors(self.work, self.on_note)
@@ -179,6 +182,33 @@ class ProcessRunner:
         except TrialError as error:
             if not asking.has_answered:
                 self.on_note(f"today's launch failed while its model was checked: {error}")
+
+    def rehearse(self, plan: Plan, seconds: float) -> str | None:
+        """Run the whole script with a plan, shortened; why it must not be used, empty if it may be.
+
+        None: there is nothing to rehearse. That is so for the ranks of the launch as typed, for a
+        recipe, and for what runs on other hosts or is started by an MPI.
+        """
+        workload, began = self.workload, time.monotonic()
+        elsewhere = self.hosts is not None or engines.needs_mpirun(plan)
+        if workload.recipe is not None or elsewhere or plan.world_size == workload.launch_ranks:
+            return None
+        self._end_what_runs()
+        more = environment.OFFLINE if self.hub_offline() else {}
+        run = partial(rehearsal.rehearse, workload, facts=self.facts, more=more)
+        try:
+            ended = run(plan, seconds=seconds)
+            if ended.failed:
+                return ended.failed
+            if self._rehearsed is None:
+                left = max(ended.seconds, seconds - (time.monotonic() - began))
+                self._rehearsed = run(self.today_as_typed, seconds=left)
+        except (TrialError, ValueError, OSError) as error:
+            return workload.hide(str(error), os.environ)
+        if self._rehearsed.failed:
+            self.on_note(f"your current launch was not rehearsed: {self._rehearsed.failed}")
+            return ""
+        return "; ".join(rehearsal.differences(self._rehearsed, ended))
 
     @property
     def today_as_typed(self) -> Plan:

@@ -94,6 +94,18 @@ class AskingRunner(LearningRunner, Protocol):
         ...
 
 
+@runtime_checkable
+class RehearsingRunner(Runner, Protocol):
+    """A runner that can run a whole script with a plan, shortened to a few steps."""
+
+    def rehearse(self, plan: Plan, seconds: float) -> str | None:
+        """Why a plan of another number of ranks must not be used; empty if it may be.
+
+        It takes ``seconds`` at most. None: there is nothing to rehearse.
+        """
+        ...
+
+
 class Living(Protocol):
     """A plan that lives beside others, and stands still while they have their turns."""
 

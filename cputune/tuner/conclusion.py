@@ -239,6 +239,9 @@ def why_not_compared(
     if rivals and all(_fell(rival) for rival in rivals):
         why = f"every other plan failed when it was started again: {rivals[0].out}"
         return why, NextStep(kind="keep")
+    if findings.unfit and not rivals:
+        ranks, why = next(iter(findings.unfit.items()))
+        return f"{ranks} ranks were not compared: {why}", NextStep(kind="keep")
     if findings.time_up or findings.cut_off is not None:
         why = "the time limit was reached before two plans had run side by side twice"
         return why, _more_time(findings, seconds)

@@ -13,6 +13,7 @@ from cputune.tuner.changes import Change, changes
 from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.measuring import MOST_RIVALS, Findings, Measuring, first_line, most_living
 from cputune.tuner.race import LEAST_KEPT, WANDER
+from cputune.tuner.rehearsals import rehearsed
 from cputune.tuner.space import SearchSpace
 
 DEAR_START_SECONDS = 30.0
@@ -53,6 +54,10 @@ def confirm_best(
     alone = all(trial.plan.as_found for trial in findings.trials)
     if alone and measuring.timer.limited and untried is not None:
         ranked = [untried]
+    numbers = {plan.world_size for plan in space.plans()}
+    if len(numbers) > 1:  # else the user has asked for it (--fix ranks=N)
+        typed, best = space.workload.launch_ranks, partial(_promising, belief=belief)
+        ranked = rehearsed(measuring, runner, ranked, typed, best)
     if base is None or not ranked:
         return
     dear = measuring.start_seconds >= DEAR_START_SECONDS

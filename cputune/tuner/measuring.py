@@ -68,6 +68,7 @@ class Findings:
     more, so nothing else is measured. ``profiles`` say where the time of a plan goes.
     ``baseline_seconds`` is how long the baseline took to start and to be measured,
     ``start_seconds`` the slowest start so far, ``confirm_seconds`` how long the confirmation took.
+    ``unfit`` says of a number of ranks why the whole script does not run with it.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -94,6 +95,7 @@ class Findings:
     baseline_seconds: float = 0.0
     start_seconds: float = 0.0
     confirm_seconds: float = 0.0
+    unfit: dict[int, str] = field(default_factory=dict)
 
     @property
     def believes_delayed(self) -> bool:

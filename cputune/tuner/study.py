@@ -56,6 +56,7 @@ from cputune.records.steps import (
 )
 from cputune.records.words import RESUME, duration
 from cputune.text.plain import count
+from cputune.tuner import rehearsals
 from cputune.tuner.alone import Neighbours
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
@@ -231,6 +232,7 @@ class TuningStudy:
     def _left_out(self) -> tuple[LeftOut, ...]:
         """What was not tried: it does not live here, or trials have shown that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
+        refused += rehearsals.left_out(self._findings)
         return refused if self._space is None else (*self._space.left_out, *refused)
 
     def _write_down(self) -> None:

@@ -14,9 +14,14 @@ if os.environ.get("CPUTUNE_TRIAL_SOCKET"):
     _root = os.path.dirname(os.path.dirname(os.path.dirname(_here)))
     if _root not in sys.path:
         sys.path.append(_root)
-    from cputune.inside.hooks import install, tell_what_is_raised
+    if os.environ.get("CPUTUNE_TRIAL_REHEARSE"):
+        from cputune.inside.rehearsing import install as rehearse
 
-    tell_what_is_raised(install())
+        rehearse()
+    else:
+        from cputune.inside.hooks import install, tell_what_is_raised
+
+        tell_what_is_raised(install())
 _ours = sys.modules.pop(__name__)
 with contextlib.suppress(ImportError):
     importlib.import_module("sitecustomize")

@@ -1,0 +1,204 @@
+"""Shortens a script so that all of it runs: a few steps, its evaluation, its saving, its end.
+
+``REHEARSE_VARIABLE`` makes a process a rehearsal. It names the folder in which the launch was
+typed; the process runs in a copy of that folder. A pass over training data ends after ``STEPS``
+steps and one over other data after ``BATCHES`` batches; a Trainer is given ``max_steps``.
+
+What the script writes goes to the copy. An absolute path that it reads as an argument is led there,
+and so is what torch and safetensors save. Any other file outside the copy cannot be written,
+renamed or removed: the script gets a PermissionError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
+from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
+from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_elsewhere
+
+STEPS, BATCHES = 2, 4
+"""Of a pass over training data, and over data that is not trained on."""
+
+MOST_STEPS = 12
+"""Steps after which a pass over training data has one step."""
+
+PASSES = 2
+"""Over the training data, if the script reads their number from its command line."""
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR")
+EVENTS = {
+    "os.mkdir": 1,
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.truncate": 1,
+    "os.rename": 2,
+    "shutil.rmtree": 1,
+}
+"""Audit events of Python that change files, and how many of their arguments are paths."""
+
+
+class Rehearsal:
+    """One in each process of a launch that is rehearsed."""
+
+    def __init__(self, typed_folder: str, scratch: str) -> None:
+        self._typed_folder = os.path.realpath(typed_folder)
+        self._folder = os.path.realpath(os.getcwd())
+        self._scratch = os.path.realpath(scratch)
+        # Found out before files are looked at: tempfile opens one to try its folder.
+        free = [scratch, "/dev", "/proc", tempfile.gettempdir()]
+        free += [os.environ[name] for name in CACHES if os.environ.get(name)]
+        self._free = [os.path.realpath(folder) for folder in free]
+        self._steps = self._backwards = self._in_trainer = 0
+
+    def hooks(self) -> list[Hook]:
+        """Where lengths are read, and where batches, steps and files come by."""
+        elsewhere = SimpleNamespace(
+            output=os.path.join(self._scratch, "output"), scratch=self._scratch
+        )
+        trainer, hub = "transformers.trainer", "huggingface_hub.hf_api"
+        return [
+            ("argparse", "ArgumentParser.parse_known_args", self._read_arguments),
+            ("transformers.training_args", "TrainingArguments.__post_init__", self._post_init),
+            (trainer, "Trainer.train", self._train),
+            ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iterate),
+            ("torch._tensor", "Tensor.backward", self._backward),
+            ("torch.optim.optimizer", "", self._watch_optimizers),
+            ("torch", "save", self._save),
+            ("safetensors.torch", "save_file", self._save),
+            *((trainer, f"Trainer.{name}", nothing) for name in ("push_to_hub", "init_hf_repo")),
+            ("transformers.utils.hub", "PushToHubMixin.push_to_hub", nothing),
+            *((hub, f"HfApi.{name}", nothing) for name in ("create_commit", "upload_folder")),
+            *led_elsewhere(elsewhere),
+        ]
+
+    # How long it is
+
+    def _read_arguments(self, original: Original, *args: object, **kwargs: object) -> object:
+        found: tuple[Any, Any] = original(*args, **kwargs)  # type: ignore[assignment]
+        namespace, rest = found
+        for name, key in LENGTH.items():
+            value = getattr(namespace, name, None)
+            most = PASSES if key == "epochs" else PASSES * STEPS
+            if isinstance(value, (int, float)) and value > most:
+                setattr(namespace, name, type(value)(most))
+        for name in OUTPUT_NAMES:
+            value = getattr(namespace, name, None)
+            if isinstance(value, (str, os.PathLike)):
+                setattr(namespace, name, self.moved(value))
+        if getattr(namespace, "push_to_hub", None) is True:
+            vars(namespace)["push_to_hub"] = False
+        return namespace, rest
+
+    def _post_init(self, original: Original, args: Any) -> None:
+        most = PASSES * STEPS
+        args.max_steps = min(args.max_steps, most) if args.max_steps > 0 else most
+        for name in ("eval_steps", "save_steps", "logging_steps"):
+            value = getattr(args, name, None)
+            if value is not None and value > STEPS:
+                setattr(args, name, STEPS)
+        args.push_to_hub, args.report_to, args.disable_tqdm = False, "none", True
+        for name in ("output_dir", "logging_dir"):
+            if getattr(args, name, None):
+                setattr(args, name, self.moved(getattr(args, name)))
+        original(args)
+
+    def _train(self, original: Original, *args: object, **kwargs: object) -> object:
+        self._in_trainer += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._in_trainer -= 1
+
+    def _backward(self, original: Original, *args: object, **kwargs: object) -> object:
+        self._backwards += 1
+        return original(*args, **kwargs)
+
+    def _watch_optimizers(self, module: Any) -> None:
+        def stepped(*_: object) -> None:
+            self._steps += 1
+
+        module.register_optimizer_step_post_hook(stepped)
+
+    def _iterate(self, original: Callable[..., Iterator[object]], loader: object) -> Iterator[Any]:
+        """The batches of a pass. Ranks step together, so they cut their passes alike."""
+        steps, backwards = self._steps, self._backwards
+        most = 1 if steps >= MOST_STEPS else STEPS
+        for given, batch in enumerate(original(loader)):
+            trains = self._backwards > backwards
+            if trains and not self._in_trainer and self._steps - steps >= most:
+                return
+            if not trains and given >= BATCHES:
+                return
+            yield batch
+
+    # What it writes
+
+    def moved(self, path: Any) -> Any:
+        """An absolute path outside the copy, within the copy or beside it; others as they are."""
+        text = os.fspath(path)
+        if not isinstance(text, str) or not os.path.isabs(text) or self._may_change(text):
+            return path
+        real = os.path.realpath(text)
+        if real.startswith(self._typed_folder + os.sep):
+            place = self._folder + real[len(self._typed_folder) :]
+        else:
+            place = os.path.join(self._scratch, "elsewhere") + real
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        return place if isinstance(path, str) else type(path)(place)
+
+    def _save(
+        self, original: Original, content: object, f: object, *args: object, **kwargs: object
+    ) -> object:
+        """Of ``torch.save(obj, f)`` and ``safetensors.torch.save_file(tensors, filename)``."""
+        if isinstance(f, (str, os.PathLike)):
+            f = self.moved(f)
+            if os.path.islink(f):  # type: ignore[arg-type]
+                os.unlink(f)  # type: ignore[arg-type]
+        return original(content, f, *args, **kwargs)
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse to change files outside the copy (``sys.addaudithook``)."""
+        if event == "open":
+            path, mode, flags = arguments
+            if isinstance(mode, str):
+                writes = any(sign in mode for sign in "wax+")
+            else:
+                writes = isinstance(flags, int) and bool(flags & WRITES)
+            if writes:
+                self._refuse_outside(path)
+        elif event in EVENTS:
+            for path in arguments[: EVENTS[event]]:
+                self._refuse_outside(path)
+
+    def _refuse_outside(self, path: Any) -> None:
+        if isinstance(path, (str, bytes, os.PathLike)) and not self._may_change(path):
+            said = "a rehearsal writes to a copy of its folder alone"
+            raise PermissionError(errno.EACCES, said, os.fsdecode(path))
+
+    def _may_change(self, path: Any) -> bool:
+        real = os.path.realpath(os.fsdecode(path))
+        if real.startswith(self._typed_folder + os.sep) and not real.startswith(self._scratch):
+            return False
+        if any(part.startswith((".cache", ".config", "__pycache__")) for part in real.split("/")):
+            return True
+        return any(real == folder or real.startswith(folder + os.sep) for folder in self._free)
+
+
+def install() -> None:
+    """Set the hooks of a rehearsal in this process."""
+    scratch = os.environ[SCRATCH_VARIABLE]
+    os.environ.update(SILENT)
+    for name, part in ELSEWHERE.items():
+        os.environ[name] = os.path.join(scratch, part)
+    sys.dont_write_bytecode = True
+    rehearsal = Rehearsal(os.environ[REHEARSE_VARIABLE], scratch)
+    set_hooks(rehearsal.hooks())
+    sys.addaudithook(rehearsal.audit)

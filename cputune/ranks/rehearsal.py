@@ -1,0 +1,209 @@
+"""Runs a whole script with a plan, shortened to a few steps, in a copy of its folder.
+
+A trial ends while the script trains, so it never sees an evaluation, a second pass over the data,
+what is saved, or the end. A rehearsal does (``cputune.inside.rehearsing``). What the plan wrote is
+compared with what the launch as typed wrote in the same way: names of files, keys of what was saved
+(``keys_of``), keys of JSON files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cputune.host.facts import HostFacts
+from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.ranks import engines, typed
+from cputune.ranks.failure import last_words
+from cputune.ranks.job import observe
+from cputune.ranks.saved import keys_of
+from cputune.ranks.supervisor import WorkFolder
+from cputune.ranks.supervisor_main import RankCommand
+
+ENDLESS = 1 << 30
+"""Steps that are waited for: a rehearsal ends by itself, or by its time."""
+
+LARGEST_COPIED, MOST_COPIED, MOST_FILES = 16 << 20, 256 << 20, 4000
+"""Bytes of a file that is copied, and of all of them; and how many there may be. What is larger is
+linked, and a link can be read alone."""
+
+LINKED = (".git", ".hg", ".venv", "venv", "node_modules", ".tox", ".mypy_cache")
+"""Folders that are linked as a whole."""
+
+Stamp = tuple[int, int]
+"""When a file was changed (ns), and how many bytes it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """How a rehearsal went.
+
+    Attributes:
+        failed: why it did not come to a good end; empty if it did.
+        seconds: how long it took.
+        written: the files that it wrote, each with its keys; None if it has none.
+    """
+
+    failed: str = ""
+    seconds: float = 0.0
+    written: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+
+
+def rehearse(
+    workload: Workload,
+    plan: Plan,
+    facts: HostFacts,
+    *,
+    seconds: float,
+    more: Mapping[str, str] | None = None,
+) -> Rehearsed:
+    """Run all of a script with a plan on this machine, for so many seconds at most.
+
+    ``more`` are further variables of its processes. Raises TrialError if it cannot be started, and
+    ValueError if the batch cannot be divided over the ranks.
+    """
+    with WorkFolder() as work:
+        scratch = work.path / "scratch"  # removed with the folder
+        folder = copied(Path.cwd(), scratch / "tree")
+        before = dict(files_in(folder))
+        lone = typed.alone(workload, plan, facts)
+
+        def commands(variables: Mapping[str, str]) -> list[RankCommand]:
+            asked = {
+                **lone["env"],
+                **(more or {}),
+                **variables,
+                SCRATCH_VARIABLE: str(scratch),
+                REHEARSE_VARIABLE: os.getcwd(),
+            }
+            environment = engines.on_python_path(asked)
+            if plan.as_found:
+                return [{**lone, "env": environment, "cwd": str(folder)}]
+            with engines.held_port() as holder:
+                ranks = engines.local_ranks(plan, lone["argv"], environment, holder)
+            return [{**rank, "cwd": str(folder)} for rank in ranks]
+
+        ran = observe(commands, ranks=ENDLESS, steps=ENDLESS, timeout_seconds=seconds)
+        failed = ""
+        if ran.timed_out:
+            failed = f"it had not ended after {seconds:.0f} s"
+        elif ran.returncode != 0:
+            failed = reason(workload.hide(ran.output, os.environ), ran.returncode)
+        return Rehearsed(
+            failed=failed, seconds=ran.seconds, written=written(folder, before, scratch)
+        )
+
+
+def reason(output: str, status: int | None) -> str:
+    """Why a script did not come to a good end, by what it wrote and its exit status."""
+    ours = re.search(r"(?m)^error: (.+)$", output)
+    if ours is not None:
+        return ours[1]
+    # A rank that fails takes the connections of the others with it.
+    followed = ("gloo", "closed by peer", "reset by peer")
+    lines = output.splitlines()
+    kept = [line for line in lines if not any(word in line for word in followed)]
+    words = last_words("\n".join(kept))
+    text = ": ".join(filter(None, (words["kind"], words["text"])))
+    return text or f"exit status {status}"
+
+
+def copied(folder: Path, tree: Path) -> Path:
+    """A copy of a folder below ``tree``, in which ``..`` leads to what is beside the folder."""
+    place = tree / "parent" / (folder.name or "root")
+    place.parent.mkdir(parents=True)
+    for beside in sorted(_entries(folder.parent))[:MOST_FILES]:
+        if beside.name != folder.name:
+            (place.parent / beside.name).symlink_to(beside)
+    _copy(folder, place, _Room())
+    return place
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much may still be copied."""
+
+    bytes: int = MOST_COPIED
+    files: int = MOST_FILES
+
+
+def _copy(folder: Path, place: Path, room: _Room) -> None:
+    place.mkdir()
+    for entry in _entries(folder):
+        target = place / entry.name
+        room.files -= 1
+        if entry.is_dir() and not entry.is_symlink():
+            if room.files > 0 and entry.name not in LINKED:
+                _copy(entry, target, room)
+                continue
+        elif entry.is_file():
+            size = entry.stat().st_size
+            if size <= min(LARGEST_COPIED, room.bytes) and room.files > 0:
+                room.bytes -= size
+                shutil.copy2(entry, target)
+                continue
+        target.symlink_to(entry)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def files_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
+    """The files of a folder by their relative names, without what is linked."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            if path.is_file() and not path.is_symlink():
+                stat = path.stat()
+                yield str(path.relative_to(folder)), (stat.st_mtime_ns, stat.st_size)
+
+
+def written(
+    folder: Path, before: Mapping[str, Stamp], scratch: Path
+) -> dict[str, frozenset[str] | None]:
+    """What was written to the copy, and for absolute paths beside it, with its keys."""
+    places = [(folder, name) for name, stamp in files_in(folder) if before.get(name) != stamp]
+    beside = scratch / "elsewhere"
+    places += [(beside, name) for name, _ in files_in(beside)]
+    return {_plain(name): keys_of(place / name) for place, name in places}
+
+
+def _plain(name: str) -> str:
+    """A name without what differs from start to start: dates, times, the best checkpoint."""
+    if "tfevents" in name:
+        return "events of TensorBoard"
+    name = re.sub(r"(checkpoint|epoch|step)([-_=]?)\d+", r"\1\2N", name)
+    return re.sub(r"\d[\d_:T.-]{5,}", "N", name)
+
+
+def differences(own: Rehearsed, plan: Rehearsed) -> tuple[str, ...]:
+    """What the launch as typed wrote and the plan did not; each rank may add files of its own."""
+    found = []
+    for name, keys in own.written.items():
+        stem, dot, end = name.rpartition(".")
+        each = f"{stem}_0{dot}{end}" if dot else f"{name}_0"
+        if name not in plan.written:
+            if each not in plan.written:
+                found.append(f"it does not write {name}")
+            continue
+        others = plan.written[name]
+        missing = sorted((keys or frozenset()) - (others or frozenset()))
+        if not missing:
+            continue
+        prefixed = [key for key in others or () if "module." in f".{key}"]
+        if prefixed:
+            found.append(f"keys of {name} begin with 'module.' ({prefixed[0]})")
+        else:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            found.append(f"{name} lacks the key {missing[0]}{more}")
+    return tuple(found)

@@ -1,0 +1,98 @@
+"""The keys of files that a training saves, read without running any code of theirs."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 64 << 20
+"""Of what is read of a file: its header, or its structure without the tensors."""
+
+DEEPEST = 4
+"""Levels of keys that are read."""
+
+
+def keys_of(path: Path) -> frozenset[str] | None:
+    """The keys of a file: of safetensors, of what ``torch.save`` wrote, of JSON.
+
+    Keys within others are joined with dots. None if it is another file, or damaged.
+    """
+    try:
+        found = _content(path)
+    except Exception:  # a damaged pickle raises whatever its opcodes lead to
+        return None
+    return None if found is None else frozenset(_keys(found, "", DEEPEST))
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".json":
+        return json.loads(_start(path))
+    if path.suffix == ".safetensors":
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(min(length, MOST_BYTES)))
+        return dict.fromkeys(name for name in header if name != "__metadata__")
+    if path.suffix not in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar"):
+        return None
+    if not zipfile.is_zipfile(path):
+        return _Structure(io.BytesIO(_start(path))).load()
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        with archive.open(name) as file:
+            return _Structure(io.BytesIO(file.read(MOST_BYTES))).load()
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
+
+
+class _Anything:
+    """In the place of every class and function that a pickle names; nothing of them is called."""
+
+    def __new__(cls, *_: object, **__: object) -> _Anything:
+        return object.__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def append(self, value: object) -> None:
+        """Take an element of a list and forget it."""
+
+    def extend(self, values: object) -> None:
+        """The same for several."""
+
+
+class _Structure(pickle.Unpickler):
+    """Reads dictionaries, lists and texts alone."""
+
+    def find_class(self, module: str, name: str) -> type:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        return _Anything
+
+    def persistent_load(self, pid: object) -> _Anything:
+        return _Anything()
+
+
+def _keys(content: Any, before: str, deepest: int) -> Iterator[str]:
+    if isinstance(content, Mapping) and deepest:
+        for key, value in content.items():
+            if isinstance(key, str):
+                yield f"{before}{key}"
+                yield from _keys(value, f"{before}{key}.", deepest - 1)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            yield from _keys(value, before, deepest)

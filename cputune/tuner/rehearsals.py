@@ -1,0 +1,72 @@
+"""The whole script is run once with each number of ranks that may be recommended.
+
+A trial sees the first steps of a script. Whether its evaluation, its saving and its end work with
+another number of ranks than yours is known after a rehearsal (``cputune.ranks.rehearsal``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cputune.plans.knobs.record import LeftOut
+from cputune.plans.plan import Plan
+from cputune.records.steps import RehearsingRunner, Runner
+from cputune.tuner.events import Message
+from cputune.tuner.measuring import Findings, Measuring
+
+LEAST_SECONDS = 90.0
+STARTS, STEPS = 6, 40
+"""How long a rehearsal may take: so many seconds, or so many starts and steps of today's launch."""
+
+
+def rehearsed(
+    measuring: Measuring,
+    runner: Runner,
+    ranked: Sequence[Plan],
+    typed_ranks: int,
+    chosen: Callable[[Sequence[Plan]], Sequence[Plan]],
+) -> list[Plan]:
+    """The plans without those whose number of ranks the whole script does not run with.
+
+    Only those that ``chosen`` takes for the comparison are rehearsed, the best first.
+    """
+    left, known = list(ranked), {typed_ranks}
+    while isinstance(runner, RehearsingRunner) and left:
+        plan = next((plan for plan in chosen(left) if plan.world_size not in known), None)
+        if plan is None:
+            break
+        known.add(plan.world_size)
+        why = _rehearse(measuring, runner, plan)
+        if why:
+            measuring.findings.unfit[plan.world_size] = why
+            said = f"{plan.world_size} ranks are left out from now on; {why}"
+            measuring.on_event(Message(text=said, warns=True))
+            left = [other for other in left if other.world_size != plan.world_size]
+    return left
+
+
+def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str | None:
+    """Why the ranks of a plan must not be used; None or empty if they may be."""
+    own = STARTS * measuring.slowest_start_seconds + STEPS * measuring.step_seconds
+    longest = max(LEAST_SECONDS, own)
+    if measuring.timer.most_seconds is not None:
+        longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds)
+    if longest < 2 * measuring.slowest_start_seconds:
+        return "the time limit is too short to run the whole script with them (--max-time)"
+    measuring.on_event(
+        Message(text=f"running the whole script with {plan.world_size} ranks, shortened")
+    )
+    found = runner.rehearse(plan, longest)
+    if found:
+        return f"the whole script, shortened, does not end well with them: {found}"
+    if found is not None:
+        measuring.findings.notes.append(
+            f"With {plan.world_size} ranks the whole script was run, shortened to a few steps: it "
+            "ended well, and wrote the files and keys that your current launch writes."
+        )
+    return found
+
+
+def left_out(findings: Findings) -> tuple[LeftOut, ...]:
+    """The numbers of ranks that were not compared, and why."""
+    return tuple(LeftOut(what=f"ranks={n}", why=why) for n, why in findings.unfit.items())

@@ -1,0 +1,203 @@
+"""The whole script with a plan, shortened: what fails at its end is found; no file is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.plans.layout import baseline_plan
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.ranks import rehearsal
+from cputune.ranks.rehearsal import Rehearsed, copied, differences, files_in, reason, rehearse
+from cputune.ranks.runner import ProcessRunner
+from cputune.ranks.saved import keys_of
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def wrote(**files: set[str] | None) -> Rehearsed:
+    keys = {
+        name.replace("__", "."): None if found is None else frozenset(found)
+        for name, found in files.items()
+    }
+    return Rehearsed(written=keys)
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (wrote(model__pt={"layer.weight"}, log=None), ()),
+        (wrote(model__pt={"layer.weight", "more"}, log=None, log_1=None), ()),
+        (wrote(model__pt={"layer.weight"}, log_0=None, log_1=None), ()),
+        (wrote(model__pt={"layer.weight"}), ("it does not write log",)),
+        (
+            wrote(model__pt={"module.layer.weight"}, log=None),
+            ("keys of model.pt begin with 'module.' (module.layer.weight)",),
+        ),
+        (wrote(model__pt={"bias"}, log=None), ("model.pt lacks the key layer.weight",)),
+    ],
+)
+def test_what_a_plan_writes_is_compared_with_what_the_launch_as_typed_writes(
+    plan: Rehearsed, says: tuple[str, ...]
+) -> None:
+    assert differences(wrote(model__pt={"layer.weight"}, log=None), plan) == says
+
+
+def test_the_keys_of_files_are_read_without_running_their_code(tmp_path: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> object:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    content = {"model": {"layer.weight": Runs()}, "step": 3, 7: 0}
+    saved = tmp_path / "state.pkl"
+    saved.write_bytes(pickle.dumps(content))
+    assert keys_of(saved) == {"model", "model.layer.weight", "step"}
+    assert not (tmp_path / "ran").exists()
+    metrics = tmp_path / "metrics.json"
+    metrics.write_text(json.dumps({"eval": {"loss": 1}, "log": [{"a": 1}, {"b": 2}]}))
+    assert keys_of(metrics) == {"eval", "eval.loss", "log", "log.a", "log.b"}
+    header = json.dumps({"__metadata__": {}, "w": {"shape": [1]}}).encode()
+    tensors = tmp_path / "model.safetensors"
+    tensors.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert keys_of(tensors) == {"w"}
+    for damaged in (saved, metrics, tensors):
+        damaged.write_bytes(b"\x80 no such file")
+        assert keys_of(damaged) is None
+    assert keys_of(tmp_path / "train.log") is None
+
+
+def test_a_folder_is_copied_and_what_is_large_or_beside_it_is_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "LARGEST_COPIED", 10)
+    folder = tmp_path / "home" / "job"
+    (folder / "out").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (tmp_path / "home" / "data.txt").write_text("beside")
+    (folder / "out" / "model.pt").write_text("small")
+    (folder / "large.bin").write_text("more than ten")
+    place = copied(folder, tmp_path / "tree")
+    (place / "out" / "model.pt").write_text("other")
+    assert (folder / "out" / "model.pt").read_text() == "small"
+    assert (place / "large.bin").is_symlink()
+    assert (place / ".git").is_symlink()
+    assert (place / ".." / "data.txt").read_text() == "beside"
+    assert [name for name, _ in files_in(place)] == ["out/model.pt"]
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("error: the ranks are apart: x\nhint: y\nValueError: z\n", "the ranks are apart: x"),
+        (
+            "AttributeError: no save_pretrained\nRuntimeError: [gloo/pair.cc] closed by peer\n",
+            "AttributeError: no save_pretrained",
+        ),
+        ("", "exit status 9"),
+    ],
+)
+def test_the_first_cause_is_said(output: str, says: str) -> None:
+    assert reason(output, 9) == says
+
+
+WRITES = """
+import os, sys
+from pathlib import Path
+for path in (Path("model.pt"), Path(os.environ["OUTSIDE"], "new.txt"), Path("link.txt")):
+    try:
+        path.write_text("new")
+    except PermissionError:
+        print("refused", path.name, file=sys.stderr)
+for change in (os.remove, os.mkdir):
+    try:
+        change(os.path.join(os.environ["OUTSIDE"], "old.txt"))
+    except PermissionError:
+        print("refused", change.__name__, file=sys.stderr)
+sys.exit(1)
+"""
+
+
+def test_files_outside_the_copy_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, outside = tmp_path / "job", Path(__file__).parent
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OUTSIDE", str(outside))
+    (folder / "model.pt").write_text("old")
+    (folder / "link.txt").symlink_to(outside / "linked.txt")
+    (folder / "train.py").write_text(WRITES)
+    facts = cputune.probe()
+    job = Workload.script(["train.py"])
+    ended = rehearse(job, baseline_plan(facts), facts, seconds=60)
+    assert (folder / "model.pt").read_text() == "old"
+    assert set(ended.written) == {"model.pt"}
+    assert ended.failed == "refused mkdir", "the last line that it wrote"
+    assert not (outside / "new.txt").exists()
+    assert not (outside / "linked.txt").exists()
+
+
+@pytest.mark.torch
+def test_a_script_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(100)")
+    facts = cputune.probe()
+    ended = rehearse(Workload.script(["train.py"]), baseline_plan(facts), facts, seconds=3)
+    assert ended.failed == "it had not ended after 3 s"
+
+
+FAULTS = [
+    pytest.param("ends/saves.py", "unwrapped", "", id="sound"),
+    pytest.param(
+        "ends/saves.py",
+        "wrapped",
+        "AttributeError: 'DistributedDataParallel' object has no attribute 'save_pretrained'",
+        id="save_pretrained",
+    ),
+    pytest.param("ends/saves.py", "keys", "begin with 'module.'", id="module"),
+    pytest.param("ends/saves.py", "metrics", "metrics.json lacks the key accuracy", id="metrics"),
+    pytest.param("ends/saves.py", "folds", "the script trains on another data loader", id="folds"),
+    pytest.param("ends/breaks.py", "", "the ranks are apart: they wait for each", id="break"),
+]
+
+
+def two_ranks(facts: cputune.HostFacts) -> Plan:
+    cpus = facts.topology.allowed
+    shares = (cpus[:1], cpus[1:2] or cpus[:1])
+    return Plan(processes_per_node=2, threads_per_process=1, cpus=shares)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("script", "word", "says"), FAULTS)
+def test_what_fails_at_the_end_of_a_script_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, word: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = cputune.probe()
+    job = Workload.script(list(filter(None, [str(SCRIPTS / script), word])))
+    seen = replace(job, framework="accelerate", global_batch_size=8, accumulation=1)
+    with ProcessRunner(seen, facts, offline=True) as runner:
+        why = runner.rehearse(two_ranks(facts), 120.0)
+    assert why is not None
+    assert says in why
+    assert bool(why) == bool(says)
+    assert not list(tmp_path.iterdir()), "nothing is written to the folder of the launch"
+
+
+def test_nothing_is_rehearsed_with_the_ranks_of_the_launch_as_typed() -> None:
+    facts = cputune.probe()
+    with ProcessRunner(Workload.from_recipe("bert-mini"), facts) as runner:
+        assert runner.rehearse(two_ranks(facts), 60.0) is None
+        assert runner.rehearse(baseline_plan(facts), 60.0) is None

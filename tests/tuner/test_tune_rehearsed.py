@@ -1,0 +1,104 @@
+"""A plan of another number of ranks is compared only after the whole script has run with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+
+import pytest
+from tuner.fakes import SMALL, VARIED, FakeLife, FakeRunner
+
+import cputune
+from cputune.plans.plan import Plan
+from cputune.records.result import Result
+from cputune.records.steps import Step
+from cputune.tuner.events import Message
+
+
+class Rehearsing(FakeRunner):
+    """Two ranks are the fastest; ``why`` is what their rehearsal finds."""
+
+    why: str | None = ""
+
+    def __init__(self, why: str | None = "") -> None:
+        super().__init__(two_are_faster)
+        self.why = why
+        self.rehearsals: list[tuple[int, float]] = []
+
+    def living(self, plan: Plan) -> FakeLife:
+        return FakeLife(self.steps(plan))
+
+    def rehearse(self, plan: Plan, seconds: float) -> str | None:
+        self.rehearsals.append((plan.world_size, seconds))
+        return self.why
+
+
+def two_are_faster(plan: Plan, before: int) -> Iterable[Step]:
+    seconds = 1.0
+    if not plan.as_found:
+        seconds = 0.5 if plan.world_size == 2 else 0.8
+    return repeat(Step(seconds, 8))
+
+
+def tuned(runner: Rehearsing, **more: object) -> tuple[Result, list[str]]:
+    said: list[str] = []
+
+    def hear(event: object) -> None:
+        if isinstance(event, Message):
+            said.append(event.text)
+
+    result = cputune.tune(
+        SMALL.workload,
+        facts=SMALL.facts,
+        runner=runner,
+        budget=8,
+        on_event=hear,
+        **{"knobs": VARIED, **more},  # type: ignore[arg-type]
+    )
+    return result, said
+
+
+def test_it_is_recommended_if_the_whole_script_has_run_with_it() -> None:
+    runner = Rehearsing()
+    result, said = tuned(runner)
+    assert result.best.plan.world_size == 2
+    assert [ranks for ranks, _ in runner.rehearsals] == [2], "once for each number of ranks"
+    assert any("With 2 ranks the whole script was run" in note for note in result.notes)
+    assert "running the whole script with 2 ranks, shortened" in said
+
+
+def test_another_plan_is_recommended_if_the_script_fails_at_its_end() -> None:
+    result, said = tuned(Rehearsing("AttributeError: no save_pretrained"))
+    assert result.best.plan.world_size == 1
+    assert result.speedup is not None
+    assert result.speedup.ratio == pytest.approx(1.25, rel=0.05)
+    (out,) = [out for out in result.left_out if out.what == "ranks=2"]
+    assert "AttributeError: no save_pretrained" in out.why
+    assert any("no save_pretrained" in text for text in said)
+
+
+def test_nothing_is_said_where_there_is_nothing_to_rehearse() -> None:
+    result, _ = tuned(Rehearsing(None))
+    assert result.best.plan.world_size == 2
+    assert not any("whole script" in note for note in result.notes)
+
+
+def test_ranks_that_were_asked_for_are_not_rehearsed() -> None:
+    runner = Rehearsing("it fails")
+    result, _ = tuned(runner, fix={"ranks": 2}, knobs=None)
+    assert not runner.rehearsals
+    assert result.best.plan.world_size == 2
+
+
+def test_a_rehearsal_takes_a_part_of_the_time_that_was_given() -> None:
+    runner = Rehearsing()
+    tuned(runner, max_time_seconds=200.0)
+    ((_, seconds),) = runner.rehearsals
+    assert 0 < seconds < 200
+
+
+def test_if_no_other_plan_is_left_the_reason_is_said() -> None:
+    result, _ = tuned(Rehearsing("it fails"), knobs=["ranks"])
+    if result.speedup is None:
+        assert "it fails" in str(result.not_compared)
+        assert result.best.plan == result.baseline.plan
