@@ -51,7 +51,7 @@ _EXCLUDES = {
     "deep": ("hosts", "hostfile"),
     "check_file": ("deep", "hosts"),
     "print_fix": ("json", "record", "explain", "hosts", "only", "ignore"),
-    "launch_words": ("record", "stack", "check_file", "print_fix", "hosts", "hostfile"),
+    "launch_words": ("record", "stack", "check_file", "print_fix"),
     "recipe": ("launch_words", "record", "explain", "stack", "check_file", "symptom", "hosts"),
     "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
 }
@@ -168,7 +168,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --check-file train.sh --print-fix | patch -p0
     cputune doctor --recipe bert-base-squad
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
-    cputune doctor --root recorded -- torchrun --nproc-per-node 2 train.py --bf16
+    cputune doctor --hosts node1,node2 -- torchrun --nnodes 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
     """
     _refuse_what_excludes(asked)
@@ -187,6 +187,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
             seconds=asked["host_timeout"],
             python=asked["python"],
             on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
+            launch=_launch(asked),
         ).only(chosen)
     else:
         host, launch = _host_and_launch(asked)
@@ -236,17 +237,24 @@ def _chosen(asked: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
 
 def _host_and_launch(asked: Mapping[str, Any]) -> tuple[Host, Launch | None]:
     """The machine that is looked at, with the Python that trains; and the launch after ``--``."""
-    launch = None
-    if asked["launch_words"]:
-        from cputune.doctor import typed_launch
-
-        launch = typed_launch.read_launch(asked["launch_words"])
+    launch = _launch(asked)
     if asked["root"] is not None:
         return RecordedHost(asked["root"]), launch
     choose_python(asked["python"])
     if launch is not None and asked["python"] is None:
-        choose_python(typed_launch.python_of(launch, LiveHost()))
+        from cputune.doctor.typed_launch import python_of
+
+        choose_python(python_of(launch, LiveHost()))
     return LiveHost(), launch  # the chosen Python decides which packages it shows
+
+
+def _launch(asked: Mapping[str, Any]) -> Launch | None:
+    """The launch after ``--``. Raises UsageError for words that train nothing."""
+    if not asked["launch_words"]:
+        return None
+    from cputune.doctor.typed_launch import read_launch
+
+    return read_launch(asked["launch_words"])
 
 
 def _picture(host: Host) -> str:

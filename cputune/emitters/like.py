@@ -33,6 +33,7 @@ from cputune.launch.edit import Edit, apply
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.places import Places
 from cputune.launch.shell import read_launches
+from cputune.launch.target import target_of
 from cputune.launch.translate import Translated
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.workload import Workload
@@ -108,10 +109,9 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
 
 def _machines(text: str, launch: Launch | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
-    by_slurm, by_accelerate = r"#SBATCH\b.*?\s(?:-N\s*|--nodes[=\s]\s*)", r"num_machines:\s*"
-    asked = re.findall(rf"(?m)^(?:{by_slurm}|{by_accelerate})(\d+)", text)
+    asked = [int(count) for count in re.findall(r"(?m)^num_machines:\s*(\d+)", text)]
     machines = 1 if launch is None else launch.machines
-    return max(machines, *map(int, asked)) if asked else machines
+    return max(machines, target_of(text).nodes or 1, *asked)
 
 
 def _carries(job: LaunchJob) -> bool:

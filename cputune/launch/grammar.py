@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
+from cputune.errors import MissingPackageError
 from cputune.launch.words import Span
 
 
 @lru_cache(maxsize=1)
 def _parser() -> Parser:
-    import tree_sitter
-    import tree_sitter_bash
-
+    try:
+        import tree_sitter
+        import tree_sitter_bash
+    except ImportError as error:
+        raise MissingPackageError(
+            "a shell script is read with tree-sitter, which is not installed",
+            hint="pip install tree-sitter tree-sitter-bash",
+        ) from error
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 

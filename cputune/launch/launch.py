@@ -177,6 +177,37 @@ class Launch:
         return self.total is not None and number_of(self.total) not in (0, 1)
 
     @property
+    def threads(self) -> str | None:
+        """OpenMP threads of a rank, as its launcher or its environment says them."""
+        return self.meant("threads") or self.environment.get("OMP_NUM_THREADS")
+
+    @property
+    def cpus(self) -> str | None:
+        """The CPUs that numactl or taskset leave it, as they are written (``0-3,8``)."""
+        names = [word.rpartition("/")[2] for word in self.before]
+        at = next((names.index(name) for name in CONFINERS if name in names), len(names))
+        return value_of(self.before[at:], "-C", "--physcpubind", "-c", "--cpu-list")
+
+    @property
+    def precision(self) -> str:
+        """The words that ask for a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
+        inside = self.inner or self
+        asked = inside.meant("precision") if inside.launcher == "accelerate" else None
+        if self.switched_on("--bf16"):
+            return "--bf16"
+        return f"--mixed_precision {asked}" if asked in ("bf16", "fp16") else ""
+
+    @property
+    def backend(self) -> str | None:
+        """The backend of the process group that Trainer is asked for; None if it is not."""
+        return self.argument("--ddp_backend")
+
+    @property
+    def batch_per_rank(self) -> int | None:
+        """Samples that each rank takes at once, as Trainer's argument says; None without it."""
+        return number_of(self.argument("--per_device_train_batch_size"))
+
+    @property
     def step(self) -> Step | None:
         """The srun that starts it; None if there is none."""
         return step_of(self.before)

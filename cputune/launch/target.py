@@ -1,4 +1,4 @@
-"""Where a launch will run: this machine, a recording, what a job asks for, or unknown.
+"""Where a launch will run: this machine or a recording, hosts, what a job asks for, or unknown.
 
 The header of a batch script says what the job gets. Of a machine that a launch will not run on
 nothing is asked: neither its CPUs nor its network say anything about the job.
@@ -13,7 +13,7 @@ from typing import Literal
 
 from cputune.launch.words import number_of
 
-Kind = Literal["this machine", "recording", "job", "pod", "unknown"]
+Kind = Literal["this machine", "hosts", "job", "pod", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Target:
 
     Attributes:
         kind: what is known of them.
-        source: what says it: ``#SBATCH``; "" for this machine and a recording.
+        source: what says it: ``#SBATCH``, ``hosts``; "" for this machine and a recording of one.
         nodes: machines that the job gets; None if that is not said.
         tasks_per_node: tasks that the job has on each of them.
         cpus_per_task: CPUs of each task.

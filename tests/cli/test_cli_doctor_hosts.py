@@ -47,6 +47,14 @@ def test_one_row_per_host_then_what_is_wrong(ssh: str, doctor: Run) -> None:
         assert words in out
 
 
+def test_a_launch_is_judged_for_each_host(ssh: str, doctor: Run) -> None:
+    words = ("OMP_NUM_THREADS=5000", "python", "train.py", "--tf32", "True", "--do_train")
+    ended = doctor("--hosts", "node1", "--ssh", ssh, "--json", "--", "env", *words)
+    found = {one["code"]: one["evidence"] for one in json.loads(ended.out)["findings"]}
+    assert "--tf32 needs a GPU" in found["argument-no-cpu"]
+    assert found["threads-affinity"].startswith("node1: what was typed: OMP_NUM_THREADS=5000")
+
+
 def test_the_document(ssh: str, doctor: Run) -> None:
     ended = doctor("--hosts", "node1,refused", "--ssh", ssh, "--json")
     document: dict[str, Any] = json.loads(ended.out)

@@ -177,6 +177,24 @@ def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
     assert codes(text, host=by_accelerate) == {"ranks-alone"}
 
 
+@pytest.mark.parametrize(
+    ("script", "before", "found"),
+    [
+        ("import os, torch\nmp.Pool(os.cpu_count()).map(f, x)\n", "", True),
+        ("import torch\nn = mp.cpu_count()\np = [mp.Process(target=f) for i in n]\n", "", True),
+        ("import torch\nmp.Pool(mp.cpu_count())\n", "export OMP_NUM_THREADS=1\n", False),
+        ("import torch\ntorch.set_num_threads(1)\nmp.Pool(mp.cpu_count())\n", "", False),
+        ("import torch\nmp.Pool(2)\n", "", False),
+        ("import json\nmp.Pool(mp.cpu_count())\n", "", False),
+    ],
+)
+def test_processes_that_a_script_starts_share_the_cpus(
+    script: str, before: str, found: bool
+) -> None:
+    host = FakeHost(train=script)
+    assert ("script-processes" in codes(f"{before}python train.py", host=host)) is found
+
+
 FIXED = (
     (
         "python t.py \\\n  --do_train\n  --use_cpu\n",

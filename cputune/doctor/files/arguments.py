@@ -106,7 +106,7 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
         text = f"--attn_implementation {attention} needs CUDA: sdpa is what CPUs have"
         edits = _value(launch, context, "--attn_implementation", attention, "sdpa")
         yield no_cpu.finding(context.at(launch.line, text), edits=edits)
-    backend = launch.argument("--ddp_backend") or ""
+    backend = launch.backend or ""
     torch = context.facts.package("torch")
     cpu_build = torch is None or torch.build in (None, "cpu") or context.facts.accelerators == ()
     if backend in ("nccl", "mpi") and cpu_build:

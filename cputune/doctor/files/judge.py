@@ -31,7 +31,7 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED
 from cputune.launch.places import Places
-from cputune.launch.words import number_of, value_of
+from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.tables import load
@@ -160,17 +160,8 @@ def _runs_on_cpu(launch: Launch, context: Context) -> bool:
     return set_so or flags or (inside.launcher == "accelerate" and options)
 
 
-def _precision(launch: Launch) -> str:
-    """The words that ask for a precision: ``--bf16``, ``--mixed_precision fp16``; else nothing."""
-    inside = launch.inner or launch
-    asked = inside.option("--mixed_precision") if inside.launcher == "accelerate" else None
-    if launch.switched_on("--bf16"):
-        return "--bf16"
-    return f"--mixed_precision {asked}" if asked in ("bf16", "fp16") else ""
-
-
 def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
-    asked = _precision(launch)
+    asked = launch.precision
     cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
@@ -199,7 +190,7 @@ def wrong_backend() -> None:
 
 
 def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
-    backend = launch.argument("--ddp_backend")
+    backend = launch.backend
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
@@ -336,11 +327,12 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
     kept |= {"LD_PRELOAD": preload} if preload else {}
     topology = context.facts.topology
     nodes = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
+    each_is_known = context.target.kind == "hosts"
     facts = replace(
         context.facts,
         # The interfaces of one machine say nothing of the others.
-        network=Network() if nodes > 1 else context.facts.network,
-        topology=replace(topology, allowed=_bound_to(launch.before, topology.allowed)),
+        network=Network() if nodes > 1 and not each_is_known else context.facts.network,
+        topology=replace(topology, allowed=_bound_to(launch, topology.allowed)),
         environment=kept,
         preload_missing=dead_preloads(preload, context.host, context.facts),
     )
@@ -459,7 +451,7 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
     ranks = launch.ranks if machines == launch.machines else None
     if launch.launcher == "accelerate" and not _by_mpi(launch):
         ranks = None
-    precision = _precision(launch)
+    precision = launch.precision
     rank.decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
     if _runs_on_cpu(launch, context):
         found["ACCELERATE_USE_CPU"] = "true"
@@ -488,13 +480,11 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
     return "" if "$?" in preload else preload
 
 
-def _bound_to(before: tuple[str, ...], allowed: tuple[int, ...]) -> tuple[int, ...]:
-    """The CPUs that numactl or taskset leave of the allowed ones; all where they do not say."""
-    names = [word.rpartition("/")[2] for word in before]
-    at = next((names.index(name) for name in CONFINERS if name in names), len(names))
-    named = value_of(before[at:], "-C", "--physcpubind", "-c", "--cpu-list")
+def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
+    """The CPUs that numactl or taskset leave of the allowed ones; all if they do not say."""
     with contextlib.suppress(ValueError):
-        allowed = tuple(cpu for cpu in cpulist.parse(named or "") if cpu in allowed) or allowed
+        named = cpulist.parse(launch.cpus or "")
+        allowed = tuple(cpu for cpu in named if cpu in allowed) or allowed
     return allowed
 
 

@@ -278,6 +278,49 @@ def _set_threads(text: str) -> list[tuple[str, str]]:
     return found
 
 
+@fault("script-processes", Severity.WARNING)
+def script_processes() -> None:
+    """The script starts a process for each CPU, and each computes with all threads
+
+    Symptom: many CPUs, and it is slower than one process.
+
+    Cause: a process of multiprocessing inherits OMP_NUM_THREADS, and without it starts a thread for
+    each CPU. A process for each CPU makes that the number of CPUs squared.
+
+    Remedy: Set OMP_NUM_THREADS=1 before the script starts, or call torch.set_num_threads(1) in each
+    process.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html, pgiri/dispy#160
+    """
+
+
+_EACH_CPU = re.compile(
+    r"(?:Pool|ProcessPoolExecutor|mp\.spawn|start_processes)\([^)\n]*(?:cpu_count|nproc|"
+    r"sched_getaffinity|num_cpus)"
+    r"|(?:for|=)[^\n]*(?:cpu_count|sched_getaffinity)\([^\n]*\n(?:[^\n]*\n){0,6}?"
+    r"[^\n]*(?:\bProcess|Pool|ProcessPoolExecutor|mp\.spawn|start_processes)\("
+)
+
+
+def _processes(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+    found = _EACH_CPU.search(text)
+    computes = re.search(r"(?m)^\s*(?:import|from)\b[^\n#]*\b(?:torch|numpy)\b", text)
+    if found is None or computes is None or "set_num_threads" in text:
+        return
+    cpus = len(context.facts.topology.allowed)
+    threads = number_of(context.variables(launch).get("OMP_NUM_THREADS"))
+    if cpus < 2 or threads == 1 or "OMP_NUM_THREADS" in text:
+        return
+    line = text.count("\n", 0, found.start()) + 1
+    said = (
+        f"{launch.script}:{line} starts a process for each of {cpus} CPUs; each computes with "
+        f"{threads or cpus} threads"
+    )
+    yield script_processes.finding(
+        context.at(launch.line, said), command="export OMP_NUM_THREADS=1"
+    )
+
+
 @fault("batch-undivided", Severity.ADVICE)
 def batch_undivided() -> None:
     """No rank for each NUMA node can share this batch
@@ -296,7 +339,7 @@ def batch_undivided() -> None:
 
 def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
     """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
-    each = number_of(launch.argument("--per_device_train_batch_size"))
+    each = launch.batch_per_rank
     batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
     ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
     if nodes < 2 or not (each and batches and ranks):
@@ -320,6 +363,7 @@ def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _tokenizer(launch, context)
     yield from _loaders(launch, text or "", context)
     yield from _script(launch, text or "", context)
+    yield from _processes(launch, text or "", context)
     yield from _undivided(launch, context)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cputune.doctor import diagnose
 from cputune.doctor.configured import configured_findings
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
@@ -14,11 +16,14 @@ from cputune.host.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
 from cputune.host.remote.named import Node, parse_distinct_hosts
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Reach, find_reach
+from cputune.launch.launch import Launch
+from cputune.launch.target import Target
 
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
 """Every check of several hosts. The checks of `network` need all hosts to be asked together."""
+_TYPED = "what was typed"
 
 
 def look_at_hosts(
@@ -28,6 +33,7 @@ def look_at_hosts(
     seconds: float = ANSWER_SECONDS,
     python: str | None = None,
     on_seen: Callable[[SeenHost], None] = lambda host: None,
+    launch: Launch | None = None,
 ) -> HostsDiagnosis:
     """Examine each host, then compare the hosts and try the network between them.
 
@@ -37,6 +43,7 @@ def look_at_hosts(
         seconds: the most that one host may take; one that takes longer is a finding.
         python: the path of the interpreter that trains, on all hosts; None: as here.
         on_seen: is called with each host when it has answered, from several threads.
+        launch: is judged for each host too.
     """
     answers = probe_each(
         nodes,
@@ -46,7 +53,7 @@ def look_at_hosts(
         names=[node.name for node in nodes] if len(nodes) <= AT_ONCE else (),
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
-    hosts = tuple(map(_seen, answers))
+    hosts = tuple(_seen(answer, launch) for answer in answers)
     found = [finding for check in CHECKS for finding in check(hosts)]
     answered = [host for host in answers if isinstance(host, Probed)]
     if len(nodes) > AT_ONCE:
@@ -71,8 +78,8 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _seen(answer: Probed | Answer) -> SeenHost:
-    """What a host reported, and what the doctor finds on it alone."""
+def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:
+    """What a host reported, and what the doctor finds on it alone, and of a launch there."""
     if isinstance(answer, Answer):
         error = answer.unreachable
         assert error is not None
@@ -87,8 +94,20 @@ def _seen(answer: Probed | Answer) -> SeenHost:
         findings=(
             *diagnose(answer.facts).findings,
             *configured_findings(answer.facts, answer.host),
+            *(() if launch is None else _of_launch(launch, answer)),
         ),
     )
+
+
+def _of_launch(launch: Launch, answer: Probed) -> Iterator[Finding]:
+    """What is wrong with a launch on this host."""
+    context = Context(
+        name=_TYPED,
+        facts=answer.facts,
+        host=answer.host,
+        target=Target(kind="hosts", source="hosts"),
+    )
+    return judge_launches([launch], context)
 
 
 def diagnose_hosts(
