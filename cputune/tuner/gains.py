@@ -108,23 +108,35 @@ class Gain:
         """
         return self.speedup.outcome == EQUIVALENT or self.low > DELTA or self.high < -DELTA
 
+    def half_width_after(self, blocks: int, further: int) -> float:
+        """The half width that is expected after ``further`` blocks, after so many ``blocks``.
+
+        It falls with the square root of the blocks, and Student's quantile falls with their number.
+        """
+        before, after = (
+            students_quantile(1 - DOUBT / 2, FREEDOM + number - 1)
+            for number in (blocks, blocks + further)
+        )
+        return self.half_width * math.sqrt(blocks / (blocks + further)) * after / before
+
     def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
         """How many seconds a comparison takes that is likely to decide this one.
 
-        So many ``blocks`` took so many ``seconds``. The width of the interval falls with the square
-        root of the blocks. None if the interval would have to be narrower than any comparison
-        makes it.
+        So many ``blocks`` took so many ``seconds``. None if more blocks than ``MOST_BLOCKS`` are
+        needed.
         """
-        equivalent = math.log1p(EQUIVALENCE_MARGIN) - abs(self.mean)
-        needed = (self.half_width / max(abs(self.mean), equivalent)) ** 2
-        return RESERVE * needed * seconds if RESERVE * needed * blocks <= MOST_BLOCKS else None
+        needed = max(abs(self.mean), math.log1p(EQUIVALENCE_MARGIN) - abs(self.mean))
+        for further in range(1, MOST_BLOCKS - blocks + 1):
+            if self.half_width_after(blocks, further) < needed:
+                return RESERVE * seconds * (blocks + further) / blocks
+        return None
 
     def can_be_decided(self, blocks: int, further: int) -> bool:
         """Whether ``further`` blocks are likely to decide what so many ``blocks`` have not.
 
         The centre may move by a standard error, about half of the half width.
         """
-        later = self.half_width * math.sqrt(blocks / (blocks + further))
+        later = self.half_width_after(blocks, further)
         moves = self.half_width / 2
         is_one_sided = abs(self.mean) + moves > later
         nearest = max(0.0, abs(self.mean) - moves)
