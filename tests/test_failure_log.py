@@ -154,6 +154,39 @@ def test_prefixes_of_launchers_and_terminals_are_taken_off() -> None:
     assert decisive(" 10%|#\rKeyError: 1") == ("exception", "KeyError", 1)
 
 
+def test_prefixes_may_follow_one_another() -> None:
+    text = "trainer-1  | 2026-11-27T10:00:00Z \x1b[31m[rank1]: KeyError: 3"
+    found = read_failures(f"{text}\n\n\n").decisive
+    assert found is not None
+    assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)
+
+
+def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() -> None:
+    assert decisive("hydra: error: no host\nhydra: error: no daemon\n") == ("error", "", 1)
+    found = read_failures(
+        "terminate called after throwing an instance of 'E'\n  what():  no"
+    ).decisive
+    assert found is not None
+    assert (found.title, found.message) == ("E: no", "no")
+
+
+def test_what_follows_a_traceback_is_no_part_of_it() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 3\n\nstep 4\nKilled\n'
+    )
+    assert [one.kind for one in read_failures(text).failures] == ["exception", "signal"]
+    text = text.replace(
+        "\n\nstep 4\nKilled\n", "\nand more\n[W 1] cannot be initialized\nOSError: 5\n"
+    )
+    log = read_failures(text)
+    assert [(one.kind, one.message) for one in log.failures] == [
+        ("exception", "3\nand more"),
+        ("warning", ""),
+        ("exception", "5"),
+    ]
+    assert log.decisive is log.failures[2]
+
+
 def test_a_notebook_and_a_box_are_tracebacks_too() -> None:
     cell = (
         "KeyError                Traceback (most recent call last)\nCell In[1], line 2\n      1 x\n"

@@ -49,7 +49,7 @@ def lines_of(text: str) -> Iterator[Line]:
             if labelled and (found := _NUMBERED.match(rest)):
                 rank = int(found["rank"] or found["other"])
                 rest = rest[found.end() :]
-            for _ in range(3):
+            while True:
                 matches = (prefix.match(rest) for prefix in _PREFIXES)
                 found = next((match for match in matches if match), None)
                 if found is None:

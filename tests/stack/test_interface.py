@@ -25,6 +25,11 @@ def test_the_file_is_small_and_holds_every_release_of_the_stack_table() -> None:
         assert len(interface.releases(package)) > 15
 
 
+def test_the_newest_release_is_the_last_that_was_read() -> None:
+    assert interface.newest("accelerate") == max(interface.releases("accelerate"))
+    assert interface.newest("numpy") is None
+
+
 def test_it_is_read_only_when_a_question_needs_it() -> None:
     code = (
         "import sys, zipfile; zipfile.ZipFile = None; import cputune.cli.doctor, "
