@@ -154,6 +154,8 @@ def _launch(
     if in_yaml and "LD_PRELOAD" in planned:
         preload = planned.pop("LD_PRELOAD")
         notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
+    if not in_yaml:
+        notes += _left_out(launch)
     of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
     edits += flags
     edits += _variables(places, launch, of_plan, result, job.context)
@@ -175,6 +177,22 @@ def _launch(
     )
     text = after if kind is None else _promised(after, name, job, kind)
     return Rewritten(text=text, beside=beside, notes=tuple(notes))
+
+
+_OF_THE_PLAN = (
+    *("ranks", "ranks per node", "nodes", "module", "threads", "precision", "use cpu"),
+    *("standalone", "program", "bind", "variable", "map"),
+)
+"""What a plan decides itself."""
+
+
+def _left_out(launch: Launch) -> Iterator[str]:
+    """The options of a launcher that the plan's own launcher replaces, each by name."""
+    if launch.launcher == "python":
+        return
+    for one in launch.given:
+        if one.option is None or one.option.means not in _OF_THE_PLAN:
+            yield f"{one.text} is left out: the plan starts its ranks itself; add it if you need it"
 
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")

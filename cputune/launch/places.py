@@ -283,9 +283,21 @@ class Places:
                 found.append((match.start(), match.end(), match.start(1), match.end(1)))
         return found
 
-    def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
-        """Its value changed where it stands; else it is set before the launch."""
+    def _assigned_for(self, launch: Launch, name: str) -> list[tuple[int, int, int, int]]:
+        """The places that give a variable the value that this launch has; all if it is not known.
+
+        Another launch of the file may have another value, which stays.
+        """
         found = self.assigned(name)
+        span = span_of(launch.environment.get(name, ""))
+        if span is None:
+            return found
+        own = [place for place in found if place[2] <= span.start and span.end <= place[3]]
+        return own or found
+
+    def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
+        """Its value changed for this launch; if it has none it is set before the launch."""
+        found = self._assigned_for(launch, name)
         quote = '"' if self.yaml else ""
         if found:
             return tuple(
@@ -320,8 +332,8 @@ class Places:
         )
 
     def unset_variable(self, launch: Launch, name: str) -> tuple[Edit, ...]:
-        """The variable taken out where it is set; else it is unset before the launch."""
-        found = self.assigned(name)
+        """The variable taken out for this launch; if nothing sets it, it is unset before it."""
+        found = self._assigned_for(launch, name)
         if not found:
             unsets = {"export": "unset", "setenv": "unsetenv"}.get(self.sets)
             if unsets is None or self.yaml:

@@ -218,6 +218,14 @@ FIXED = (
         "  --master_port 29511 \\\n  t.py --x 1",
     ),
     (
+        "OMP_NUM_THREADS=2 python a.py\nOMP_NUM_THREADS=64 python b.py\n",
+        "OMP_NUM_THREADS=2 python a.py\nOMP_NUM_THREADS=16 python b.py\n",
+    ),
+    (
+        "export OMP_NUM_THREADS=8\npython a.py\nexport OMP_NUM_THREADS='64'\npython b.py\n",
+        "export OMP_NUM_THREADS=8\npython a.py\nexport OMP_NUM_THREADS=16\npython b.py\n",
+    ),
+    (
         f"torchrun {TRAINS} --ddp_backend nccl",
         f"torchrun {TRAINS} --ddp_backend gloo",
     ),

@@ -1,0 +1,101 @@
+"""Imports by a string go one way as well; and the world is touched by the rooms that may.
+
+import-linter sees neither. What still climbs is listed, and a list that is too long fails too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+LAYERS: list[str] = CONTRACTS["importlinter"]["contracts"][0]["layers"]
+CLIMBS = {
+    # A result shows itself in a notebook, as a page and as pictures.
+    ("cputune.records.result", "cputune.report.figures"),
+    ("cputune.records.result", "cputune.report.notebook"),
+    ("cputune.records.result", "cputune.report.page"),
+    # tune shows its progress below the cell of a notebook.
+    ("cputune.tuner", "cputune.report.notebook"),
+}
+TOUCHES = {
+    # The training process itself, the console, and what Python runs before us.
+    *("cputune.__main__", "cputune.inside", "cputune.cli", "cputune.host", "cputune.ranks"),
+    # `place.py` is a program of its own, which a rank becomes.
+    "cputune.plans.placing",
+    # Child programs of the doctor.
+    "cputune.doctor.looks",
+    # A secret of a command becomes a variable of this process; what is stored is compared with it.
+    *("cputune.plans.workload", "cputune.records.history", "cputune.tuner.databases"),
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / "cputune").rglob("*.py")):
+        if "texts" in path.parts:
+            continue
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_by_string(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = ast.unparse(node.func).rpartition(".")[2]
+        named = node.args[0]
+        if called not in ("import_module", "__import__") or not isinstance(named, ast.Constant):
+            continue
+        if isinstance(named.value, str) and named.value.startswith("cputune"):
+            yield named.value
+
+
+def height(module: str) -> int:
+    """The layer of a module, the lowest is 0."""
+    for at, layer in enumerate(reversed(LAYERS)):
+        if any(module == one or module.startswith(f"{one}.") for one in layer.split(" | ")):
+            return at
+    return len(LAYERS)  # the package itself
+
+
+def test_what_is_imported_by_a_string_does_not_climb() -> None:
+    climbs = {
+        (name, other)
+        for name, tree in modules()
+        for other in imported_by_string(tree)
+        if height(other) > height(name)
+    }
+    assert climbs == CLIMBS
+
+
+def touches_the_world(tree: ast.Module) -> bool:
+    """Whether a module reads or changes the environment, or starts processes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv"):
+            return True
+        if isinstance(node, ast.Call) and re.match(
+            r"(?:subprocess\.(?:run|Popen|check_output|call)|os\.(?:system|execv\w*|spawn\w*))$",
+            ast.unparse(node.func),
+        ):
+            return True
+    return False
+
+
+def test_only_the_rooms_that_may_touch_the_world() -> None:
+    found = {name for name, tree in modules() if touches_the_world(tree)}
+    allowed = {
+        name for name in found for room in TOUCHES if name == room or name.startswith(f"{room}.")
+    }
+    assert found == allowed
+    assert {
+        room for room in TOUCHES if not any(n == room or n.startswith(f"{room}.") for n in found)
+    } == set()
