@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.launch.launch import Launch
     from cputune.report.next_step import Examined
+    from cputune.report.writing import Block
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -43,6 +44,7 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 _EXCLUDES = {
     # an option: the options that make no sense with it
     "json": ("record", "explain"),
+    "markdown": ("json", "record", "explain", "picture", "print_fix"),
     "picture": ("json", "record", "explain", "stack", "check_file", "hosts", "launch_words"),
     "explain": ("record", "stack", "check_file"),
     "root": ("deep", "python", "hosts"),
@@ -119,6 +121,7 @@ _ONE_MACHINE = (
     help="Record this machine for --root, without names.",
     shell_complete=completing.folders,
 )
+@click.option("--markdown", is_flag=True, help="Print Markdown, without names, for an issue.")
 @click.option("--picture", is_flag=True, help="Draw its sockets, NUMA nodes and cores, as SVG.")
 @python_option
 @click.option(
@@ -353,7 +356,11 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
 
     if not asked["json"]:
         examined = _examined(diagnosis, asked)
-        print_blocks(blocks(diagnosis, examined=examined, unfold=verbosity() > 0), console())
+        shown = blocks(diagnosis, examined=examined, unfold=verbosity() > 0)
+        if asked["markdown"]:
+            click.echo(_markdown(shown, host), nl=False)
+        else:
+            print_blocks(shown, console())
         return
     said = document(diagnosis)
     if isinstance(diagnosis, Diagnosis):
@@ -366,6 +373,15 @@ def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host:
         scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
         said = {key: scrub.document(value) for key, value in said.items()}
     print_json(said)
+
+
+def _markdown(shown: Iterable[Block], host: Host) -> str:
+    """What is shown as Markdown; it is meant to be shared, so it names no machine and no person."""
+    from cputune import __version__
+    from cputune.host.probing.scrub import Scrubber
+    from cputune.report.markdown import markdown
+
+    return Scrubber.of(host).text(markdown(shown, f"cputune doctor, version {__version__}"))
 
 
 def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -> Examined:

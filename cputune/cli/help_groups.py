@@ -12,7 +12,17 @@ DOCTOR: Groups = {
     "What to look at": (*("python", "deep", "recipe", "check_file", "stack", "symptom", "root"),),
     "Several hosts": _HOSTS,
     "What to show": (
-        *("only", "ignore", "fail_on", "explain", "print_fix", "picture", "record", "json"),
+        *(
+            "only",
+            "ignore",
+            "fail_on",
+            "explain",
+            "print_fix",
+            "picture",
+            "record",
+            "markdown",
+            "json",
+        ),
     ),
 }
 

@@ -115,10 +115,22 @@ def blocks(
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
         yield _machine(diagnosis.facts, unfold=unfold, recipe=diagnosis.recipe)
+    parts = []
+    if isinstance(diagnosis, Diagnosis) and machine:
+        parts.append(f"{count(passed(diagnosis), 'check')} passed")
     if diagnosis.findings and not unfold:
         code = diagnosis.findings[0].code
-        more = f"cputune doctor -v; cputune doctor --explain {code}"
-        yield Lines((("more", more),))
+        parts.append(f"more: cputune doctor -v, or --explain {code}")
+    if parts:
+        yield Lines((("", "; ".join(parts)),))
+
+
+def passed(diagnosis: FoundOn) -> int:
+    """How many checks of a machine found nothing, of what is known of it."""
+    from cputune.doctor.checks import CHECKS
+
+    found = {finding.code for finding in (*diagnosis.findings, *diagnosis.hidden)}
+    return sum(check.code not in found for check in CHECKS)
 
 
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")

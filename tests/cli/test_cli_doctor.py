@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import venv
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 from hosts.builder import machine
 from in_process import Ended, Run, ran
 
+from cputune.doctor.checks import CHECKS
 from cputune.doctor.registry import all_checks
+from cputune.report.markdown import markdown
+from cputune.report.writing import Heading, Lines, Rows
 
 LOADED = {"/proc/loadavg": "9.00 9.00 9.00 3/500 4242\n"}
 
@@ -235,3 +239,42 @@ def test_cures_install_into_the_python_that_is_examined(cputune: Run, tmp_path: 
     ended = cputune("doctor", "--json", "--python", str(theirs), "--fail-on", "never")
     commands = [finding["command"] or "" for finding in document(ended)["findings"]]
     assert any(c.startswith(f"'{theirs}/bin/python' -m pip install torch") for c in commands)
+
+
+def test_what_passed_is_counted_in_one_line(cputune: Run, busy: str) -> None:
+    found = len(
+        {
+            finding["code"]
+            for finding in document(cputune("doctor", "--root", busy, "--json"))["findings"]
+        }
+    )
+    for options in ((), ("--only", "error"), ("-v",)):
+        text = cputune("doctor", "--root", busy, *options).out
+        assert re.search(rf"^- {len(CHECKS) - found} checks passed", text, re.M)
+    assert "checks passed" not in cputune("doctor", "--stack", "torch=2.13.0").out
+
+
+def test_markdown_is_for_an_issue_and_names_nobody(cputune: Run, tmp_path: Path) -> None:
+    record = {"environment": {"HOME": "/home/jane", "USER": "jane", "HOSTNAME": "gpu-login7"}}
+    files = LOADED | {"/proc/sys/kernel/hostname": "gpu-login7\n"}
+    machine(tmp_path / "m", sockets=2, cores=8, files=files, record=record)
+    text = cputune("doctor", "--root", str(tmp_path / "m"), "--markdown").out
+    assert text.startswith("### cputune doctor, version ")
+    assert "- **warning: Something else is running on this machine** (`machine-busy`)" in text
+    assert "`cputune doctor --explain machine-busy`, https://" in text
+    assert "#### The machine" in text
+    assert not {"jane", "gpu-login7"} & set(re.findall(r"[\w-]+", text))
+    assert cputune("doctor", "--markdown", "--json").code == 2
+
+
+def test_nothing_in_markdown_is_markup(tmp_path: Path) -> None:
+    hostile = "<img src=x> [a](b) | `c` @jane #1 *d* _e_ \x1b[31m"
+    rows = Rows(headings=("a", "b"), rows=((hostile, "1"),))
+    text = markdown([Heading(hostile), rows, Lines((("", hostile), ("$", "echo `x`")))], "t")
+    assert "\x1b" not in text
+    for sign in ("<", "[", "`c", "|", "*d", "_e"):
+        for found in re.finditer(re.escape(sign), text.replace("`` echo `x` ``", "")):
+            before = text[: found.start()]
+            assert before.endswith("\\") or sign == "|", (sign, text)
+    assert "@jane" not in text
+    assert "`` echo `x` ``" in text

@@ -1,0 +1,116 @@
+"""Blocks as Markdown, to paste into an issue: headings, lists and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from cputune.doctor import Finding
+from cputune.records.words import Verdict
+from cputune.report.writing import (
+    COMMAND,
+    Bars,
+    Block,
+    FindingRows,
+    Heading,
+    Labelled,
+    Lines,
+    Rows,
+    source_urls,
+)
+from cputune.text.plain import visible
+
+
+def markdown(blocks: Iterable[Block], title: str) -> str:
+    """The blocks below a title; nothing in them is markup of its own."""
+    parts = [f"### {title}"]
+    for block in blocks:
+        text = "\n".join(_lines(block))
+        if text:
+            parts.append(text)
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(block: Block) -> Iterator[str]:
+    if isinstance(block, Verdict):
+        yield from _verdict(block)
+    elif isinstance(block, Heading):
+        yield f"#### {_plain(block.words)}"
+    elif isinstance(block, Rows):
+        yield from _table(block.headings, block.rows)
+        if block.below:
+            yield ""
+            yield _plain(block.below)
+    elif isinstance(block, Bars):
+        rows = [(name, said, after) for name, said, _, after in block.rows]
+        yield from _table(("", "", ""), rows)
+    elif isinstance(block, FindingRows):
+        for finding in block.found:
+            yield from _finding(finding, block)
+    else:
+        yield from _labelled(block)
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    means, do, sure = verdict.lines()
+    command = do.removeprefix("Do now: ")
+    yield f"**{_plain(means)}**"
+    yield ""
+    if command.startswith("nothing"):
+        yield f"- {_plain(do)}"
+    else:
+        yield f"- Do now: {_code(command)}"
+    yield f"- {_plain(sure)}"
+
+
+def _labelled(block: Labelled | Lines) -> Iterator[str]:
+    pasted: tuple[str, ...] = (COMMAND,)
+    rows = block.rows if isinstance(block, Labelled) else block.lines
+    if isinstance(block, Labelled):
+        pasted = (COMMAND, *block.pasted)
+    for label, text in rows:
+        value = _code(text) if label in pasted else _plain(text)
+        named = label and label != COMMAND
+        yield f"- {_plain(label)}: {value}" if named else f"- {value}"
+
+
+def _finding(finding: Finding, block: FindingRows) -> Iterator[str]:
+    yield f"- **{finding.severity.value}: {_plain(finding.title)}** (`{finding.code}`)"
+    for line in () if block.brief else finding.evidence.splitlines():
+        yield f"  - {_plain(line)}"
+    commands = (finding.command or "").splitlines()
+    if not block.brief or not commands:
+        yield f"  - {_plain(finding.remedy)}"
+    for command in commands:
+        yield f"  - {_code(command)}"
+    links = [url for url in source_urls(finding.source) if url.startswith("https://")]
+    explained = _code(f"cputune doctor --explain {finding.code}")
+    yield f"  - {', '.join([explained, *links])}"
+
+
+def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    names = tuple(headings)
+    yield f"| {' | '.join(map(_cell, names))} |"
+    yield f"|{'---|' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_cell, row))} |"
+
+
+def _cell(text: str) -> str:
+    return _plain(text) or " "
+
+
+def _plain(text: str) -> str:
+    """Text that no Markdown reads as markup, a link to a person, or a tag of HTML."""
+    clean = " ".join(visible(text).split())
+    clean = re.sub(r"([\\`*|<>\[\]#]|(?<!\w)_|_(?!\w))", r"\\\1", clean)
+    return re.sub(r"@(?=\w)", "@\u200b", clean)
+
+
+def _code(text: str) -> str:
+    """A command as code, whatever backticks are in it."""
+    clean = " ".join(visible(text).split())
+    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if longest else ""
+    return f"{fence}{space}{clean}{space}{fence}"
