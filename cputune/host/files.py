@@ -225,7 +225,7 @@ def user_folder(kind: Literal["config", "state"]) -> Path | None:
     path = user_config_path if kind == "config" else user_state_path
     try:
         folder = path("cputune", appauthor=False)
-    except (RuntimeError, OSError):
+    except (RuntimeError, OSError, ImportError):  # the last one on a system that is half there
         return None
     return folder if folder.is_absolute() else None
 
