@@ -63,7 +63,7 @@ new processes tell more than further rounds."""
 MOST_ALONE = 5
 """The most blocks if processes run one after the other, all anew in each."""
 
-NARROW, SHARE_OF_GAIN = 0.1, 0.33
+NARROW, SHARE_OF_GAIN = 0.1, 0.36
 """How narrow (log) the interval of a gain has to be, or which share of the gain its half."""
 
 UNTIL_PROFILE = 0.95

@@ -33,7 +33,7 @@ PROCESS, FREEDOM = 0.03, 1.0
 """What two processes of a plan differ by (log), and how many readings that is worth. Read by
 ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one comparison."""
 
-DOUBT = 0.02
+DOUBT = 0.015
 """The doubt of an interval: how often the truth may lie outside it. It is less than 0.05 because
 the interval is looked at after every block: ``benchmarks/aa.py`` reads how often it then holds."""
 
