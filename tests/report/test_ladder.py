@@ -12,7 +12,7 @@ from tuner.fakes import SMALL
 
 import cputune
 from cputune.cli.run import command as run_command
-from cputune.plans.equivalence import Training
+from cputune.plans.equivalence import Licence, Training
 from cputune.plans.knobs import KNOBS, kind_between, kind_of
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.ladder import keeping, ladder_of
@@ -74,8 +74,10 @@ def test_a_verdict_is_a_ladder() -> None:
 
 def test_what_was_checked_is_said_with_its_limit() -> None:
     result = climbed()
-    seen = replace(result, workload=replace(result.workload, training=Training()))
-    assert "(checked in the first 4 updates: samples, learning rate, loss" in ladder_of(seen)[1]
+    seen = replace(result.workload, training=Training(), licence=Licence(updates=24))
+    line = ladder_of(replace(result, workload=seen))[1]
+    assert "(checked on 4 updates: samples, learning rate, loss, gradient; batches and" in line
+    assert "up to update 24; the ranks are compared while it trains)" in line
 
 
 def test_a_plan_that_touches_nothing_has_nothing_to_choose() -> None:
