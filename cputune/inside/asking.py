@@ -30,14 +30,14 @@ from cputune.inside.sources import Sources
 if TYPE_CHECKING:
     from torch import Tensor
 
-EARLY = (0, 1, 2, 5, 11, 24)
+EARLY = (0, 1, 2, 5, 11, 24, 53)
 """Updates before each point. What a script does in turn (every second step, or every third, fourth)
 falls on different ones of them; what begins after a warm-up is looked for up to the last."""
 
 FEWER = (0, 1, 5, 24)
 """Those of a model whose questions at the first point took longer than ``QUICK_SECONDS``."""
 
-LATER = (53, 107, 211)
+LATER = (107, 211)
 """Further ones, as far as they come within ``LATER_SECONDS``; and each new pass over the data."""
 
 POINTS = (*EARLY, *LATER)
@@ -47,6 +47,7 @@ OF_RECIPES = (0, 3)
 
 QUICK_SECONDS = 1.0
 LATER_SECONDS = 10.0
+"""Of this thread: what other processes take does not count."""
 
 PASSES = 4
 """Over the data, at whose beginning the model is asked once more."""
@@ -127,6 +128,7 @@ class Asker:
         self._point = self._updates = self._passes = 0
         self._new_pass = self._finished = False
         self._began: float | None = None
+        self._began_own = 0.0
         self._left = MOST_SECONDS
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
@@ -160,8 +162,9 @@ class Asker:
         self._updates = steps
         if self._began is not None:
             is_early = self._points[self._point] <= EARLY[-1]
-            most = LONGEST_SECONDS if is_early else LATER_SECONDS
-            if time.perf_counter() - self._began > most:
+            is_long = time.perf_counter() - self._began > LONGEST_SECONDS
+            is_late = not is_early and time.thread_time() - self._began_own > LATER_SECONDS
+            if is_long or is_late:
                 self.finish()
                 return False
         return self._new_pass or steps >= self._points[self._point]
@@ -234,7 +237,7 @@ class Asker:
         self._point += not self._new_pass
         self._new_pass = False
         since = time.perf_counter()
-        self._began = self._began or since
+        self._start_clocks(since)
         self._parameters = self._trained_parameters(models)
         self._asked = (*models, beside)
         with self._apart():
@@ -264,9 +267,13 @@ class Asker:
         took = time.perf_counter() - since
         self._left -= took
         if self._point == 1 and took > QUICK_SECONDS and self._points is POINTS:
-            self._points = (*FEWER, *LATER)
+            self._points = FEWER
         if self._point == len(self._points) or self._left <= 0:
             self.finish()
+
+    def _start_clocks(self, now: float) -> None:
+        if self._began is None:
+            self._began, self._began_own = now, time.thread_time()
 
     def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
         """What the batches are made of; the weights are moved meanwhile, after the first point."""

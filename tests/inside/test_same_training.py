@@ -178,3 +178,48 @@ def test_a_trainer_has_the_gradients_and_the_batches_of_its_launch_as_typed(
     assert two["batches"] == [4] * 6 + [2] * 6
     assert two["rates"] == typed["rates"]
     assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)
+
+
+DRAWS = """
+import json, os, random
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, Dataset
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        return number, torch.rand(1), random.random()
+
+set_seed(1)
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Augmented(), batch_size=%d, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+taken, drawn = [], []
+for epoch in range(2):
+    for numbers, x, y in loader:
+        steps = torch.randint(0, 2**40, (len(x),))
+        accelerator.backward((model(x) - y[:, None].float()).pow(2).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        both = accelerator.gather((numbers, steps, x[:, 0], y))
+        taken.append(sorted(both[0].tolist()))
+        drawn.append([len(set(each.tolist())) for each in both[1:]])
+    torch.rand(accelerator.process_index + 1)  # ranks are apart after each pass
+if accelerator.is_main_process:
+    print("SEEN" + json.dumps({"taken": taken, "drawn": drawn}))
+"""
+
+
+def test_ranks_draw_apart_for_their_samples_and_agree_on_the_order(tmp_path: Path) -> None:
+    """Each rank is seeded alike by the script, as most scripts do."""
+    typed = run(tmp_path, DRAWS.replace("%d", "8"), ranks=1, force=None)
+    two = run(tmp_path, DRAWS.replace("%d", "8"), ranks=2, force=Force(world_size=2))
+    assert typed["drawn"] == two["drawn"] == [[8, 8, 8]] * 16
+    assert two["taken"][:8] == typed["taken"][:8]
+    # What the steps have drawn decides on the order of the next pass; no sample is in it twice.
+    assert sorted(number for step in two["taken"][8:] for number in step) == list(range(64))
