@@ -58,12 +58,11 @@ def checked(workload: Workload) -> str:
     """What was checked of a plan that promises the same mathematics, with its limit."""
     if workload.training is None:
         return "not checked: the launch has shown no step that could be compared"
-    steps = f"in the first {LOOKED_AT} updates: samples, learning rate, loss, gradient"
+    found = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"
     licence = workload.licence
-    if licence is not None and licence.answers:
-        reach = "" if licence.updates is None else f" within {licence.updates} updates"
-        steps += f"; what its model answers{reach}"
-    return f"checked {steps}"
+    if licence is not None and licence.updates is not None:
+        found += f"; batches and model asked up to update {licence.updates}"
+    return f"{found}; the ranks are compared while it trains"
 
 
 def keeping(result: Result, keep: str | None) -> Result:
