@@ -156,7 +156,7 @@ _ERROR = re.compile(
     r"|expected \d+, errno"
 )
 _BENIGN = re.compile(
-    r"(?i)\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
+    r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
     r"|^\{'|it/s\]|s/it\]|^\d+%\|"
 )
 

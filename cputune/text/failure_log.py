@@ -180,7 +180,8 @@ _EXCEPTION_NAME = re.compile(
     r"|StopIteration|Unpickleable|CalledProcess)\w*"
 )
 _ALONE = re.compile(
-    r"(?:E\s+)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]?\w*(?:Error|Exception|Interrupt|SystemExit))"
+    r"(?:E\s+)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]?\w*(?:Error|Exception|Interrupt|SystemExit)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault))"
     r"(?:: (?P<message>.*)|:)?"
 )
 _CHAINED = re.compile(
@@ -283,7 +284,9 @@ class _Stream:
     def _in_message(self, text: str) -> bool:
         assert self.message is not None
         ends = not text.strip() or begins_something(text) or len(self.message) > MESSAGE_LINES
-        if ends or _ALONE.fullmatch(text):
+        # "backend='inductor' raised:" is followed by the exception that it was.
+        announced = self.message[-1].rstrip().endswith(":")
+        if ends or (_ALONE.fullmatch(text) and not announced):
             self._end_message()
             return False
         self.message.append(text)
