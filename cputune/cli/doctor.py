@@ -56,10 +56,15 @@ _EXCLUDES = {
     "launch_words": ("record", "stack", "check_file", "print_fix"),
     "recipe": ("launch_words", "record", "explain", "stack", "check_file", "symptom", "hosts"),
     "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
+    "pid": (
+        *("root", "record", "explain", "stack", "check_file", "symptom", "recipe", "deep"),
+        *("launch_words", "picture", "hosts", "hostfile"),
+    ),
 }
 _ONE_MACHINE = (
     *(
         "root",
+        "pid",
         "deep",
         "record",
         "stack",
@@ -143,6 +148,9 @@ _ONE_MACHINE = (
     shell_complete=completing.files,
 )
 @click.option(
+    "--pid", type=click.IntRange(min=1), metavar="N", help="Look at a running job and its ranks."
+)
+@click.option(
     "--recipe",
     metavar="NAME",
     help="Also say whether this recipe fits into memory.",
@@ -170,6 +178,7 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --hosts node1,node2
     cputune doctor --check-file train.sh --print-fix | patch -p0
     cputune doctor --recipe bert-base-squad
+    cputune doctor --pid 4711
     cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     cputune doctor --hosts node1,node2 -- torchrun --nnodes 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
@@ -289,6 +298,10 @@ def _look_at(host: Host, launch: Launch | None, asked: Mapping[str, Any]) -> Dia
     facts = probe(host)
     if any(asked[name] is not None for name in ("stack", "check_file", "symptom")):
         return _look_at_words(facts, host, asked)
+    if asked["pid"] is not None:
+        from cputune.doctor.running import judge_job
+
+        return Diagnosis(facts=facts, findings=judge_job(asked["pid"], facts, host))
     diagnosis = look_at(host, facts, launch, deep=asked["deep"])
     if asked["recipe"] is None:
         return diagnosis
@@ -402,6 +415,7 @@ def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -
         symptom=asked["symptom"] is not None,
         root=asked["root"],
         launch=asked["launch_words"],
+        pid=asked["pid"],
         options=tuple(options),
     )
 

@@ -8,9 +8,20 @@ from cputune.doctor.finding import Check
 
 def all_checks() -> tuple[Check, ...]:
     """Those that need facts alone; then those of a named stack, a file, a child, other hosts."""
-    from cputune.doctor import deep, hosts, named_stack, symptoms, typed_launch
+    from cputune.doctor import (
+        deep,
+        hosts,
+        named_stack,
+        rehearsal,
+        running,
+        symptoms,
+        typed_launch,
+    )
     from cputune.doctor.checkfile import FILE_CHECKS
 
-    launches = (FILE_CHECKS, typed_launch.CHECKS)
-    needing_more = (named_stack.CHECKS, *launches, deep.CHECKS, symptoms.CHECKS, hosts.CHECKS)
+    launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsal.CHECKS)
+    needing_more = (
+        *(named_stack.CHECKS, *launches, deep.CHECKS, running.CHECKS),
+        *(symptoms.CHECKS, hosts.CHECKS),
+    )
     return (*CHECKS, *(check for checks in needing_more for check in checks))

@@ -19,6 +19,7 @@ from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
+from cputune.doctor.rehearsal import rehearsed
 from cputune.errors import UsageError
 from cputune.host import Around, Host
 from cputune.host.facts import HostFacts
@@ -97,8 +98,10 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
         text = script_text(launch.argv)
     except UsageError as error:
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
-    absent = _absent(launch, facts, host)
-    return by_severity((*found, *absent, *_imports(launch, text, host)))
+    found += (*_absent(launch, facts, host), *_imports(launch, text, host))
+    if text and not any(one.severity is Severity.ERROR for one in found):
+        found += rehearsed(launch, host)
+    return by_severity(found)
 
 
 def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ class Examined:
         symptom: an error text was judged.
         root: the folder of a recorded machine.
         launch: the words of a launch.
+        pid: a job that runs.
         options: options that ``doctor`` and ``tune`` share, such as ``--hosts a,b``.
     """
 
@@ -39,12 +40,14 @@ class Examined:
     symptom: bool = False
     root: str | None = None
     launch: tuple[str, ...] = ()
+    pid: int | None = None
     options: tuple[str, ...] = ()
 
     @property
     def is_machine(self) -> bool:
-        """Whether the findings are about a machine, not about a file, versions or an error text."""
-        return self.file is None and self.stack is None and not self.symptom
+        """Whether the findings are about a machine: no file, versions, error text or job."""
+        named = (self.file, self.stack, self.pid)
+        return all(what is None for what in named) and not self.symptom
 
 
 def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
@@ -54,6 +57,8 @@ def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
         return _for_file(diagnosis.findings, examined)
     if serious:
         return _for_finding(serious[0], diagnosis, examined)
+    if examined.pid is not None:
+        return _for_no_fault("nothing is wrong with the job that runs")
     if examined.symptom:
         return _for_no_fault("the error text names no fault of this machine")
     if examined.stack not in (None, "installed") and isinstance(diagnosis, Diagnosis):

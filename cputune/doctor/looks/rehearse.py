@@ -1,0 +1,392 @@
+"""Rehearse a launch: run the script as each rank would, up to its data and its first step.
+
+    python rehearse.py '{"script": "train.py", "module": false, "arguments": ["--bf16"], "ranks": 2,
+                         "numbered": true, "seconds": 25, "offline": false}'
+
+Starts the ranks on loopback, ends them after these seconds, and prints a line of JSON for each
+thing that a rank reports: {"rank": 0, "error": "TypeError", "said": …, "where": "file:line",
+"during": …}, or {"rank": 0, "stopped": "Trainer"}. ``numbered``: a single rank has a number, too,
+as under torchrun. In a rank:
+
+- data sets are a stand-in, weights are made on the meta device from the model's configuration,
+- nothing is downloaded, and nothing is written but caches and a folder that is removed,
+- the script is stopped where it would build its Trainer, take a step, or write a file,
+- then a model of a few numbers trains one step with the TrainingArguments or the Accelerator that
+  the script has built, so that transformers, accelerate and torch judge them themselves.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+from unittest import mock
+
+AS_RANK = "--as-rank"
+CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+OWN_DEADLINE_SECONDS = 3
+"""Before the ranks are ended each writes where it stands."""
+
+
+class Stopped(BaseException):
+    """The script has come as far as it may; no ``except Exception`` of a script holds it."""
+
+
+def tell(**facts: object) -> None:
+    """Print what is known so far; a crash leaves it."""
+    os.write(1, (json.dumps({"rank": int(os.environ.get("RANK", 0)), **facts}) + "\n").encode())
+
+
+def coordinate(asked: dict[str, Any]) -> None:
+    """Start the ranks, pass on their lines, and end them all in time."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks, seconds = asked["ranks"], asked["seconds"]
+    children = []
+    folder = tempfile.mkdtemp(prefix="cputune-rehearsal-")
+    for rank in range(ranks):
+        several = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        children.append(
+            subprocess.Popen(
+                [sys.executable, __file__, AS_RANK, json.dumps({**asked, "folder": folder})],
+                env={
+                    **os.environ,
+                    "TMPDIR": folder,
+                    **(several if ranks > 1 or asked["numbered"] else {}),
+                },
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+    deadline = time.monotonic() + seconds + OWN_DEADLINE_SECONDS
+    try:
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, deadline - time.monotonic()))
+    finally:
+        for rank, child in enumerate(children):
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                os.write(1, (json.dumps({"rank": rank, "late": seconds}) + "\n").encode())
+            elif child.returncode < 0:
+                said = {"rank": rank, "signal": -child.returncode}
+                os.write(1, (json.dumps(said) + "\n").encode())
+        subprocess.run(["rm", "-rf", folder], check=False)
+
+
+def place_of(error: BaseException) -> str:
+    """The file and the line that raised, of ours none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
+    ours = [place for place in places if not place.startswith("<")]
+    return ours[-1] if ours else ""
+
+
+def failed(error: BaseException, during: str) -> None:
+    """Report how something failed, in the words of whoever raised it."""
+    said = " ".join(str(error).split())[:400]
+    tell(error=type(error).__name__, said=said, where=place_of(error), during=during)
+
+
+class Rehearsal:
+    """What a script built until it was stopped; ``faked``: whether it has met made-up data."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.arguments: Any = None
+        self.accelerator: Any = None
+        self.faked = False
+        self.reported = False
+        self.stopped = ""
+
+    def stop(self, what: str) -> NoReturn:
+        """End the script here."""
+        self.stopped = self.stopped or what
+        raise Stopped(what)
+
+    def stopping(self, what: str) -> Callable[..., NoReturn]:
+        """A function that stops the script in the place of another one."""
+        return lambda *args, **kwargs: self.stop(what)
+
+    def watched(self, original: Any, kind: str) -> Callable[..., None]:
+        """A constructor whose errors are always reported: they come from the arguments."""
+
+        def built(this: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(this, *args, **kwargs)
+            except Exception as error:
+                if not self.reported:
+                    failed(error, kind)
+                self.reported = True
+                raise Stopped(kind) from error
+            setattr(self, "arguments" if kind == "TrainingArguments" else "accelerator", this)
+
+        return built
+
+    def data(self, *args: Any, **kwargs: Any) -> mock.MagicMock:
+        """A data set that takes every call, and has nothing in it."""
+        self.faked = True
+        return mock.MagicMock(name="data")
+
+    def trainer(self, original: Any) -> Callable[..., None]:
+        """In the place of a Trainer's constructor: Python binds the arguments, then we stop."""
+        import inspect
+
+        signature = inspect.signature(original)
+
+        def built(this: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                signature.bind(this, *args, **kwargs)
+            except TypeError as error:
+                failed(TypeError(f"{type(this).__name__}.__init__() {error}"), "Trainer")
+                self.reported = True
+            self.stop("Trainer")
+
+        return built
+
+
+def guard(rehearsal: Rehearsal) -> None:
+    """Stop the script before it writes anything but caches and its own temporary files."""
+    home = os.path.expanduser("~")
+    allowed = (
+        *(rehearsal.folder, "/dev/", "/proc/", "/sys/"),
+        *(f"{home}/.cache", os.environ.get("XDG_CACHE_HOME") or "/dev/", f"{home}/.triton"),
+        *(os.environ.get(name) or "/dev/" for name in ("HF_HOME", "HF_HUB_CACHE", "TORCH_HOME")),
+        *(f"{sys.prefix}/", f"{sys.base_prefix}/"),
+    )
+
+    def audit(event: str, given: tuple[Any, ...]) -> None:
+        writes = event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
+        if event == "open":
+            mode, flags = given[1], given[2]
+            writes = (isinstance(mode, str) and any(c in mode for c in "wax+")) or (
+                mode is None and isinstance(flags, int) and bool(flags & CREATING)
+            )
+        if not writes or not isinstance(given[0], (str, bytes, os.PathLike)):
+            return
+        path = os.path.abspath(os.fsdecode(given[0]))
+        if not path.startswith(allowed):
+            rehearsal.stop(f"a file: {path}")
+
+    sys.addaudithook(audit)
+
+
+def replace_parts(rehearsal: Rehearsal) -> None:
+    """Put stand-ins in the place of what loads data and weights, builds trainers, and steps."""
+    import torch
+
+    torch.Tensor.backward = rehearsal.stopping("the first step")
+    torch.optim.Optimizer.step = rehearsal.stopping("the first step")
+    with contextlib.suppress(ImportError):
+        import datasets
+
+        for name in ("load_dataset", "load_from_disk", "load_dataset_builder"):
+            setattr(datasets, name, rehearsal.data)
+        for name in ("from_csv", "from_json", "from_text", "from_parquet", "from_generator"):
+            setattr(datasets.Dataset, name, rehearsal.data)
+    with contextlib.suppress(ImportError):
+        import accelerate
+
+        init = accelerate.Accelerator.__init__
+        accelerate.Accelerator.__init__ = rehearsal.watched(init, "Accelerator")
+    with contextlib.suppress(ImportError):
+        import transformers
+
+        arguments, trainer = transformers.TrainingArguments, transformers.Trainer
+        # a dataclass below it has an __init__ of its own, and the same __post_init__
+        post = arguments.__post_init__
+        arguments.__post_init__ = rehearsal.watched(post, "TrainingArguments")
+        trainer.__init__ = rehearsal.trainer(trainer.__init__)
+        weightless(rehearsal, transformers)
+
+
+def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
+    """Models are made of their configuration, on the meta device: without weights and memory."""
+    import torch
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+    def automatic(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("config") or transformers.AutoConfig.from_pretrained(
+            name, trust_remote_code=False
+        )
+        rehearsal.faked = True
+        with torch.device("meta"):
+            return cls.from_config(config)
+
+    def direct(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("config") or cls.config_class.from_pretrained(name)
+        rehearsal.faked = True
+        with torch.device("meta"):
+            return cls(config)
+
+    _BaseAutoModelClass.from_pretrained = classmethod(automatic)
+    transformers.PreTrainedModel.from_pretrained = classmethod(direct)
+
+
+def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
+    """Run the script to where it is stopped; report how it fails by itself."""
+    script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
+    sys.argv = [script, *arguments]
+    folder = os.getcwd() if asked["module"] else os.path.dirname(os.path.realpath(script))
+    sys.path[0] = folder
+    try:
+        if asked["module"]:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except Stopped as stopped:
+        tell(stopped=rehearsal.stopped or str(stopped))
+    except SystemExit as ended:
+        if ended.code not in (None, 0) and not rehearsal.faked:
+            tell(exit=str(ended.code)[:300], during="the script")
+            rehearsal.reported = True
+    except Exception as error:
+        absent = "offline" in str(error).lower() or "LocalEntryNotFound" in type(error).__name__
+        if absent and not asked["offline"]:
+            tell(stopped="a download")  # nothing is downloaded here: that proves nothing
+        elif not rehearsal.faked and not rehearsal.reported:
+            failed(error, "the script")
+            rehearsal.reported = True
+        else:
+            tell(stopped="made-up data")
+
+
+def one_step(rehearsal: Rehearsal) -> None:
+    """Let a model of a few numbers train one step with what the script has built."""
+    import torch
+
+    for name, original in ORIGINALS.items():
+        owner = torch.Tensor if name == "backward" else torch.optim.Optimizer
+        setattr(owner, name, original)
+    if rehearsal.arguments is not None:
+        by_trainer(rehearsal)
+    elif rehearsal.accelerator is not None:
+        by_accelerator(rehearsal)
+
+
+ORIGINALS: dict[str, Any] = {}
+
+
+def by_trainer(rehearsal: Rehearsal) -> None:
+    """With the TrainingArguments of the script, on a BERT of one layer."""
+    import transformers
+    from transformers import BertConfig, BertForSequenceClassification
+
+    given = rehearsal.arguments
+    changes = {
+        "output_dir": rehearsal.folder,
+        "max_steps": 1,
+        "gradient_accumulation_steps": 1,
+        "report_to": [],
+        "do_eval": False,
+        "save_strategy": type(given.save_strategy)("no"),
+        "load_best_model_at_end": False,
+        "dataloader_num_workers": 0,
+        "dataloader_persistent_workers": False,
+        "dataloader_prefetch_factor": None,
+        "torch_compile": False,
+        "push_to_hub": False,
+        "group_by_length": False,
+        "train_sampling_strategy": "random",
+        "resume_from_checkpoint": None,
+        "disable_tqdm": True,
+        "logging_dir": rehearsal.folder,
+    }
+    for name in ("eval_strategy", "evaluation_strategy"):
+        if hasattr(given, name):
+            changes[name] = type(getattr(given, name))("no")
+    vars(given).update({name: value for name, value in changes.items() if hasattr(given, name)})
+    tiny = BertConfig(
+        vocab_size=32,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
+    count = min(4096, 2 * given.train_batch_size * int(os.environ.get("WORLD_SIZE", 1)))
+    row = {"input_ids": [1, 2, 3, 4], "attention_mask": [1, 1, 1, 1], "labels": 1}
+    trainer = transformers.Trainer.__new__(transformers.Trainer)
+    try:
+        ORIGINAL_TRAINER[0](
+            trainer,
+            model=BertForSequenceClassification(tiny),
+            args=given,
+            train_dataset=[row] * max(2, count),
+        )
+        trainer.train()
+    except Exception as error:
+        failed(error, "one step of a tiny model")
+
+
+ORIGINAL_TRAINER: list[Any] = []
+
+
+def by_accelerator(rehearsal: Rehearsal) -> None:
+    """With the Accelerator of the script, on a linear layer."""
+    import torch
+
+    accelerator = rehearsal.accelerator
+    model = torch.nn.Linear(4, 1)
+    try:
+        optimizer = torch.optim.AdamW(model.parameters())
+        model, optimizer = accelerator.prepare(model, optimizer)
+        accelerator.backward(model(torch.ones(2, 4)).sum())
+        optimizer.step()
+    except Exception as error:
+        failed(error, "one step of a tiny model")
+
+
+def rehearse(asked: dict[str, Any]) -> None:
+    """One rank: the script, then one step."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.update(WANDB_MODE="disabled", HF_HUB_DISABLE_TELEMETRY="1", PYTHONWARNINGS="ignore")
+    faulthandler.dump_traceback_later(asked["seconds"], exit=False)
+    sys.dont_write_bytecode = True
+    rehearsal = Rehearsal(str(asked["folder"]))
+    import torch
+
+    ORIGINALS.update(backward=torch.Tensor.backward, step=torch.optim.Optimizer.step)
+    with contextlib.suppress(ImportError):
+        import transformers
+
+        ORIGINAL_TRAINER.append(transformers.Trainer.__init__)
+    replace_parts(rehearsal)
+    guard(rehearsal)
+    run_script(rehearsal, asked)
+    if not rehearsal.reported:
+        with contextlib.suppress(Stopped):
+            one_step(rehearsal)
+    tell(done=True)
+    os._exit(0)  # threads of a script, and ranks that wait for one another, hold nothing up
+
+
+def main() -> None:
+    """The ranks, or one of them."""
+    if sys.argv[1] == AS_RANK:
+        sys.stdout = sys.stderr
+        rehearse(json.loads(sys.argv[2]))
+    else:
+        coordinate(json.loads(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

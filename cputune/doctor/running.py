@@ -1,0 +1,306 @@
+"""``cputune doctor --pid N``: a job that runs, with all ranks below its launcher.
+
+Its variables, CPUs, threads, libraries and memory are read from /proc, and judged as those of this
+shell are. A job that computes nothing is said to wait, with what for. It is not stopped for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cputune.doctor.checks import launch, libraries, limits, settings, threads
+from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
+from cputune.errors import CannotError
+from cputune.host import Host
+from cputune.host.facts import HostFacts
+from cputune.host.probing.scrub import Scrubber, read_environment
+from cputune.host.running import (
+    Running,
+    look_at_job,
+    peers_of,
+    python_stack,
+    same_limits,
+)
+from cputune.text import cpulist
+from cputune.text.hidden import without_secrets
+from cputune.text.plain import GIB
+
+REMOTE_SHARE = 0.2
+"""Of its memory on nodes of none of its CPUs. Assumed."""
+FEW_RUN = 0.5
+"""Of the threads that OMP_NUM_THREADS asks for. Assumed: a step has parts that one thread does."""
+
+_CHECKS = (*launch.CHECKS, *libraries.CHECKS, *settings.CHECKS, *threads.CHECKS)
+"""Checks that look at variables and CPUs: they judge what a rank has."""
+_OF_CGROUP = (limits.quota_threads, limits.quota_throttled)
+_NOT_ASKED = ("ranks-alone", "shell-bound")
+"""Codes about what would be started here, and by what."""
+
+
+def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
+    """What is wrong with a running job, the worst first. Raises CannotError: it cannot be read."""
+    try:
+        family = look_at_job(host, pid)
+    except ProcessLookupError as error:
+        hint = "ps -eo pid,args | grep python"
+        raise CannotError(f"no process has the number {pid}", hint=hint) from error
+    except PermissionError as error:
+        hint = "run the doctor as the user who started it, or as root"
+        raise CannotError(f"process {pid} belongs to somebody else", hint=hint) from error
+    own = _ranks(family)
+    found: list[Finding] = [job_seen.finding(_shown(each)) for each in own]
+    for each in own:
+        found += _of_rank(each, facts)
+        found += _waits(each, [other for other in family if other.parent == each.pid], host)
+    found += _shared_cpus(own)
+    if own:
+        found += _variables(own[0], facts, same_limits(host, own[0].pid))
+    return by_severity(found)
+
+
+def _ranks(family: tuple[Running, ...]) -> list[Running]:
+    """The processes that train: those that a launcher has numbered, else those that load torch.
+
+    A launcher may load torch, too, and workers of a DataLoader have the variables of their rank.
+    """
+    numbered = [each for each in family if each.rank and each.torch]
+    chosen = numbered or [each for each in family if each.torch] or list(family)
+    pids = {each.pid for each in chosen}
+    return [each for each in chosen if each.parent not in pids]
+
+
+def _name(each: Running) -> str:
+    return f"rank {each.rank} (process {each.pid})" if each.rank else f"process {each.pid}"
+
+
+def _shown(each: Running) -> str:
+    """What a rank does, in a line."""
+    parts = [f"{_name(each)}: CPUs {cpulist.render(each.cpus) or '(not known)'}"]
+    parts.append(f"{each.running} of {len(each.threads)} threads run, {each.share:.1f} CPUs in use")
+    parts += [path.rpartition("/")[2] for path in (*each.openmp, *each.allocators)]
+    if not each.allocators:
+        parts.append("malloc of libc")
+    held = (f"{size / GIB:.1f} GiB on node {node}" for node, size in each.memory_bytes.items())
+    parts += held
+    return ", ".join(parts)
+
+
+def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
+    """Threads, libraries and memory of one rank."""
+    asked = each.environment.get("OMP_NUM_THREADS", "").partition(",")[0]
+    wanted = int(asked) if asked.isdigit() else 0
+    ready = sum(thread.ready for thread in each.threads)
+    if each.running > len(each.cpus) > 0:
+        yield job_threads.finding(
+            f"{_name(each)}: {each.running} threads run on {len(each.cpus)} CPUs"
+        )
+    elif ready > each.running and each.share < FEW_RUN * min(ready, len(each.cpus)):
+        yield job_threads.finding(
+            f"{_name(each)}: {ready} threads are ready to run, and get {each.share:.1f} CPUs: "
+            "others use them"
+        )
+    elif wanted > 1 and 0 < each.running < FEW_RUN * wanted:
+        yield job_threads.finding(
+            f"{_name(each)}: OMP_NUM_THREADS={wanted}, and {each.running} threads run",
+            severity=Severity.ADVICE,
+        )
+    elif wanted > 1 and len(each.cpus) == 1:
+        yield job_threads.finding(
+            f"{_name(each)}: OMP_NUM_THREADS={wanted} on CPU {cpulist.render(each.cpus)} alone"
+        )
+    if len(each.openmp) > 1:
+        yield job_openmp.finding(f"{_name(each)}: {', '.join(each.openmp)}")
+    yield from _remote_memory(each, facts)
+
+
+def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
+    nodes = {
+        node.id
+        for node in facts.topology.numa_nodes
+        if node.cpus and set(node.cpus) & set(each.cpus)
+    }
+    total = sum(each.memory_bytes.values())
+    remote = sum(size for node, size in each.memory_bytes.items() if node not in nodes)
+    if nodes and total and remote / total > REMOTE_SHARE:
+        yield job_remote.finding(
+            f"{_name(each)}: {remote / GIB:.1f} of {total / GIB:.1f} GiB are on other nodes than "
+            f"{cpulist.render(nodes)}, of its CPUs"
+        )
+
+
+def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
+    """Ranks that are bound to the same CPUs, though there are others."""
+    for at, one in enumerate(ranks):
+        for other in ranks[at + 1 :]:
+            shared = set(one.cpus) & set(other.cpus)
+            busy = one.running + other.running
+            if shared and busy > len(set(one.cpus) | set(other.cpus)):
+                yield job_threads.finding(
+                    f"{_name(one)} and {_name(other)} share CPUs {cpulist.render(shared)}, and "
+                    f"{busy} of their threads run"
+                )
+                return
+
+
+def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Finding]:
+    """What the checks say of the variables and the CPUs that a rank has, and of our own cgroup."""
+    around = replace(
+        facts,
+        environment=read_environment(each.environment, Scrubber()),
+        topology=replace(facts.topology, allowed=each.cpus or facts.topology.allowed),
+        preload_missing=(),
+    )
+    for check in (*_CHECKS, *(_OF_CGROUP if limited else ())):
+        for finding in check(around):
+            if finding.severity is not Severity.ADVICE and finding.code not in _NOT_ASKED:
+                yield replace(finding, evidence=f"{_name(each)}: {finding.evidence}")
+
+
+_WAITS = (
+    # what stands in a stack: what is waited for
+    (r"init_process_group|rendezvous|TCPStore|connectFullMesh|_create_c10d_store|_store_based_barr",
+     "it waits for other ranks to come: {store}"),
+    (r"\b(all_reduce|all_gather|barrier|broadcast|reduce_scatter|gather|scatter|wait_all)\b|"
+     r"_allreduce|allreduce_hook|backward .*distributed",
+     "it waits in a collective for another rank, which is late, hangs or has ended"),
+    (r"hf_hub_download|snapshot_download|huggingface_hub|hf_xet|http_get|urllib3|httpx|httpcore",
+     "it waits for the hub, or for another server: {peers}"),
+    (r"filelock|FileLock|soft_file|lockf", "it waits for a lock file that another process holds"),
+    (r"_try_get_data|_next_data|_get_data", "it waits for a worker of its DataLoader"),
+    (r"multiprocess\w*/pool|_handle_results|iflatmap_unordered|pool\.py",
+     "it waits for the processes of a pool"),
+    (r"torch/_inductor|compile_fx|async_compile", "it waits for torch.compile"),
+    (r"\binput\b|readline|pdb\.py", "it waits for somebody to type"),
+)  # fmt: skip
+_NETWORK = re.compile(r"inet_csk_accept|tcp_recv|sk_wait|wait_woken|unix_stream|skb_wait")
+
+
+def _waits(each: Running, children: list[Running], host: Host) -> Iterator[Finding]:
+    """What a rank that computes nothing waits for."""
+    if not each.waits or not all(child.waits for child in children):
+        return
+    stack, why = python_stack(host, each.pid)
+    peers = peers_of(host, each.pid)
+    port = each.environment.get("MASTER_PORT", "")
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    known = [f"{name}={each.environment[name]}" for name in names if name in each.environment]
+    meant = {
+        "store": ", ".join((*known, *(f"connected to {peer}" for peer in peers)))
+        or "no address is in its variables",
+        "peers": ", ".join(peers) or "no connection is open",
+    }
+    said = _cause(each, stack, peers, port).format(**meant)
+    if children and all(len(child.threads) <= 2 for child in children) and _futex(children):
+        said = "its pool waits for a lock: it was forked after OpenMP threads had started"
+    frames = "; ".join(dict.fromkeys((*stack[:2], *stack[-1:]))) if stack else why
+    text = without_secrets(f"{_name(each)}: {said} ({frames})", each.environment)
+    remedy = None
+    if not stack and 10 in each.catches:
+        remedy = f"It handles SIGUSR1: kill -USR1 {each.pid} may print its stacks to its own log."
+    yield job_waits.finding(text, remedy=remedy)
+
+
+def _futex(children: list[Running]) -> bool:
+    return all(any("futex" in t.waits_in for t in child.threads) for child in children)
+
+
+def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: str) -> str:
+    """One sentence, by the innermost frame that says something; else by what the kernel shows."""
+    for frame in stack:
+        for pattern, said in _WAITS:
+            if re.search(pattern, frame):
+                return said
+    if port and any(peer.endswith(f":{port}") for peer in peers):
+        return "it is connected to the store of its ranks, and waits for one of them: {store}"
+    if any(peer.rpartition(":")[2] in ("443", "80") for peer in peers):
+        return "it waits for the hub, or for another server: {peers}"
+    main = next((thread for thread in each.threads if thread.id == each.pid), None)
+    if main is not None and _NETWORK.search(main.waits_in):
+        return "it waits for another process: {peers}"
+    if main is not None and "nanosleep" in main.waits_in:
+        return "it sleeps"
+    if main is not None and "futex" in main.waits_in:
+        return "it waits for another of its threads"
+    return (
+        f"it computes nothing; the kernel says {main.waits_in or 'nothing' if main else 'nothing'}"
+    )
+
+
+@fault("job-seen", Severity.ADVICE)
+def job_seen() -> None:
+    """What this job does
+
+    Each rank was looked at twice within a second: the CPUs that it may use, the threads that used
+    more than half of a CPU, the OpenMP runtimes and allocators that are mapped, and its memory on
+    each NUMA node.
+
+    Remedy: Nothing is wrong with this by itself.
+
+    Source: https://man7.org/linux/man-pages/man5/proc_pid_numa_maps.5.html
+    """
+
+
+@fault("job-threads", Severity.WARNING)
+def job_threads() -> None:
+    """This job does not use its CPUs as it was asked to
+
+    Symptom: steps take longer than the CPUs explain.
+
+    Cause: more threads run than the rank has CPUs, ranks share CPUs, or a binding leaves a rank
+    fewer CPUs than threads. Counted in one second: a step which loads data may look like it.
+
+    Remedy: Give each rank CPUs of its own, and as many threads: `cputune doctor -- LAUNCH` says
+    which words bind them.
+
+    Source: https://docs.kernel.org/scheduler/sched-design-CFS.html
+    """
+
+
+@fault("job-openmp-two", Severity.WARNING)
+def job_openmp() -> None:
+    """Several OpenMP runtimes are loaded into a rank
+
+    Symptom: twice as many threads as asked for, which compete for the cores.
+
+    Cause: torch, scikit-learn, MKL and others each contain an OpenMP runtime.
+
+    Remedy: Preload the runtime that torch should use, or install all packages with one tool.
+
+    Source: pytorch/pytorch#98836
+    """
+
+
+@fault("job-memory-remote", Severity.WARNING)
+def job_remote() -> None:
+    """Memory of a rank is on another NUMA node than its CPUs
+
+    Symptom: half of the bandwidth, or less.
+
+    Cause: the rank was bound after it had allocated, its node was full, or numactl bound memory to
+    another node. The pages of its own are counted by numa_maps.
+
+    Remedy: Bind the rank as it starts, CPUs and memory together: numactl -N NODE -m NODE.
+
+    Source: https://docs.kernel.org/mm/numa.html
+    """
+
+
+@fault("job-waits", Severity.ERROR)
+def job_waits() -> None:
+    """A rank computes nothing: it waits
+
+    Symptom: no progress, no error.
+
+    Cause: none of its threads used the CPU within a second. The stack of its main thread, which
+    py-spy reads without stopping the process, shows what it waits for; else its connections and
+    the kernel do.
+
+    Remedy: Look at the other rank, the address or the file that the evidence names.
+
+    Source: https://github.com/benfred/py-spy
+    """
+
+
+CHECKS = checks_of(__name__)

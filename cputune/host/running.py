@@ -1,0 +1,259 @@
+"""A process that runs, and those below it: threads, CPUs, libraries, memory, and what it waits for.
+
+Everything is read from /proc, twice for what changes. The process is neither stopped nor signalled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cputune.host.base import Command, Host
+from cputune.text import cpulist
+
+SAMPLE_SECONDS = 1.0
+"""Between the two looks at what each thread has done."""
+BUSY_SHARE = 0.5
+"""Of a CPU: a thread that used as much between the looks runs."""
+IDLE_SHARE = 0.02
+"""A process that used less waits."""
+TICKS_PER_SECOND = 100
+"""USER_HZ, in which /proc counts CPU time on every architecture that torch has."""
+PAGE_BYTES = 4096
+STACK_SECONDS = 10.0
+
+_OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
+_ALLOCATOR = re.compile(r"/lib(?:tcmalloc|jemalloc|mimalloc)[^/]*\.so[^/]*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A thread; ``share`` of a CPU that it used between two looks, ``waits_in`` the kernel.
+
+    ``ready``: whether it was running, or ready to run, at one of the looks.
+    """
+
+    id: int
+    name: str
+    share: float
+    ready: bool = False
+    waits_in: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A process as it runs.
+
+    ``openmp`` and ``allocators`` are libraries that are mapped, by their paths. ``memory_bytes`` is
+    what it holds on each NUMA node, empty if that is not known. ``peers`` are the addresses with
+    ports that its TCP connections lead to. ``stack`` are Python's frames of the main thread, the
+    innermost first (``function (file:line)``), if py-spy could read them. ``catches`` are
+    signals that the process handles.
+    """
+
+    pid: int
+    parent: int
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+    threads: tuple[Thread, ...] = ()
+    torch: bool = False
+    openmp: tuple[str, ...] = ()
+    allocators: tuple[str, ...] = ()
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
+    why_no_stack: str = ""
+    catches: frozenset[int] = frozenset()
+
+    @property
+    def share(self) -> float:
+        """CPUs that all threads used together."""
+        return sum(thread.share for thread in self.threads)
+
+    @property
+    def running(self) -> int:
+        """Threads that run."""
+        return sum(thread.share >= BUSY_SHARE for thread in self.threads)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it computes nothing, and is not ready to."""
+        return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
+
+    @property
+    def rank(self) -> str:
+        """The number that its launcher gave it; empty if it has none."""
+        names = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+        return next((self.environment[name] for name in names if name in self.environment), "")
+
+
+def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
+    """The process and all below it that still run after a second, parents first.
+
+    Raises ProcessLookupError if there is none of this number, PermissionError if it is somebody
+    else's.
+    """
+    if not host.exists(f"/proc/{pid}"):
+        raise ProcessLookupError(pid)
+    host.read_text(f"/proc/{pid}/environ")
+    family = [pid, *_below(host, pid)]
+    before = {each: _ticks(host, each) for each in family}
+    begun = time.monotonic()
+    time.sleep(SAMPLE_SECONDS)
+    found = []
+    for each in family:
+        after, seconds = _ticks(host, each), time.monotonic() - begun
+        try:
+            found.append(_running(host, each, before[each], after, seconds))
+        except (OSError, ValueError):
+            continue  # it has ended, or is somebody else's
+    return tuple(found)
+
+
+def _below(host: Host, pid: int) -> Iterator[int]:
+    """The processes that it has started, and those that they have."""
+    for thread in _names(host, f"/proc/{pid}/task"):
+        for child in _text(host, f"/proc/{pid}/task/{thread}/children").split():
+            if child.isdigit():
+                yield int(child)
+                yield from _below(host, int(child))
+
+
+Seen = tuple[str, str, int]
+"""Name, state and CPU time in ticks of a thread."""
+
+
+def _ticks(host: Host, pid: int) -> dict[int, Seen]:
+    """What is seen of each thread, by its number."""
+    found = {}
+    for name in _names(host, f"/proc/{pid}/task"):
+        head, _, rest = _text(host, f"/proc/{pid}/task/{name}/stat").rpartition(")")
+        parts = rest.split()
+        if len(parts) > 12 and name.isdigit():
+            ticks = int(parts[11]) + int(parts[12])
+            found[int(name)] = (head.partition("(")[2], parts[0], ticks)
+    return found
+
+
+def _running(
+    host: Host,
+    pid: int,
+    before: Mapping[int, Seen],
+    after: Mapping[int, Seen],
+    seconds: float,
+) -> Running:
+    status = host.read_text(f"/proc/{pid}/status")
+    parent = re.search(r"(?m)^PPid:\s*(\d+)", status)
+    allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)", status)
+    name = re.search(r"(?m)^Name:\s*(.+)", status)
+    caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)", status)
+    mask = int(caught[1], 16) if caught else 0
+    threads = []
+    for thread, (called, state, ticks) in after.items():
+        _, state_before, ticks_before = before.get(thread, (called, state, ticks))
+        used = ticks - ticks_before
+        share = used / TICKS_PER_SECOND / seconds
+        waits = "" if share >= BUSY_SHARE else _text(host, f"/proc/{pid}/task/{thread}/wchan")
+        ready = "R" in (state, state_before)
+        threads.append(
+            Thread(id=thread, name=called, share=share, ready=ready, waits_in=waits.strip("0"))
+        )
+    paths = set(re.findall(r"(?m)\s(/\S+)$", _text(host, f"/proc/{pid}/maps")))
+    return Running(
+        pid=pid,
+        parent=int(parent[1]) if parent else 0,
+        name=name[1].strip() if name else "",
+        environment=_environment(_text(host, f"/proc/{pid}/environ")),
+        cpus=tuple(cpulist.parse(allowed[1])) if allowed else (),
+        threads=tuple(threads),
+        torch=any("/libtorch_cpu" in path for path in paths),
+        openmp=tuple(sorted(path for path in paths if _OPENMP.search(path))),
+        allocators=tuple(sorted(path for path in paths if _ALLOCATOR.search(path))),
+        memory_bytes=_memory(_text(host, f"/proc/{pid}/numa_maps")),
+        catches=frozenset(number + 1 for number in range(64) if mask >> number & 1),
+    )
+
+
+def _environment(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split("\0") if "=" in part)
+    return {name: value for name, _, value in pairs}
+
+
+def _memory(text: str) -> dict[int, int]:
+    """Bytes on each NUMA node, by numa_maps (N0=12 counts pages of kernelpagesize_kB)."""
+    found: dict[int, int] = {}
+    for line in text.splitlines():
+        size = re.search(r"kernelpagesize_kB=(\d+)", line)
+        page = int(size[1]) * 1024 if size else PAGE_BYTES
+        for node, pages in re.findall(r"\bN(\d+)=(\d+)", line):
+            found[int(node)] = found.get(int(node), 0) + int(pages) * page
+    return found
+
+
+def python_stack(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
+    """Python's frames of the main thread, the innermost first; or why they are not known."""
+    program = host.which("py-spy")
+    if program is None:
+        return (), "py-spy is not installed (pip install py-spy)"
+    argv = (program, "dump", "--nonblocking", "--json", "--pid", str(pid))
+    try:
+        done = host.run(Command(argv=argv, timeout_seconds=STACK_SECONDS))
+        threads = json.loads(done.stdout)
+    except (OSError, ValueError):
+        return (), "py-spy could not read it: run the doctor as the same user, or as root"
+    if not isinstance(threads, list):
+        return (), "py-spy found no Python in it"
+    of_main = sorted(threads, key=lambda thread: thread.get("thread_name") != "MainThread")
+    frames = of_main[0].get("frames", []) if of_main else []
+    return tuple(_frame(frame) for frame in frames), ""
+
+
+def _frame(frame: Mapping[str, object]) -> str:
+    """``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
+    file = str(frame.get("filename", "")).rpartition("site-packages/")[2]
+    return f"{frame.get('name')} ({file}:{frame.get('line')})"
+
+
+def same_limits(host: Host, pid: int) -> bool:
+    """Whether a process is in the cgroups that this one is in."""
+    own, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
+    return bool(own) and own == other
+
+
+def peers_of(host: Host, pid: int) -> tuple[str, ...]:
+    """Addresses and ports (``10.0.0.7:443``) of its established TCP connections, IPv4 alone."""
+    inodes = set()
+    for number in _names(host, f"/proc/{pid}/fd"):
+        socket = re.fullmatch(r"socket:\[(\d+)\]", _link(host, f"/proc/{pid}/fd/{number}"))
+        if socket:
+            inodes.add(socket[1])
+    found = []
+    for line in _text(host, f"/proc/{pid}/net/tcp").splitlines()[1:]:
+        parts = line.split()
+        if len(parts) > 9 and parts[3] in ("01", "02") and parts[9] in inodes:
+            address, _, port = parts[2].partition(":")
+            octets = (str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))
+            found.append(f"{'.'.join(octets)}:{int(port, 16)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _link(host: Host, path: str) -> str:
+    return host.real_path(path).rpartition("/")[2]
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.read_text(path)
+    except (OSError, ValueError):
+        return ""
+
+
+def _names(host: Host, path: str) -> tuple[str, ...]:
+    try:
+        return host.list_dir(path)
+    except (OSError, ValueError):
+        return ()

@@ -1,0 +1,89 @@
+"""A launch is rehearsed: real libraries refuse in their own words, and nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from cputune.doctor import rehearsal
+from cputune.doctor.finding import Finding, Severity
+from cputune.doctor.rehearsal import rehearsed
+from cputune.doctor.typed_launch import read_launch
+from cputune.host import LiveHost
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+TRAINER = """
+from datasets import load_dataset
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+data = load_dataset("no/such/data").map(lambda row: row)
+Trainer(model=None, args=args, train_dataset=data["train"]{more})
+open("reached", "w").write("the script went on")
+"""
+OWN_LOOP = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(2, 1)
+model(torch.ones(1, 2)).sum().backward()
+open("reached", "w").write("the script went on")
+"""
+
+
+@pytest.fixture
+def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearsal, "SECONDS", 100)  # of a machine that does other things, too
+
+    def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
+        Path("train.py").write_text(text)
+        launch = read_launch((*launcher, "train.py", *words))
+        findings = list(rehearsed(launch, LiveHost()))
+        assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+        return findings
+
+    return found
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = (one for one in findings if one.code == "rehearsal-fails")
+    return finding
+
+
+def test_a_launch_that_trains_is_not_condemned(rehearse) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    words = ("--use_cpu", "--output_dir", "out", "--bf16")
+    assert rehearse(TRAINER.format(more=""), *words, launcher=torchrun) == []
+    assert rehearse(OWN_LOOP) == []
+
+
+def test_an_argument_is_refused_in_the_words_of_the_library(rehearse) -> None:
+    finding = only(rehearse(TRAINER.format(more=""), "--use_cpu", "--no_such_flag"))
+    assert "ValueError: Some specified arguments are not used" in finding.evidence
+    assert "no_such_flag" in finding.evidence
+    finding = only(rehearse(TRAINER.format(more=", tokenizers=None"), "--use_cpu"))
+    said = "Trainer.__init__() got an unexpected keyword argument 'tokenizers'"
+    assert said in finding.evidence
+
+
+def test_a_variable_is_refused_where_an_accelerator_is_built(rehearse, monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "perhaps")
+    finding = only(rehearse(OWN_LOOP))
+    assert "ValueError: invalid truth value perhaps" in finding.evidence
+    assert finding.evidence.endswith("at Accelerator")
+
+
+def test_what_only_a_step_shows_is_a_warning(rehearse) -> None:
+    words = ("--use_cpu", "--output_dir", "out", "--optim", "galore_adamw")
+    finding = only(rehearse(TRAINER.format(more=""), *words))
+    assert finding.severity is Severity.WARNING
+    assert "at one step of a tiny model" in finding.evidence

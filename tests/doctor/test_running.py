@@ -1,0 +1,134 @@
+"""``doctor --pid``: a job that runs, read from /proc; real processes wait for real things."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clean_machine import CLEAN, changed
+from hosts.builder import machine
+
+from cputune.doctor.finding import Finding, Severity
+from cputune.doctor.running import judge_job
+from cputune.errors import CannotError
+from cputune.host import LiveHost, running
+
+LIBRARIES = """\
+7f00-7f01 r-xp 0 00:00 1    /venv/torch/lib/libtorch_cpu.so
+7f00-7f01 r-xp 0 00:00 1    /venv/torch/lib/libgomp.so.1
+7f02-7f03 r-xp 0 00:00 1    /opt/libiomp5.so
+7f04-7f05 r-xp 0 00:00 1    /usr/lib/libtcmalloc.so.4
+"""
+STAT = "{pid} (python a) b) {state} 1 1 1 0 0 0 0 0 0 0 {ticks} 0 0 0"
+
+
+@pytest.fixture(autouse=True)
+def _no_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SAMPLE_SECONDS", 0.01)
+
+
+def process(pid: int, *, children: str = "", states: str = "S", **said: Any) -> dict[str, str]:
+    """The files of a process: a thread for each letter of ``states``."""
+    variables = said.get("variables", {})
+    files = {
+        f"/proc/{pid}/environ": "\0".join(f"{name}={text}" for name, text in variables.items()),
+        f"/proc/{pid}/status": f"Name:\tpython\nPPid:\t{said.get('parent', 1)}\n"
+        f"Cpus_allowed_list:\t{said.get('cpus', '0-27')}\nSigCgt:\t0000000000000200\n",
+        f"/proc/{pid}/maps": said.get("maps", LIBRARIES),
+        f"/proc/{pid}/numa_maps": said.get("memory", "7f00 default anon=4 N0=4 N1=1"),
+    }
+    for number, state in enumerate(states):
+        task = f"/proc/{pid}/task/{pid + number}"
+        files[f"{task}/stat"] = STAT.format(pid=pid + number, state=state, ticks=7)
+        files[f"{task}/children"] = children if number == 0 else ""
+        files[f"{task}/wchan"] = said.get("waits_in", "futex_wait_queue")
+    return files
+
+
+def judged(pid: int, *parts: dict[str, str]) -> dict[str, list[Finding]]:
+    files = {name: text for part in parts for name, text in part.items()}
+    found: dict[str, list[Finding]] = {}
+    for finding in judge_job(pid, changed(CLEAN), machine(None, files=files)):
+        found.setdefault(finding.code, []).append(finding)
+    return found
+
+
+def test_what_a_rank_has_is_read() -> None:
+    files = process(70, variables={"RANK": "1", "OMP_NUM_THREADS": "8"}, states="RRS")
+    (each,) = running.look_at_job(machine(None, files=files), 70)
+    assert (each.rank, each.torch, len(each.threads), each.cpus[-1]) == ("1", True, 3, 27)
+    assert [path.rpartition("/")[2] for path in each.openmp] == ["libiomp5.so", "libgomp.so.1"]
+    assert each.memory_bytes == {0: 16384, 1: 4096}
+    assert each.catches == {10}
+    assert not each.waits
+
+
+def test_the_ranks_below_a_launcher_are_judged_and_not_the_launcher() -> None:
+    launcher = process(70, children="80 90", waits_in="hrtimer_nanosleep")
+    ranks = [process(pid, parent=70, variables={"RANK": str(pid // 10 - 8)}) for pid in (80, 90)]
+    found = judged(70, launcher, *ranks)
+    seen = [one.evidence.partition(":")[0] for one in found["job-seen"]]
+    assert seen == ["rank 0 (process 80)", "rank 1 (process 90)"]
+    assert len(found["job-waits"]) == 2
+    assert len(found["job-openmp-two"]) == 2
+
+
+def test_memory_on_the_node_of_other_cpus() -> None:
+    found = judged(70, process(70, states="R", memory="7f00 anon=4 N0=1000 N1=9000"))
+    (finding,) = found["job-memory-remote"]
+    assert "are on other nodes than 0" in finding.evidence
+    assert "job-waits" not in found
+
+
+def test_variables_of_the_job_are_judged_not_those_of_the_shell() -> None:
+    variables = {"OMP_NUM_THREADS": "64", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "8"}
+    found = judged(70, process(70, variables=variables, states="R", cpus="0-3"))
+    assert found["threads-affinity"][0].evidence.startswith("process 70: OMP_NUM_THREADS=64")
+    assert found["training-changed"][0].severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "said"),
+    [
+        ("futex_wait_queue", "it waits for another of its threads"),
+        ("hrtimer_nanosleep", "it sleeps"),
+        ("inet_csk_accept", "it waits for another process"),
+    ],
+)
+def test_what_the_kernel_shows_of_a_job_that_waits(waits_in: str, said: str) -> None:
+    (finding,) = judged(70, process(70, waits_in=waits_in))["job-waits"]
+    assert said in finding.evidence
+    assert "kill -USR1 70" in finding.remedy  # it handles that signal
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def waiting() -> Iterator[int]:
+    code = "print('ready', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    child.stdout.readline()
+    while _state(child.pid) == "R":
+        time.sleep(0.05)
+    yield child.pid
+    child.communicate(b"\n", timeout=30)
+
+
+def test_a_real_process_that_waits(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SAMPLE_SECONDS", 1.0)
+    codes = {finding.code for finding in judge_job(waiting, CLEAN, LiveHost())}
+    assert codes >= {"job-seen", "job-waits"}
+
+
+def test_a_number_that_no_process_has() -> None:
+    with pytest.raises(CannotError, match="no process has the number 5") as caught:
+        judge_job(5, CLEAN, machine(None))
+    assert caught.value.hint
