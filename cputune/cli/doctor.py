@@ -148,7 +148,11 @@ _ONE_MACHINE = (
     shell_complete=completing.files,
 )
 @click.option(
-    "--pid", type=click.IntRange(min=1), metavar="N", help="Look at a running job and its ranks."
+    "--pid",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Look at a running job and its ranks.",
+    shell_complete=completing.nothing,
 )
 @click.option(
     "--recipe",

@@ -12,6 +12,7 @@ def all_checks() -> tuple[Check, ...]:
         deep,
         hosts,
         named_stack,
+        proof,
         rehearsal,
         running,
         symptoms,
@@ -21,7 +22,7 @@ def all_checks() -> tuple[Check, ...]:
 
     launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsal.CHECKS)
     needing_more = (
-        *(named_stack.CHECKS, *launches, deep.CHECKS, running.CHECKS),
+        *(named_stack.CHECKS, *launches, deep.CHECKS, proof.CHECKS, running.CHECKS),
         *(symptoms.CHECKS, hosts.CHECKS),
     )
     return (*CHECKS, *(check for checks in needing_more for check in checks))

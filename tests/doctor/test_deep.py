@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
 from importlib import util
 
 import pytest
+from clean_machine import changed
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.deep import deep_findings
@@ -31,7 +33,8 @@ class FakeHost(Host):
     live = True
 
     def __init__(self, **scripted):
-        self.scripted = {"transformers": imports(), "product": product(), **scripted}
+        ends = {"transformers": imports(), "product": product(), "work": worked()}
+        self.scripted = {**ends, **scripted}
         self.commands = []
 
     def run(self, command: Command) -> Completed:
@@ -44,6 +47,13 @@ class FakeHost(Host):
 
 def ended(code=0, out="", err="", seconds=1.0):
     return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
+
+
+def worked(**said):
+    """Four cores with AVX-512 at 2.5 GHz can do 640 GFLOP/s in fp32."""
+    healthy = {"threads": 4, "ran": 4, "busy": 4.0, "fp32_gflops": 500.0, "mhz": 2500.0}
+    more = {"bf16_gflops": 900.0, "copy_gb_per_second": 40.0, "all_reduce_gb_per_second": 2.0}
+    return ended(out=told({**healthy, **more, **said}))
 
 
 def told(*lines):
@@ -73,10 +83,16 @@ def only(code, found):
     return finding
 
 
-def test_on_a_healthy_machine_the_ratio_alone_is_told():
+def test_on_a_healthy_machine_figures_alone_are_told():
     host = FakeHost()
     host.executable = "/their/python"
-    (finding,) = deep_findings(machine(TODAY), host)
+    finding, proof = deep_findings(machine(TODAY), host)
+    assert (proof.code, proof.severity) == ("deep-work", Severity.ADVICE)
+    assert proof.evidence == (
+        "78 % of the 640 GFLOP/s (fp32) that 4 cores with avx512f give at 2.5 GHz; 4 of 4 threads "
+        "ran, 4.0 CPUs in use, fp32 500 GFLOP/s, bf16 900 GFLOP/s, memory 40 GB/s, all-reduce over "
+        "loopback 2.0 GB/s"
+    )
     assert (finding.code, finding.severity) == ("deep-bf16-ratio", Severity.ADVICE)
     assert finding.evidence == (
         "bf16 is 2.00 times as fast as fp32 on one core (2.0 ms against 4.0 ms, "
@@ -115,7 +131,7 @@ def test_a_package_that_kills_the_interpreter_is_a_finding(done, said):
 
 def test_a_package_that_can_be_imported_is_none():
     found = look(IPEX_ERA, intel_extension_for_pytorch=imports())
-    assert [finding.code for finding in found] == ["deep-bf16-ratio"]
+    assert [finding.code for finding in found] == ["deep-bf16-ratio", "deep-work"]
 
 
 def test_bindings_are_imported_by_the_name_of_their_version():
@@ -167,8 +183,45 @@ def test_instructions_that_are_shown_and_not_executed():
 
 @pytest.mark.parametrize("done", [ended(None, seconds=120.0), ended(0, out="nothing of ours")])
 def test_a_look_that_says_nothing_proves_nothing(done):
-    found = look(transformers=done, product=done)
+    found = look(transformers=done, product=done, work=done)
     assert {finding.code for finding in found} == {"deep-skipped"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"cpu": {"model_name": "QEMU TCG CPU version 2.5+"}}, "likely cause: cpu-emulated, "),
+        ({"restraints": {"nice": 19}}, "likely cause: priority-low, nice 19"),
+        ({"load": {"average_1min": 40.0}}, "likely cause: machine-busy, load average 40"),
+        ({}, "the threads had too little CPU time"),
+    ],
+)
+def test_work_below_what_the_cpu_should_give_has_a_cause(changes, cause):
+    facts = changed(machine(TODAY), **changes)
+    finding = only("deep-work", look(facts=facts, work=worked(fp32_gflops=100.0, busy=1.0, ran=1)))
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence.startswith("16 % of the 640 GFLOP/s (fp32)")
+    assert cause in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("isa", "codename", "share"),
+    [
+        (("avx2",), None, "156 %"),
+        (("avx2", "avx512f"), "Zen 4", "156 %"),
+        (("avx",), None, "312 %"),
+    ],
+)
+def test_what_is_expected_depends_on_the_instructions(isa, codename, share):
+    facts = changed(machine(TODAY, isa=isa), cpu={"codename": codename})
+    assert only("deep-work", look(facts=facts)).evidence.startswith(share)
+
+
+def test_of_an_unknown_processor_nothing_is_expected():
+    facts = changed(machine(TODAY), cpu={"architecture": "aarch64"})
+    finding = only("deep-work", look(facts=facts, work=worked(fp32_gflops=1.0)))
+    assert finding.severity is Severity.ADVICE
+    assert finding.evidence.endswith("what this CPU should give is not known")
 
 
 def test_without_torch_every_look_is_skipped_with_the_reason():
@@ -201,5 +254,6 @@ def test_real_children_measure_this_machine():
     facts = replace(probe(host), environment={"OMP_PROC_BIND": "true"})
     found = deep_findings(facts, host)
     assert " times as fast as fp32 on one core" in only("deep-bf16-ratio", found).evidence
+    assert re.search(r"fp32 \d+ GFLOP/s, bf16 \d+ GFLOP/s", only("deep-work", found).evidence)
     if len(os.sched_getaffinity(0)) > 1 and sys.platform == "linux":
         assert only("deep-affinity", found).command == "unset OMP_PROC_BIND"

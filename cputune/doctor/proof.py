@@ -1,0 +1,132 @@
+"""What five seconds of real work reach beside what this CPU should give, and the likely cause.
+
+``looks/work.py`` does the work. What is expected: usable cores × frequency × operations per cycle
+of the widest instructions (Intel 64 and IA-32 Architectures Optimization Reference Manual; AMD
+Software Optimization Guides for Zen 4 and Zen 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cputune.doctor.checks import limits, machine, restraints, threads
+from cputune.doctor.deep import messages_of, run_look, skipped
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.host import Host
+from cputune.host.facts import Cpu, HostFacts
+from cputune.plans.cores import usable_cores
+
+ENOUGH = 0.5
+"""Of what is expected: less has a cause."""
+
+_FLOPS_PER_CYCLE = (
+    # an instruction set: fp32 operations of a core in a cycle, two units of fused multiply-add
+    ("avx512f", 64),
+    ("avx2", 32),
+    ("avx", 16),
+    ("sse4_2", 8),
+)
+_HALF_AVX512 = ("Zen 4",)
+"""Generations that do an AVX-512 instruction in two halves."""
+
+_CAUSES = (
+    *(restraints.cpu_emulated, restraints.isa_hidden, threads.threads_affinity),
+    *(limits.quota_throttled, limits.quota_threads, restraints.frequency_capped),
+    *(restraints.priority_low, restraints.cpu_weight, machine.cpu_steal, machine.machine_busy),
+    *(restraints.memory_high, restraints.memory_remote, restraints.thermal_throttled),
+)
+"""Checks of what makes such work slow, the likeliest first."""
+
+
+def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
+    """The finding of five seconds of work; advice if it reaches what it should."""
+    seen: dict[str, Any] = {}
+    done = run_look(host, "work.py")
+    for message in messages_of(done):
+        seen |= message
+    if "fp32_gflops" not in seen:
+        yield skipped.finding(f"the work did not come to an end in {done.seconds:.0f} seconds")
+        return
+    parts = [_thread_words(seen), f"fp32 {seen['fp32_gflops']:.0f} GFLOP/s"]
+    if "bf16_gflops" in seen:
+        parts.append(f"bf16 {seen['bf16_gflops']:.0f} GFLOP/s")
+    if "copy_gb_per_second" in seen:
+        parts.append(f"memory {seen['copy_gb_per_second']:.0f} GB/s")
+    if "all_reduce_gb_per_second" in seen:
+        parts.append(f"all-reduce over loopback {seen['all_reduce_gb_per_second']:.1f} GB/s")
+    expected = expected_gflops(facts, seen.get("mhz") or 0.0)
+    if expected is None:
+        yield proof.finding(f"{', '.join(parts)}; what this CPU should give is not known")
+        return
+    share = seen["fp32_gflops"] / expected
+    said = f"{100 * share:.0f} % of the {expected:.0f} GFLOP/s (fp32) that {_of_what(facts, seen)}"
+    if share >= ENOUGH:
+        yield proof.finding(f"{said}; {', '.join(parts)}")
+        return
+    yield proof.finding(
+        f"{said}; {_cause(facts, seen)}; {', '.join(parts)}",
+        severity=Severity.WARNING,
+        remedy="Fix the cause that the evidence names, then measure again.",
+    )
+
+
+def expected_gflops(facts: HostFacts, megahertz: float) -> float | None:
+    """What the usable cores could do in fp32; None of a CPU whose instructions are not known."""
+    per_cycle = _per_cycle(facts.cpu)
+    if per_cycle is None or megahertz <= 0:
+        return None
+    return len(usable_cores(facts)) * megahertz * per_cycle / 1000
+
+
+def _per_cycle(cpu: Cpu) -> int | None:
+    if cpu.architecture != "x86_64":
+        return None
+    for flag, flops in _FLOPS_PER_CYCLE:
+        if cpu.has(flag):
+            halved = flag == "avx512f" and cpu.codename in _HALF_AVX512
+            return flops // 2 if halved else flops
+    return None
+
+
+def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
+    units = next((flag for flag, _ in _FLOPS_PER_CYCLE if facts.cpu.has(flag)), "")
+    cores = len(usable_cores(facts))
+    many = "" if cores == 1 else "s"
+    return f"{cores} core{many} with {units} give at {seen['mhz'] / 1000:.1f} GHz"
+
+
+def _thread_words(seen: Mapping[str, Any]) -> str:
+    """How many threads ran, and how much CPU time they had."""
+    return f"{seen['ran']} of {seen['threads']} threads ran, {seen['busy']:.1f} CPUs in use"
+
+
+def _cause(facts: HostFacts, seen: Mapping[str, Any]) -> str:
+    """The likeliest cause, in words."""
+    for check in _CAUSES:
+        for finding in check(facts):
+            return f"likely cause: {finding.code}, {finding.evidence}"
+    if seen["busy"] < ENOUGH * seen["threads"]:
+        return "the threads had too little CPU time, and nothing that is known here says why"
+    return (
+        "the threads had their CPU time: two CPUs may be one core of the host, or it is throttled"
+    )
+
+
+@fault("deep-work", Severity.ADVICE)
+def proof() -> None:
+    """What this machine reaches in real work
+
+    All threads multiplied matrices in fp32 and in bf16 and copied memory, a second each; two ranks
+    exchanged 64 MiB over loopback. The share is that of fp32 in what the cores could do at the
+    frequency that the kernel shows. Caps, emulation, hidden instructions, low priorities, remote
+    memory and other processes all lower it.
+
+    Remedy: Nothing is to be fixed: the machine gives what it should.
+
+    Source: https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html,
+    https://docs.amd.com/v/u/en-US/58455_1.00
+    """
+
+
+CHECKS = checks_of(__name__)
