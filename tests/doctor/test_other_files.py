@@ -137,7 +137,8 @@ def test_a_configuration_of_deepspeed_divides_a_model() -> None:
     [
         ("mpich", "node1 slots=2\nnode2 slots=2\n", 2),
         ("openmpi5", "node1:2\n", 1),
-        ("openmpi5", "node1 slots=2\nnode1 slots=2\n", 1),
+        ("openmpi5", "node1 slots=2\nnode1 slots=2\n", 0),  # the slots of both lines
+        ("openmpi5", "me@node[1-2] slots=2\nlocalhost\n", 1),
         ("mpich", "localhost\nnode2\n", 1),
         ("mpich", "node1:2\nnode2:2\n", 0),
         ("openmpi4", "node1 slots=2  # the first\n\nnode2 slots=2\n", 0),

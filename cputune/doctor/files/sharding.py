@@ -10,6 +10,7 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import Document
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
+from cputune.host.remote.named import parse_hostfile
 
 _KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
 
@@ -42,9 +43,10 @@ def hosts_wrong() -> None:
     Symptom: "could not resolve slots", all ranks on one machine, or "There are not enough slots".
 
     Cause: Open MPI and DeepSpeed write HOST slots=N, Intel MPI and MPICH HOST:N, one host in a
-    line. Each takes the words of the other for a part of the name, or ignores them.
+    line. Each takes the words of the other for a part of the name, or ignores them. localhost is
+    another machine on each host that reads it.
 
-    Remedy: Write each host once, in the form of the mpirun that reads the file.
+    Remedy: Write the hosts in the form of the mpirun that reads the file.
 
     Source: https://docs.open-mpi.org/en/main/man-openmpi/man1/mpirun.1.html,
     https://www.mpich.org/static/docs/latest/www1/mpiexec.html
@@ -60,36 +62,35 @@ def is_hostfile(name: str) -> bool:
 
 
 def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
-    """Every fault of a file of hosts. Raises UsageError if it names none."""
-    rows = list[tuple[int, str, str]]()
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        if words:
-            rows.append((number, words[0], " ".join(words[1:])))
-    if not rows:
+    """Every fault of a file of hosts. Raises UsageError if it names none, or cannot be read."""
+    if not parse_hostfile(text, where=context.name):
         raise UsageError(f"{context.name} names no host", hint="a line for each: node1 slots=2")
-    names = [host.partition(":")[0] for _, host, _ in rows]
-    for number, host, _ in rows:
-        name = host.partition(":")[0]
-        first = names.index(name)
-        if rows[first][0] < number:
-            text = f"{name} is also in line {rows[first][0]}"
-            yield hosts_wrong.finding(context.at(number, text), severity=Severity.WARNING)
-    loopback = [name for name in names if name in ("localhost", "127.0.0.1", "::1")]
-    if loopback and len(set(names)) > 1:
-        text = f"{loopback[0]} beside other hosts: on each of them it means that host itself"
-        yield hosts_wrong.finding(context.at(rows[names.index(loopback[0])][0], text))
-    dialects = {item.dialect or "" for item in context.facts.launchers if item.name == "mpirun"}
-    dialect = next(iter(dialects), "")
-    for number, host, more in rows:
-        hydra = dialect in ("intelmpi", "mpich")
-        if hydra and "slots" in more:
-            text = f"{more}: {dialect}, which is the mpirun here, takes {host}:N"
+    lines = [line.partition("#")[0].split() for line in text.splitlines()]
+    named = {
+        number: [node.name for node in parse_hostfile(words[0])]
+        for number, words in enumerate(lines, start=1)
+        if words
+    }
+    every = {name for names in named.values() for name in names}
+    for number, names in named.items():
+        loopback = [name for name in names if name in _LOOPBACK]
+        if loopback and len(every) > 1:
+            text = f"{loopback[0]} beside other hosts: on each of them it means that host itself"
+            yield hosts_wrong.finding(context.at(number, text))
+    found = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
+    dialect = next(filter(None, found), "")
+    for number in named:
+        host, *more = lines[number - 1]
+        if dialect in ("intelmpi", "mpich") and any(word.startswith("slots") for word in more):
+            text = f"{' '.join(more)}: {dialect}, which is the mpirun here, takes {host}:N"
             yield hosts_wrong.finding(context.at(number, text))
         elif dialect.startswith("openmpi") and re.fullmatch(r"[^:]+:\d+", host):
-            count = host.rpartition(":")[2]
-            text = f"{host}: {dialect}, which is the mpirun here, takes HOST slots={count}"
+            slots = host.rpartition(":")[2]
+            text = f"{host}: {dialect}, which is the mpirun here, takes HOST slots={slots}"
             yield hosts_wrong.finding(context.at(number, text))
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 CHECKS = checks_of(__name__)
