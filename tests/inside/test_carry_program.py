@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -127,6 +128,26 @@ def test_the_file_has_the_parts_of_its_plan_alone(
     done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
     own = {"ending"} if together else set()
     assert done.stdout == f"{sorted(parts | own)}\n", done.stderr
+
+
+def test_no_two_modules_of_the_file_define_the_same_name() -> None:
+    """In one file the second would take the place of the first, in the functions of both."""
+    defined: dict[str, str] = {}
+    for path in sorted(assembled.FOLDER.glob("[a-z]*.py")):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            for name in names_defined(statement):
+                assert defined.setdefault(name, path.name) == path.name, name
+
+
+def names_defined(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return [statement.name]
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
 def test_a_module_is_imported_as_a_whole_and_by_name(

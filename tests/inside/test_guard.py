@@ -14,8 +14,10 @@ import pytest
 
 from cputune.emitters.assembled import carry_file
 from cputune.inside.carry.figures import Figures, described, how_apart
+from cputune.inside.carry.force import Force
 from cputune.inside.carry.guard import EXIT_STATUS
 from cputune.ranks.compare import drift
+from cputune.ranks.saved import keys_of
 
 SCRIPTS = Path(__file__).parent.parent / "scripts" / "apart"
 
@@ -70,11 +72,16 @@ def test_ranks_are_compared_once_all_have_reported_the_same_step() -> None:
     assert not drift([other], 2)
 
 
+PLAN = Force(world_size=2, samples_per_rank=4, accumulation=1, loop_alone=True)
+"""Of one fault: the guard stands in a file with other parts."""
+
+
 def run(
     folder: Path, script: str, *words: str, guard: bool = True, limit: float = 200
 ) -> list[tuple[int | None, str, str]]:
     """The exit status, stdout and stderr of two ranks; the status is None if it did not end."""
-    (folder / "carry.py").write_text(carry_file(None, together=True, guard=guard))
+    force = PLAN if script == "unfreezing.py" else None
+    (folder / "carry.py").write_text(carry_file(force, together=True, guard=guard))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -139,6 +146,8 @@ class TestRanks:
         assert re.search(says, said[0])
         assert "--no-guard" in said[0]
         assert not any("weights" in out for _, out, _ in guarded), "none came to its end"
+        if script == "unfreezing.py":
+            assert keys_of(tmp_path / "checkpoint.pt"), "the checkpoint of step 16 is as it was"
 
     @pytest.mark.parametrize("words", [(), pytest.param(("gather",), marks=pytest.mark.matrix)])
     def test_ranks_that_wait_for_each_other_in_unlike_places_are_stopped(
@@ -150,6 +159,33 @@ class TestRanks:
         assert "rank 0 is in the backward pass of step 3" in said
         where = "in all_gather" if words else "at the end of its script"
         assert f"rank 1 is {where} after step 2" in said
+
+    @pytest.mark.matrix
+    def test_a_second_model_that_nobody_keeps_equal_is_stopped(self, tmp_path: Path) -> None:
+        guarded = run(tmp_path, "others.py", "own")
+        assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
+        assert "the weights of rank 0 and rank 1 differ" in "".join(err for _, _, err in guarded)
+
+    @pytest.mark.matrix
+    @pytest.mark.parametrize(
+        "way",
+        [
+            "two_models",
+            "zero",
+            "probe",
+            "folds",
+            "uneven",
+            "local_sgd",
+            "evaluates",
+            "accumulates",
+        ],
+    )
+    def test_other_ways_to_train_on_several_ranks_are_left_alone(
+        self, tmp_path: Path, way: str
+    ) -> None:
+        ended = run(tmp_path, "others.py", way)
+        assert [(status, out) for status, out, _ in ended] == [(0, "trained\n")] * 2, ended
+        assert not any("error" in err or "note:" in err for _, _, err in ended), ended
 
     def test_what_differs_without_a_fault_is_left_alone(self, tmp_path: Path) -> None:
         """Batch statistics, dropout, an average of the weights that rank 0 keeps and saves."""

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-APART = 1e-3
+LEAST_APART = 1e-3
 """The difference of a parameter, relative to its norm, from which ranks are apart. Ranks that add
 the same gradients differ by rounding at most: 1e-7 in a step, and only on unlike processors."""
 
@@ -150,7 +150,7 @@ def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | Non
     if own["shapes"] != other["shapes"]:
         return None
     distances = [_distance(a, b) for a, b in zip(own["weights"], other["weights"])]  # noqa: B905
-    apart = [distance for distance in distances if distance > APART]
+    apart = [distance for distance in distances if distance > LEAST_APART]
     if not apart:
         return None
     worst = max(distances)

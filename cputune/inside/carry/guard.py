@@ -75,6 +75,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._trained = Trained()
+        self._beside = Trained()
         self._first: object = None
         self._wraps = False
         self._within = 0
@@ -129,7 +130,8 @@ class Guard:
     def _stepped(self, optimizer: Any) -> None:
         """Count a step that all ranks take, once an optimizer around this one is done too.
 
-        One rank alone may train something beside the model, with an optimizer of its own.
+        One rank alone may train something beside the wrapped model, with an optimizer of its own.
+        Its steps do not count, and it is compared if all ranks have it.
         """
         self._within -= 1
         if self._within > 0 or self._off:
@@ -137,6 +139,7 @@ class Guard:
         if self._wraps:
             groups = optimizer.param_groups
             if not any(hasattr(p, "_cputune_wrapped") for group in groups for p in group["params"]):
+                self._beside.saw(optimizer)
                 return
         else:
             self._first = self._first or optimizer
@@ -198,6 +201,7 @@ class Guard:
         step = self._steps
         try:
             figures = self._trained.figures(step, weights=self._weights)
+            figures["beside"] = self._beside.figures(step, weights=self._weights)
             with self._in_place(f"in the comparison after step {step}"):
                 following = self._exchange(step, figures, started)
         except RuntimeError as error:  # the store has gone, or a rank
@@ -205,6 +209,7 @@ class Guard:
             return
         self._next, self._compared = following, step
         self._trained.forget()
+        self._beside.forget()
         self._since = time.monotonic()
         took = self._since - started
         self._cost = took if self._cost == 0.0 else (self._cost + took) / 2
@@ -219,10 +224,8 @@ class Guard:
             self._await(lambda: store.check([f"step {step}"]))
             first = json.loads(store.get(f"step {step}"))
             following = first["next"]
-            found = how_apart(figures, first)
-            if found is not None:
-                ranks = f"rank 0 and rank {self._rank}"
-                self._accuse(f"after step {step} {described(found, self._trained.names(), ranks)}")
+            self._judge(figures, first, self._trained)
+            self._judge(figures["beside"], first["beside"], self._beside)
         store.add(f"step {step} compared", 1)
         self._await(lambda: store.add(f"step {step} compared", 0) >= self._world)
         if store.check(["apart"]):
@@ -231,6 +234,13 @@ class Guard:
             with contextlib.suppress(Exception):  # not every store can forget
                 store.delete_key(f"step {self._compared}")
         return following
+
+    def _judge(self, own: dict[str, Any], first: dict[str, Any], trained: Trained) -> None:
+        """Accuse the ranks if what this one trains differs from what rank 0 trains."""
+        found = how_apart(own, first) if len(own["rates"]) == len(first["rates"]) else None
+        if found is not None:
+            ranks = f"rank 0 and rank {self._rank}"
+            self._accuse(f"after step {own['step']} {described(found, trained.names(), ranks)}")
 
     def _following(self, step: int, now: float) -> int:
         """The next step to compare after: twice as late, until the time it takes is negligible."""
