@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from checks_page import checks_page
@@ -18,7 +18,10 @@ from run import RUN
 from terminal import PICTURES
 
 from cputune.cli import cli
+from cputune.plans.knobs.record import KEPT
 from cputune.plans.workload import Recipe
+from cputune.records.claims import Outcome
+from cputune.records.result import SCHEMA_NAME, SCHEMA_VERSION, Result, TimeToEnd
 
 
 def cli_page() -> str:
@@ -61,6 +64,25 @@ def recipe_schema() -> dict[str, Any]:
     return {"$schema": ADDRESS, **recipe, "title": "cputune recipe", "$defs": parts}
 
 
+def result_schema() -> dict[str, Any]:
+    """The schema of a result file, and of ``--json``: the records, and what is computed of them."""
+    _, parts = msgspec.json.schema_components(
+        [Result], schema_hook=lambda kind: {}, ref_template="#/$defs/{name}"
+    )
+    result = parts.pop("Result")
+    name = f"{SCHEMA_NAME}/{SCHEMA_VERSION}"
+    derived = {
+        "outcome": {"enum": list(get_args(Outcome))},
+        "keeps": {"type": "object", "additionalProperties": {"enum": list(KEPT)}},
+        "time_to_end": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/TimeToEnd"}]},
+    }
+    _, more = msgspec.json.schema_components([TimeToEnd], ref_template="#/$defs/{name}")
+    parts |= more
+    result["properties"] = {"schema": {"const": name}, **result["properties"], **derived}
+    result["required"] = ["schema", *result["required"], *derived]
+    return {"$schema": ADDRESS, **result, "title": name, "$defs": parts}
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "clusters.md": clusters_page,
@@ -70,6 +92,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "knobs.md": knobs_page,
     "threads.md": threads_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
+    "result.schema.json": lambda: json.dumps(result_schema(), indent=2) + "\n",
     **DRAWINGS,
     **PICTURES,
     **RUN,

@@ -47,7 +47,9 @@ _result_argument = click.argument("result", required=False, shell_complete=compl
 @_result_argument
 @json_option
 @click.option("--all", is_flag=True, help="All of it: the plans, the launch, what it rests on.")
-def show(result: str | None, json: bool, all: bool) -> None:
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the trials as CSV, a line each.")
+def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: bool) -> None:
     """Show a result: the verdict, the launch, what to change and what it brings.
 
     RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
@@ -56,12 +58,25 @@ def show(result: str | None, json: bool, all: bool) -> None:
     cputune show
     cputune show last
     cputune show --json | jq .speedup
+    cputune show --csv > trials.csv
     """
+    if json + as_markdown + as_csv > 1:
+        raise UsageError("--json, --markdown and --csv exclude each other", hint="give one of them")
     from cputune.report.show import ResultToShow, blocks, document, end_blocks
 
     found, file = opened(result)
+    if as_csv:
+        from cputune.report.trials import trials_csv
+
+        click.echo(trials_csv(found), nl=False)
+        return
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
     chosen = blocks(shown) if all else end_blocks(shown)
+    if as_markdown:
+        from cputune.report.markdown import markdown
+
+        click.echo(markdown(chosen, f"cputune: {found.workload.name}"), nl=False)
+        return
     _print(chosen, lambda: document(shown), json=json)
 
 

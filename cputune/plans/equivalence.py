@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cputune.inside.asking import STARTS
 from cputune.inside.messages import ModelAnswer, TrainedStep
@@ -94,7 +95,7 @@ class Training:
     dropout: bool | None = None
     masked: bool = False
     draws_alike: bool = False
-    optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
+    optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
     shuffled: bool = False

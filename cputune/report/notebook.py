@@ -11,14 +11,15 @@ import warnings
 from html import escape
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune.errors import CputuneError, MissingPackageError
 from cputune.host.probing import probe
-from cputune.records.result import COMPLETED, Result
+from cputune.records.result import Result
 from cputune.report.figures.canvas import svg
 from cputune.report.live import Standing, live_lines
 from cputune.report.show import ResultToShow
+from cputune.report.trials import trial_rows
 from cputune.text.plain import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded
 
@@ -107,9 +108,7 @@ def _shown(result: Result) -> ResultToShow:
 
 
 def frame_of(result: Result) -> DataFrame:
-    """A row for each trial: its plan, knob by knob, its throughput in samples/s, its end.
-
-    A plan that was compared side by side has the throughput of all its rounds.
+    """The rows of ``trial_rows`` as a frame of pandas.
 
     Raises MissingPackageError without pandas.
     """
@@ -119,28 +118,4 @@ def frame_of(result: Result) -> DataFrame:
         )
     from pandas import DataFrame
 
-    rows: list[dict[str, Any]] = []
-    for trial in result.trials:
-        plan, rate = trial.plan, trial.samples_per_second
-        if trial.state == COMPLETED:
-            rate = result.throughput_of(plan)
-        row = {
-            "trial": trial.number,
-            "plan": plan.short(),
-            "nodes": plan.nodes,
-            "ranks": plan.processes_per_node,
-            "threads": plan.threads_per_process,
-            "precision": plan.precision,
-            "allocator": plan.allocator,
-            "openmp": plan.openmp,
-            **plan.settings,
-            "state": trial.state,
-            "reason": trial.reason,
-            "steps": trial.steps,
-            "samples_per_second": None if rate is None else rate.centre,
-            "low": None if rate is None else rate.low,
-            "high": None if rate is None else rate.high,
-            "compared": result.is_compared(plan),
-        }
-        rows.append(row)
-    return DataFrame(rows).set_index("trial")
+    return DataFrame(trial_rows(result)).set_index("trial")

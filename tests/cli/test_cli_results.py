@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -20,6 +22,7 @@ from cputune.plans.workload import Workload
 from cputune.records.history import keep
 from cputune.records.result import Result
 from cputune.records.steps import Step
+from cputune.report.trials import trials_csv
 from cputune.text.documents import plain
 
 
@@ -212,3 +215,32 @@ def test_a_machine_that_cannot_be_read_hides_no_result(
     ended = cputune("show")
     assert ended.code == 0
     assert "times as fast" in ended.out
+
+
+def test_the_trials_are_csv_a_line_each(cputune: Run, result: Result) -> None:
+    ended = cputune("show", "--csv")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert (ended.code, ended.err, len(rows)) == (0, "", len(result.trials))
+    frame = result.to_frame()
+    for row, trial in zip(rows, result.trials, strict=True):
+        assert int(row["trial"]) == trial.number
+        assert row["plan"] == trial.plan.short()
+        rate = frame.loc[trial.number, "samples_per_second"]
+        assert float(row["samples_per_second"] or "nan") == pytest.approx(rate, nan_ok=True)
+
+
+def test_no_cell_is_a_formula(result: Result) -> None:
+    first = replace(result.trials[0], reason='=cmd|"/c calc"!A1,\n"x"')
+    text = trials_csv(replace(result, trials=(first, *result.trials[1:])))
+    (row, *_) = list(csv.DictReader(io.StringIO(text)))
+    assert row["reason"].startswith("'=cmd")
+
+
+def test_a_result_is_markdown_for_an_issue(cputune: Run) -> None:
+    short, whole = (cputune("show", "--markdown", *more).out for more in ((), ("--all",)))
+    assert short.startswith("### cputune: ")
+    assert "| best |" in short
+    assert "- Do now: `cputune " in short
+    assert len(whole) > len(short)
+    assert cputune("show", "--markdown", "--csv").code == 2
+    assert cputune("show", "--json", "--csv").code == 2

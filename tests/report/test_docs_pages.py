@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
+from report.result_cases import CASES, tuned
 
 from cputune.doctor.registry import all_checks
 from cputune.plans.workload import load_recipe
+from cputune.records.result import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
@@ -29,3 +33,24 @@ def test_the_schema_has_every_key_of_a_recipe() -> None:
     schema = json.loads((DOCS / "recipe.schema.json").read_text())
     assert set(schema["properties"]) == set(load_recipe("bert-mini").to_json()) - {"name"}
     assert "name" not in schema["required"]
+
+
+SCHEMA = json.loads((DOCS / "result.schema.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_result_is_as_its_schema_says(case: Callable[[], Result]) -> None:
+    document = json.loads(json.dumps(case().to_json()))
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(document, SCHEMA)
+    assert set(document) <= set(SCHEMA["properties"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("schema", "cputune.result/0"), ("trials", None), ("best", {}), ("outcome", "surely")],
+)
+def test_what_is_no_result_is_refused_by_the_schema(key: str, value: object) -> None:
+    document = json.loads(json.dumps(tuned().to_json())) | {key: value}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, SCHEMA)

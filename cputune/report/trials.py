@@ -1,0 +1,62 @@
+"""The trials of a result as rows: for a frame of pandas, and for CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from cputune.records.result import COMPLETED, Result
+from cputune.text.plain import visible
+
+
+def trial_rows(result: Result) -> list[dict[str, Any]]:
+    """A row for each trial: its plan, knob by knob, its throughput in samples/s, its end.
+
+    A plan that was compared side by side has the throughput of all its rounds.
+    """
+    rows: list[dict[str, Any]] = []
+    for trial in result.trials:
+        plan, rate = trial.plan, trial.samples_per_second
+        if trial.state == COMPLETED:
+            rate = result.throughput_of(plan)
+        row = {
+            "trial": trial.number,
+            "plan": plan.short(),
+            "nodes": plan.nodes,
+            "ranks": plan.processes_per_node,
+            "threads": plan.threads_per_process,
+            "precision": plan.precision,
+            "allocator": plan.allocator,
+            "openmp": plan.openmp,
+            **plan.settings,
+            "state": trial.state,
+            "reason": trial.reason,
+            "steps": trial.steps,
+            "samples_per_second": None if rate is None else rate.centre,
+            "low": None if rate is None else rate.low,
+            "high": None if rate is None else rate.high,
+            "compared": result.is_compared(plan),
+        }
+        rows.append(row)
+    return rows
+
+
+def trials_csv(result: Result) -> str:
+    """The rows as CSV (RFC 4180), with a line of headings; what a trial does not have is empty."""
+    rows = trial_rows(result)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in names])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A value of a cell, with a quote before what a spreadsheet would run as a formula."""
+    if not isinstance(value, str):
+        return value
+    clean = " ".join(visible(value).split())
+    return f"'{clean}" if clean[:1] in "=+-@" and clean else clean
