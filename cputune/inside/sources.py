@@ -62,6 +62,7 @@ MOST_PLACES = 100_000
 """Of an order that are compared."""
 
 OTHER_SEED = SEED + 17
+"""Another seed than the one that the questions are asked under."""
 
 
 @dataclass(frozen=True)

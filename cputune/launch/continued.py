@@ -18,6 +18,7 @@ from cputune.launch.words import Span
 Kind = Literal["carriage return", "blank behind a backslash", "comment inside", "lost backslash"]
 
 _ROUNDS = 3
+"""A fix may uncover another fault of the same line, so that many times at most."""
 _FLAG = r"[ \t]*--?[A-Za-z]"
 _BLANKS = re.compile(r"(?m)\\([ \t]+)\n(?=[ \t]*\S)")
 _COMMENT = re.compile(rf"(?<=\\\n)((?:[ \t]*#[^\n]*\n)+)(?={_FLAG})")

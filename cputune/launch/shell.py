@@ -193,14 +193,17 @@ class _Reader:
         if kind in _STATEMENTS:
             _STATEMENTS[kind](self, node, depth)
             return
-        self.branches += kind in _BRANCHES
+        is_branch = kind in _BRANCHES
+        if is_branch:
+            self.branches += 1
         if kind == "for_statement":
             loop = node.child_by_field_name("variable")
             if loop is not None:
                 self.values.pop(self.tree.of(loop), None)
         for child in node.children:
             self.visit(child, depth + 1)
-        self.branches -= kind in _BRANCHES
+        if is_branch:
+            self.branches -= 1
 
     def _unsets(self, node: Node) -> None:
         for child in node.children[1:]:

@@ -226,6 +226,7 @@ def frequency_capped(facts: HostFacts) -> Iterator[Finding]:
 
 
 HOT_SHARE = 0.01
+"""Of the time since the machine started: less is one hot minute among many days."""
 
 
 @check("thermal-throttled", Severity.ADVICE)

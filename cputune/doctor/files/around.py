@@ -367,7 +367,9 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
             continue
         text = _SAID[one.kind]
         edits = context.mended(_joined, one, launch)
-        line = one.line + (one.kind == "lost backslash")
+        line = one.line
+        if one.kind == "lost backslash":
+            line += 1
         yield line_ends.finding(context.at(line, text), edits=edits)
 
 

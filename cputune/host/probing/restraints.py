@@ -16,6 +16,7 @@ POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 NEVER_OVERCOMMIT = 2
+"""The mode in which the kernel promises no more memory than there is (proc(5))."""
 MEMINFO = "/proc/meminfo"
 UPTIME = "/proc/uptime"
 

@@ -30,6 +30,7 @@ FLAT = 1 << 16
 """Numbers of a parameter up to which it is projected as a whole; larger ones by rows first."""
 
 PROJECTIONS = 4
+"""Random directions on which the weights of a parameter are projected."""
 
 Figures = dict[str, Any]
 """What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (a digest of
@@ -154,7 +155,9 @@ def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | Non
     if not apart:
         return None
     worst = max(distances)
-    more = f", and {len(apart) - 1} more of {len(distances)} parameters differ" * (len(apart) > 1)
+    more = ""
+    if len(apart) > 1:
+        more = f", and {len(apart) - 1} more of {len(distances)} parameters differ"
     by = "one of them is not a number" if worst == math.inf else f"by {worst:.2g} of its norm"
     return "weights", distances.index(worst), by + more
 
