@@ -106,6 +106,7 @@ def without_comment(line: str) -> str:
 
 PLACEHOLDERS = {
     "--explain CODE": "--explain quota-threads",
+    "--pid 4711": f"--pid {os.getpid()}",
     "--root DIR": "--root recording",
     "--record DIR": "--record new-recording",
     "--check-file FILE": "--check-file train.sh",

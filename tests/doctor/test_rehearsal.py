@@ -82,6 +82,20 @@ def test_a_variable_is_refused_where_an_accelerator_is_built(rehearse, monkeypat
     assert finding.evidence.endswith("at Accelerator")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'import os; os.system("touch reached")',
+        'import subprocess; subprocess.run(["touch", "reached"])',
+        'import os; os.makedirs("reached")',
+        'import pathlib; pathlib.Path("reached").write_text("x")',
+        'import socket; socket.create_connection(("192.0.2.1", 9), timeout=1)',
+    ],
+)
+def test_a_script_does_nothing_to_the_machine(rehearse, line: str) -> None:
+    assert rehearse(f"import torch\n{line}\nraise ValueError('it went on')\n") == []
+
+
 def test_what_only_a_step_shows_is_a_warning(rehearse) -> None:
     words = ("--use_cpu", "--output_dir", "out", "--optim", "galore_adamw")
     finding = only(rehearse(TRAINER.format(more=""), *words))

@@ -50,6 +50,10 @@ def _install(missed: Unmet, versions: Versions) -> str | None:
     return f"pip install -U {shlex.quote(missed.by)}"
 
 
+_CPU_ALONE = ("aarch64", "ppc64le", "s390x")
+"""Architectures for which PyPI's wheels have no CUDA."""
+
+
 @check("torch-build-mixed", Severity.ERROR)
 def torch_build_mixed(facts: HostFacts) -> Iterator[Finding]:
     """torch is a CPU build, and a package that is linked against it is not
@@ -68,7 +72,8 @@ def torch_build_mixed(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     torch = versions.torch
-    if torch is None or torch.local != "cpu" or facts.cpu.architecture not in (None, "x86_64"):
+    other = facts.cpu.architecture in _CPU_ALONE
+    if torch is None or torch.local != "cpu" or other:
         return
     change = smallest_change(versions)
     kept = versions if change is None else change.result

@@ -131,7 +131,13 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
     cpu = facts.cpu
     if cpu.architecture == "x86_64" and _isa_known(facts) and not cpu.has("avx2"):
         flags = ", ".join(cpu.isa) or "no flag that matters for training"
-        yield isa_old.finding(f"{cpu.model_name or 'this CPU'} shows {flags}")
+        remedy = None
+        if cpu.hypervisor:
+            remedy = (
+                'Set the CPU model of this virtual machine to "host"; if the host has no AVX2 '
+                "either, train on another machine. IPEX refuses this one."
+            )
+        yield isa_old.finding(f"{cpu.model_name or 'this CPU'} shows {flags}", remedy=remedy)
 
 
 def _isa_known(facts: HostFacts) -> bool:

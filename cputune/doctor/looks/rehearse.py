@@ -10,7 +10,8 @@ as under torchrun. In a rank:
 
 - data sets are a stand-in, weights are made on the meta device from the model's configuration,
 - nothing is downloaded, and nothing is written but caches and a folder that is removed,
-- the script is stopped where it would build its Trainer, take a step, or write a file,
+- the script is stopped before it builds its Trainer, takes a step, writes a file, starts another
+  program, or connects to another machine,
 - then a model of a few numbers trains one step with the TrainingArguments or the Accelerator that
   the script has built, so that transformers, accelerate and torch judge them themselves.
 """
@@ -27,11 +28,14 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 from unittest import mock
 
 AS_RANK = "--as-rank"
+LOOPBACK = ("127.", "::1", "localhost")
+STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill")
 CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 OWN_DEADLINE_SECONDS = 3
 """Before the ranks are ended each writes where it stands."""
@@ -163,8 +167,33 @@ class Rehearsal:
         return built
 
 
-def guard(rehearsal: Rehearsal) -> None:
-    """Stop the script before it writes anything but caches and its own temporary files."""
+def is_written(event: str, given: tuple[Any, ...]) -> bool:
+    """Whether this event of Python's audit hooks changes a file or a folder."""
+    if event != "open":
+        return event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
+    mode, flags = given[1], given[2]
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return isinstance(flags, int) and bool(flags & CREATING)
+
+
+def by_the_script(project: str) -> bool:
+    """Whether the script calls, by itself or through the standard library."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "site-packages" in file:
+            return False
+        if os.path.realpath(file).startswith(project):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def guard(rehearsal: Rehearsal, project: str) -> None:
+    """Stop the script before it writes anything but caches and its own temporary files, starts
+    another program, or leaves this machine.
+    """
     home = os.path.expanduser("~")
     allowed = (
         *(rehearsal.folder, "/dev/", "/proc/", "/sys/"),
@@ -174,17 +203,15 @@ def guard(rehearsal: Rehearsal) -> None:
     )
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
-        writes = event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
-        if event == "open":
-            mode, flags = given[1], given[2]
-            writes = (isinstance(mode, str) and any(c in mode for c in "wax+")) or (
-                mode is None and isinstance(flags, int) and bool(flags & CREATING)
-            )
-        if not writes or not isinstance(given[0], (str, bytes, os.PathLike)):
-            return
-        path = os.path.abspath(os.fsdecode(given[0]))
-        if not path.startswith(allowed):
-            rehearsal.stop(f"a file: {path}")
+        if event == "socket.connect" and isinstance(given[1], tuple):
+            if not str(given[1][0]).startswith(LOOPBACK):
+                rehearsal.stop(f"the network: {given[1][0]}")
+        elif event in STARTING and by_the_script(project):
+            rehearsal.stop("another program")
+        elif is_written(event, given) and isinstance(given[0], (str, bytes, os.PathLike)):
+            path = os.path.abspath(os.fsdecode(given[0]))
+            if not path.startswith(allowed):
+                rehearsal.stop(f"a file: {path}")
 
     sys.addaudithook(audit)
 
@@ -370,7 +397,8 @@ def rehearse(asked: dict[str, Any]) -> None:
 
         ORIGINAL_TRAINER.append(transformers.Trainer.__init__)
     replace_parts(rehearsal)
-    guard(rehearsal)
+    script = os.path.realpath(str(asked["script"]))
+    guard(rehearsal, os.getcwd() if asked["module"] else os.path.dirname(script))
     run_script(rehearsal, asked)
     if not rehearsal.reported:
         with contextlib.suppress(Stopped):
