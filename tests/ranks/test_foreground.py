@@ -63,6 +63,13 @@ def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
+def test_several_ranks_of_a_script_are_compared_unless_that_is_left_out(facts: HostFacts) -> None:
+    two = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
+    job = replace(Workload.script(["train.py"], global_batch_size=8), framework="accelerate")
+    assert all('"guard": true' in line for line in foreground.lines(job, two, facts))
+    assert not any("guard" in line for line in foreground.lines(job, two, facts, guard=False))
+
+
 CCL = Plan(
     processes_per_node=2,
     threads_per_process=1,
