@@ -82,7 +82,7 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
 	$(BIN)/python -m pytest -m matrix
 
-licence: $(VENV)/.dev  ## script × lever: what the licence grants of 45 training scripts (half an hour)
+licence: $(VENV)/.dev  ## script × lever: what the licence grants of 86 training scripts (half an hour)
 	$(BIN)/python benchmarks/licence/matrix.py
 
 test-cures: $(VENV)/.dev  ## plant faults of environments, type the cure that is printed, train (half an hour)

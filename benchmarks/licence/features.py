@@ -1,7 +1,6 @@
 """More scripts with a property each: what a collator, a data set, a seed or a later step changes.
 
-Each was trained to its end on one rank and on two before it was written down here: where ``parts``
-is False, the two trainings end with other weights.
+What is true of each is known by how it is written, as in ``corpus``.
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ def rows_of(batch: object) -> list[dict[str, Any]]:
     parts = list(_named(batch, ""))
     count = next((int(tensor.shape[0]) for _, tensor in parts if len(tensor.shape)), 0)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
-    masks = [mask for encoding in encodings_of(batch) for mask in masks_of(encoding).values()]
+    masks = [pair for encoding in encodings_of(batch) for pair in masks_of(encoding).items()]
     for name, tensor in parts:
         if not len(tensor.shape) or tensor.shape[0] != count:
             continue
         values = tensor.detach().cpu()
-        mask = next((each for each in masks if each.shape == values.shape[: each.ndim]), None)
+        mask = _mask_of(name, values, masks)
         for number, row in enumerate(rows):
             kept = None if mask is None else mask[number] != 0
             row[name] = _without_padding(values[number], kept)
@@ -88,6 +88,17 @@ def _named(batch: object, name: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(batch, (list, tuple)):
         for number, part in enumerate(batch):
             yield from _named(part, f"{name}.{number}")
+
+
+def _mask_of(name: str, values: Any, masks: list[tuple[str, Any]]) -> Any:
+    """The mask that says what of a tensor is padding: of several, the one that is named like it."""
+    fits = [(of, mask) for of, mask in masks if mask.shape == values.shape[: mask.ndim]]
+    last = name.rpartition(".")[2]
+    for of, mask in fits:
+        before, _, after = of.partition("attention_mask")
+        if len(fits) > 1 and last.startswith(before) and last.endswith(after):
+            return mask
+    return fits[0][1] if fits else None
 
 
 def _without_padding(row: Any, kept: Any) -> Any:

@@ -226,7 +226,7 @@ class Sources:
         with contextlib.suppress(Exception):
             orders = []
             for seed in (SEED, OTHER_SEED):
-                with as_before(inner), self._draws.alike(0, seed=seed):
+                with as_before(*_nested(inner)), self._draws.alike(0, seed=seed):
                     orders.append(list(itertools.islice(iter(inner), MOST_PLACES)))
             return "" if orders[0] == orders[1] else ORDER.format(sampler=type(inner).__name__)
         return ""
@@ -302,6 +302,13 @@ class Sources:
                 samples = many(taken.index) if many else [taken.data[n] for n in taken.index]
         with self._draws.alike(count, seed=seed, rows=seed):
             return contents_of(taken.collate(copy.deepcopy(list(samples or []))))
+
+
+def _nested(sampler: Any) -> Iterator[Any]:
+    """A sampler and those that it takes its samples from: each may have a generator."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
 
 
 def _is_agreed(sampler: Any) -> bool:

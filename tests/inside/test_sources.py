@@ -93,6 +93,18 @@ def popping(samples: list[Any]) -> dict[str, Any]:
     return {"x": torch.tensor([sample.pop("y") for sample in samples])}
 
 
+def two_texts(samples: list[Any]) -> dict[str, Any]:
+    """Two encodings of a sample, each with a mask of its own (sentence-transformers)."""
+    found = {}
+    for name in ("anchor", "positive"):
+        short = 3 if name == "positive" else 0  # in the first half of the batch
+        rows = [torch.arange(1, 9 - short * (sample["x"][0] < 5)) for sample in samples]
+        pad = torch.nn.utils.rnn.pad_sequence
+        found[f"{name}_input_ids"] = pad(rows, batch_first=True, padding_value=99)
+        found[f"{name}_attention_mask"] = pad([row * 0 + 1 for row in rows], batch_first=True)
+    return found
+
+
 def pairs(samples: list[Any]) -> Any:
     """Two rows of each sample, one after all of the other."""
     x = padded(samples)["x"]
@@ -140,7 +152,7 @@ def sources(
     return found
 
 
-@pytest.mark.parametrize("collate", [padded, noisy, popping, pairs])
+@pytest.mark.parametrize("collate", [padded, noisy, popping, pairs, two_texts])
 def test_a_collator_that_makes_each_row_of_its_sample_is_accepted(collate: Collate) -> None:
     asked = sources(Rows(), collate)
     assert [why for _, why in asked.ask()] == [""] * 4
@@ -203,7 +215,13 @@ def test_an_order_that_each_rank_would_draw_by_itself_is_refused() -> None:
     weighted = data.WeightedRandomSampler([1.0] * 64, 64)
     assert "WeightedRandomSampler draws the order" in order_of(weighted)
     assert "WeightedRandomSampler" in order_of(data.BatchSampler(weighted, 8, False))
+
+    class Batches(data.BatchSampler):  # type: ignore[misc]
+        """Of another library, around a sampler of torch (sentence-transformers)."""
+
     seeded = torch.Generator().manual_seed(1)
+    drawn = data.RandomSampler(Rows(), generator=seeded)
+    assert order_of(Batches(drawn, 8, False)) == ""
     assert order_of(data.WeightedRandomSampler([1.0] * 64, 64, generator=seeded)) == ""
     assert order_of(data.BatchSampler(data.RandomSampler(Rows()), 8, False)) == ""
 
