@@ -248,3 +248,55 @@ def test_of_a_model_that_nobody_asked_the_ranks_stay_as_typed() -> None:
     assert why is not None
     assert why.endswith("on more of them"), "nothing was seen"
     assert UNASKED.refuses("padding") is None
+
+
+@pytest.mark.parametrize(
+    ("drawn", "same"),
+    [(False, False), (True, True), (None, True)],
+    ids=["made", "drawn", "unknown"],
+)
+def test_contents_are_compared_also_if_the_numbers_of_the_samples_agree(
+    drawn: bool | None, same: bool
+) -> None:
+    plan = replace(TWO, contents=("k", "x", "m"))
+    assert equivalent(TYPED, plan, Licence(drawn=drawn)).same == same
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (["64", "a", "b"], None),
+        (["64", "a"], None),
+        (["64", "a", "c"], "1 of 2 samples differ"),
+        (["60", "a", "b"], "64 samples, and 60"),
+        ([], None),
+    ],
+)
+def test_two_starts_with_other_data_leave_ranks_as_typed(other: list[str], why: str | None) -> None:
+    def told(digests: list[str]) -> list[ModelAnswer]:
+        return [{"event": "answer", "question": "starts", "point": "", "digests": digests}]
+
+    licence = licence_of(told(["64", "a", "b"]), other_start=told(other))
+    said = licence.refuses("ranks")
+    if why is None:
+        assert not said
+    else:
+        assert why in str(said)
+        assert not licence.refuses("padding")
+
+
+@pytest.mark.parametrize(
+    "question", ["collator", "order", "draws", "parameters", "samples", "rare"]
+)
+def test_what_a_batch_is_made_of_decides_on_ranks(question: str) -> None:
+    answer = {"event": "answer", "question": question, "point": "after 2 updates", "why": "so"}
+    licence = licence_of([answer])  # type: ignore[list-item]
+    assert licence.refuses("ranks") == "so, seen after 2 updates"
+    assert not licence.refuses("padding")
+    assert not licence.refuses("precision")
+
+
+def test_two_ranks_that_draw_the_same_numbers_are_refused() -> None:
+    drawn = replace(TWO, draws_alike=True, drawn=True)
+    assert "the same random numbers" in equivalent(TYPED, drawn).differs[0]
+    assert equivalent(TYPED, replace(TWO, draws_alike=True)).same, "nothing is drawn"

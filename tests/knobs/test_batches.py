@@ -14,6 +14,7 @@ from machines import TODAY, machine
 import cputune
 from cputune.errors import UsageError
 from cputune.plans.carrier.command import batch_flags, carried, training_flags
+from cputune.plans.equivalence import Deviation, Licence
 from cputune.plans.knobs import knob_named
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -30,6 +31,11 @@ CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 AT_ONCE = PLAN.with_setting("accumulation", 1)
 LOADER = PLAN.with_setting("workers", 1)
+
+
+def asked(question: str, why: str) -> Licence:
+    """What a script has answered to one question: it does not train the same."""
+    return Licence(answers=(Deviation(question=question, point="at the first step", why=why),))
 
 
 def values_of(name: str, job: Workload, **fix: object) -> set[object]:
@@ -59,6 +65,8 @@ def test_a_step_that_waits_for_its_data_is_offered_one_loader_and_two() -> None:
         ("workers", replace(SEEN, loading_share=0.012), "waits for its data 1.2 % of its time"),
         ("workers", replace(WAITS, argv=("t.py", "--dataloader_num_workers", "4")), "asks for"),
         ("workers", replace(WAITS, framework="accelerate"), "makes its data loader itself"),
+        ("workers", replace(WAITS, licence=asked("workers", "it asks the model")), "asks the mod"),
+        ("workers", replace(WAITS, licence=asked("samples", "it counts")), "it counts"),
     ],
 )
 def test_is_left_out_with_the_reason(name: str, job: Workload, reason: str) -> None:
@@ -71,6 +79,8 @@ def test_a_number_that_is_asked_for_is_honoured_where_it_divides_the_batch() -> 
     recipe = Workload.from_recipe("bert-mini")
     assert values_of("accumulation", recipe, accumulation=2) == {2}
     assert values_of("workers", SEEN, workers=3) == {3}
+    with pytest.raises(UsageError, match="workers=3"):
+        values_of("workers", replace(SEEN, licence=asked("weights", "it asks")), workers=3)
     with pytest.raises(UsageError, match="accumulation=3") as caught:
         values_of("accumulation", SEEN, accumulation=3)
     assert "cannot be cut into 3" in str(caught.value.hint)

@@ -125,6 +125,8 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     why = None
     if ask.framework != "trainer":
         why = "the script makes its data loader itself"
+    elif job is not None and job.refuses("workers"):
+        why = job.refuses("workers")
     elif "workers" in ask.fixed:
         pass
     elif job is not None and job.drawn == STREAM:
