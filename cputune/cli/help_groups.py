@@ -9,7 +9,11 @@ Groups = Mapping[str, Sequence[str]]
 _HOSTS = ("hosts", "hostfile", "ssh", "through", "host_timeout")
 
 DOCTOR: Groups = {
-    "What to look at": (*("python", "deep", "recipe", "check_file", "stack", "symptom", "root"),),
+    "What to look at": (
+        *("python", "deep", "recipe", "check_file", "stack", "symptom", "pid", "root"),
+    ),
+        *("python", "deep", "recipe", "check_file", "stack", "symptom", "pid", "root"),
+    ),
     "Several hosts": _HOSTS,
     "What to show": (
         *(

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     help="Prove a recipe instead of a script.",
     shell_complete=completing.recipes,
 )
-@click.option("--max-time", metavar="TIME", help="Time limit: 90s, 10m. Default: none.")
+@click.option(
+    "--max-time",
+    metavar="TIME",
+    help="Time limit: 90s, 10m. Default: none.",
+    shell_complete=completing.nothing,
+)
 @python_option
 @json_option
 @click.pass_context

@@ -179,7 +179,8 @@ def history(json: bool) -> None:
 @_result_argument
 @output_option("The page; - prints it.", "report.html")
 @click.option("--force", is_flag=True, help="Replace FILE, also if cputune did not write it.")
-def report(result: str | None, output: str, force: bool) -> None:
+@click.option("--open", "shown", is_flag=True, help="Open the page in a browser.")
+def report(result: str | None, output: str, force: bool, shown: bool) -> None:
     """Write a result as one page of HTML that needs no network.
 
     RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one, or an
@@ -189,6 +190,8 @@ def report(result: str | None, output: str, force: bool) -> None:
     cputune report
     cputune report cputune.json -o report.html
     """
+    if shown and output == "-":
+        raise UsageError("--open needs a file", hint="-o report.html")
     if not Path(output).parent.is_dir():
         said = f"there is no directory {Path(output).parent}"
         raise UsageError(said, hint="make it, or choose another")
@@ -202,4 +205,8 @@ def report(result: str | None, output: str, force: bool) -> None:
         sys.stdout.write(text)
         return
     write_own(Path(output), text, force=force, mode=mode)
-    tell(f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")
+    said = f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB"
+    if shown and click.launch(str(Path(output).absolute())) == 0:
+        tell(said)
+    else:
+        tell(f"{said}: open it in a browser")

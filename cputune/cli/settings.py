@@ -150,7 +150,7 @@ class ConfiguredCommand(click.Command):
         records = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(parameter, click.Option):
                 records[parameter.name or ""] = record
         for heading, names in self.groups.items():
             with formatter.section(heading):

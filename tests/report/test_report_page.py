@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -172,3 +174,23 @@ def test_the_command_writes_one_file_and_replaces_none_but_its_own(tmp_path: Pat
     assert run(tmp_path, "--force", "-q").stderr == ""
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cputune.json", "report.html"]
+
+
+def test_the_page_is_opened_by_the_program_of_the_desktop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned().save(tmp_path / "cputune.json")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "xdg-open").write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
+    (programs / "xdg-open").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    done = run(tmp_path, "--open")
+    assert done.returncode == 0
+    assert "open it in a browser" not in done.stderr
+    for _ in range(100):
+        if (tmp_path / "opened").exists():
+            break
+        time.sleep(0.1)
+    assert (tmp_path / "opened").read_text().endswith("report.html")
+    assert run(tmp_path, "--open", "-o", "-").returncode == 2
