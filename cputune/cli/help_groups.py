@@ -12,8 +12,6 @@ DOCTOR: Groups = {
     "What to look at": (
         *("python", "deep", "recipe", "check_file", "stack", "symptom", "pid", "root"),
     ),
-        *("python", "deep", "recipe", "check_file", "stack", "symptom", "pid", "root"),
-    ),
     "Several hosts": _HOSTS,
     "What to show": (
         *(
