@@ -174,6 +174,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         "training-changed", PARALLELISM_CONFIG_TP_SIZE="2", ACCELERATE_USE_PARALLELISM_CONFIG="true"
     ),
     at("training-changed", ONEDNN_DEFAULT_FPMATH_MODE="BF16"),
+    at("training-changed", ACCELERATE_MIXED_PRECISION="fp9"),
     at("variable-mistyped", OMP_NUM_THREAD="4", MASTER_PROT="29500"),
     at("variable-mistyped", HF_HUB_OFLINE="1", KMP_BLOCKTIMEE="0"),
     at("file-named-absent", files_missing=("SSL_CERT_FILE",), SSL_CERT_FILE="/gone.pem"),
@@ -403,6 +404,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("thermal-throttled", throttled_share=0.01),
     at("threads-serial", OMP_MAX_ACTIVE_LEVELS="1"),
     at("training-changed", **{GRADIENTS: "1"}, ACCELERATE_DYNAMO_BACKEND="no"),
+    at("training-changed", ACCELERATE_MIXED_PRECISION="bf16"),
     at("training-changed", PARALLELISM_CONFIG_TP_SIZE="1", ONEDNN_DEFAULT_FPMATH_MODE="STRICT"),
     at("variable-mistyped", OMP_NUM_TEAMS="2", MKL_NUM_THREADS="2", TORCH_FOO="1"),
     at("file-named-absent", SSL_CERT_FILE="/etc/ssl/cert.pem"),
