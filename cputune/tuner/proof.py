@@ -176,14 +176,16 @@ def checks_of(space: SearchSpace) -> Iterator[Check]:
 
     Each number of ranks is a start of its own, and so is what changes numbers or draws.
     """
-    base = _plain(space, space.workload.launch_ranks)
+    counts = dict.fromkeys(plan.world_size for plan in space.plans())
+    typed = space.workload.launch_ranks
+    base = _plain(space, typed if typed in counts else next(iter(counts), typed))
     if base is None:
         return
     alone: list[tuple[Lever, Plan]] = [((None, ""), base), *_alone(space, base)]
     yield from _together(space, base, alone)
     known = {_name(lever) for lever, _ in alone}
     knob = next(knob for knob in KNOBS if knob.name == "ranks")
-    for count in dict.fromkeys(plan.world_size for plan in space.plans()):
+    for count in counts:
         other = _plain(space, count)
         if count == base.world_size or other is None:
             continue
