@@ -381,7 +381,8 @@ def _own_end(host: str, port: int, how: Literal["bind", "connect"]) -> str | Non
 def reporting_files() -> dict[str, str]:
     """The files of cputune that ranks load, so that hosts need no installation of it.
 
-    Docstrings are left out: what is sent has to be short (``sent_lines``).
+    Docstrings and the types of arguments are left out: what is sent has to be short
+    (``sent_lines``).
     """
     package = root_directory() / "cputune"
     files = {
@@ -394,11 +395,22 @@ def reporting_files() -> dict[str, str]:
 def _code_alone(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             continue
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        node.body = [line for line in node.body if not _is_for_readers(line)] or [ast.Pass()]
     return ast.unparse(tree)
+
+
+def _is_for_readers(line: ast.stmt) -> bool:
+    """Whether a line does nothing: a text, or imports for type checkers."""
+    if isinstance(line, ast.If):
+        return isinstance(line.test, ast.Name) and line.test.id == "TYPE_CHECKING"
+    value = line.value if isinstance(line, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def all_files(launch: Launch) -> dict[str, str]:

@@ -105,7 +105,7 @@ def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     way = carried(job, ORDERED, {})
     assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
     command, _ = training_command(job, way)
-    names = {file.name for file in companions(CUT, job, command, way)}
+    names = {file.name for file in companions(CUT, job, command, way, guard=True)}
     assert "carry.py" in names
 
 
@@ -171,7 +171,7 @@ def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
     job = replace(JOB, framework="pytorch")
     way = carried(job, CUT, {})
     command, _ = training_command(job, way)
-    for file in companions(CUT, job, command, way):
+    for file in companions(CUT, job, command, way, guard=True):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
     done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
     assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
