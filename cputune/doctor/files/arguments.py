@@ -10,11 +10,8 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
+from cputune.stack.optimizers import bitsandbytes_steps_on_cpu, fuses_on_cpu
 
-BNB_CPU = (0, 50)
-"""The first bitsandbytes whose optimizers step on a CPU."""
-_FUSED_CPU = (2, 4)
-"""The first torch with a fused AdamW for CPUs."""
 _OPTIMIZERS = {
     "bnb": "bitsandbytes",
     "8bit": "bitsandbytes",
@@ -121,7 +118,7 @@ def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
     name = launch.argument("--optim") or ""
     words = name.split("_")
     torch = context.versions.torch
-    if "fused" in words and torch is not None and torch.release[:2] < _FUSED_CPU:
+    if "fused" in words and torch is not None and not fuses_on_cpu(torch):
         text = f"--optim {name}: torch {torch} has no fused AdamW for CPUs; write adamw_torch"
         edits = _value(launch, context, "--optim", name, "adamw_torch")
         yield no_cpu.finding(context.at(launch.line, text), edits=edits)
@@ -140,8 +137,7 @@ def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
 def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
     package = context.facts.package("bitsandbytes")
     version = package.version if package else None
-    parts = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdigit())
-    if len(parts) == 2 and parts < BNB_CPU:
+    if bitsandbytes_steps_on_cpu(version) is False:
         text = f"--optim {name}: bitsandbytes {version} steps on GPUs alone (CPUs from 0.50 on)"
         yield no_cpu.finding(context.at(launch.line, text))
 
