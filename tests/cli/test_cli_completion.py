@@ -96,7 +96,7 @@ def test_no_option_that_names_something_is_left_without_completion() -> None:
         *("pvc", "memory", "node_selector", "image_pull_secret", "secret_env", "user_id"),
         *("runtime", "time", "partition", "account", "interface", "stack", "config"),
     }
-    context = click.Context(cli, info_name="cputune")
+    context = click.Context(cli, info_name="cputune", **cli.context_settings)
     bare = []
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)

@@ -19,7 +19,7 @@ LONG = 10
 
 
 def commands() -> list[tuple[str, click.Command]]:
-    context = click.Context(cli, info_name="cputune")
+    context = click.Context(cli, info_name="cputune", **cli.context_settings)
     found = [(name, cli.get_command(context, name)) for name in cli.list_commands(context)]
     return [(name, command) for name, command in found if command is not None]
 
@@ -33,7 +33,11 @@ def test_each_option_stands_in_one_group(name: str, command: click.Command) -> N
     assert set(grouped) <= set(options)
     left = set(options) - set(grouped) - {"verbose", "quiet"}
     assert not left or len(options) <= LONG
-    context = click.Context(command, info_name=name, parent=click.Context(cli, info_name="cputune"))
+    context = click.Context(
+        command,
+        info_name=name,
+        parent=click.Context(cli, info_name="cputune", **cli.context_settings),
+    )
     text = command.get_help(context)
     listed = text.partition(f"\n{next(iter(groups), 'Options')}:\n")[2]
     for parameter in command.params:
