@@ -142,7 +142,7 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
             fixable, key=lambda one: _FIRST.index(one.code) if one.code in _FIRST else 9
         ).code
         same = [one for one in fixable if one.code == code]
-        after = apply(text, [edit for one in same for edit in one.edits])
+        after = _without_empty_blocks(apply(text, [edit for one in same for edit in one.edits]))
         if after == text or not _parses_as(text, after, name):
             stuck.add(code)
             continue
@@ -156,6 +156,17 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
     left_out = dict.fromkeys(words for one in fixed for words in one.left)
     left = (*found, *(option_left.finding(words) for words in left_out))
     return Mended(text=text, left=left, fixed=tuple(fixed))
+
+
+_EMPTY_BLOCK = re.compile(
+    r"(?m)^([ \t]*)((?:[^\n#]*[; \t])?(?:then|do|else)[ \t]*\n(?:[ \t]*(?:#[^\n]*)?\n)*)"
+    r"(?=[ \t]*(?:fi|done|elif|else)\b)"
+)
+
+
+def _without_empty_blocks(text: str) -> str:
+    """A branch or a loop whose last command was taken out does nothing, and says so: ``:``."""
+    return _EMPTY_BLOCK.sub(lambda found: f"{found[0]}{found[1]}    :\n", text)
 
 
 def _parses_as(before: str, after: str, name: str) -> bool:

@@ -11,12 +11,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from cputune.launch.continued import repaired
 from cputune.launch.edit import Edit
+from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.translate import Translated
 from cputune.launch.words import span_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 class Token(NamedTuple):
@@ -262,6 +267,34 @@ class Places:
 
     def assigned(self, name: str) -> list[tuple[int, int, int, int]]:
         """Each place that gives a variable its value: of the assignment, and of the value."""
+        if not self.yaml and self.sets == "export":
+            return [place[1:] for place in self._in_shell if place[0] == name]
+        return self._by_words(name)
+
+    @cached_property
+    def _in_shell(self) -> list[tuple[str, int, int, int, int]]:
+        """Every assignment of a script of bash: name, assignment, value.
+
+        Also those that are words of a command (``env A=1``, ``-x A=1``) or are in the text that
+        another shell runs; what is in a here-document assigns nothing here.
+        """
+        tree = Tree(repaired(self.text)[0])
+        found = list[tuple[str, int, int, int, int]]()
+        for node in tree.nodes("variable_assignment"):
+            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if name is None:
+                continue
+            start, end = tree.span(node)
+            first, last = (end, end) if value is None else tree.span(value)
+            found.append((tree.of(name), start, end, first, last))
+        found += _in_words(tree)
+        for named in _HANDED_ON.finditer(tree.text):
+            if tree.text[tree.text.rfind("\n", 0, named.start()) + 1 :].lstrip()[:1] != "#":
+                found.append((named[1], *named.span(), *named.span(2)))
+        return found
+
+    def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
+        """The same of YAML, a Dockerfile and csh, whose words are searched for."""
         found = list[tuple[int, int, int, int]]()
         bare = r"""[^\s"';,]*""" if self.yaml else r"""[^\s"';&|)]*"""
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
@@ -375,6 +408,32 @@ class Places:
         here = self.text[start:]
         indent = here[: len(here) - len(here.lstrip(" \t"))]
         return (Edit(start=start, end=start, text=f"{indent}{line}\n"),)
+
+
+_ASSIGNS = re.compile(r"([A-Za-z_]\w*)=")
+_ASSIGNED = re.compile(r"""(?<![\w$.{-])([A-Za-z_]\w*)=("[^"\n]*"|[^\s"';&|)]*)""")
+_HANDED_ON = re.compile(r"(?<=[ \t])-{1,2}g?env[ \t]+([A-Za-z_]\w*)[ \t]+([^\s;&|]+)")
+
+
+def _in_words(tree: Tree) -> Iterator[tuple[str, int, int, int, int]]:
+    """Assignments that are words of a command, or in a text between quotes."""
+    for kind in ("word", "concatenation"):
+        for node in tree.nodes(kind):
+            start, end = tree.span(node)
+            named = _ASSIGNS.match(tree.text, start, end)
+            if named and not _is_part(node):
+                yield named[1], start, end, named.end(), end
+    for kind in ("string", "raw_string"):
+        for node in tree.nodes(kind):
+            start, end = tree.span(node)
+            for named in _ASSIGNED.finditer(tree.text, start + 1, end - 1):
+                if not _is_part(node):
+                    yield named[1], *named.span(), *named.span(2)
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a word is a part of another one, or of an assignment."""
+    return node.parent is None or node.parent.type in ("concatenation", "variable_assignment")
 
 
 def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:

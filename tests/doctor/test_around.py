@@ -241,6 +241,15 @@ def test_a_fix_changes_its_own_words_alone(text: str, after: str) -> None:
     assert mend(text, "run.sh", FACTS).text == after
 
 
+def test_a_here_document_assigns_nothing_and_no_branch_is_left_empty() -> None:
+    text = (
+        "cat << E\nexport TORCH_DISTRIBUTED_DEBUG=DETAIL\nE\nif [ $1 ]; then\n"
+        "  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi\npython train.py --use_cpu\n"
+    )
+    done = mend(text, "run.sh", FACTS)
+    assert done.text == text.replace("  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi", "    :\nfi")
+
+
 def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
     text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
     done = mend(text, "run.sh", FACTS)

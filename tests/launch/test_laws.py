@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_what_parsed_before_parses_after(path: Path, fixed: Mended) -> None:
         assert len(list(yaml.compose_all(fixed.text))) == len(list(yaml.compose_all(text)))
     elif is_shell(path, text) and parses(text):
         assert parses(fixed.text)
-        shellcheck = shutil.which("shellcheck")
+        shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.defpath}")
         if shellcheck is not None:
             assert errors(shellcheck, fixed.text) <= errors(shellcheck, text)
 
