@@ -243,8 +243,8 @@ def _saved(
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     saved = save(result, destination, history=history, now=now)
-    if isinstance(ended, StudyFile):
-        finish(ended)
+    if isinstance(ended, StudyFile) and result.not_compared is None:
+        finish(ended)  # else its message says --resume
     return saved
 
 
@@ -295,7 +295,7 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
             beside, trials = moved
             study = shlex.quote(str(beside))
             tell(
-                f"note: a study that was cut off after {count(trials, 'trial')} is now {beside}: "
+                f"note: a study without a verdict, of {count(trials, 'trial')}, is now {beside}: "
                 f"the same command with --resume --study {study} goes on with it"
             )
 

@@ -299,7 +299,7 @@ def test_a_study_that_was_cut_off_is_moved_and_can_be_gone_on_with(
     runner.script = staticmethod(true_steps)
     again = cputune("tune")
     assert again.code == 0
-    moved = re.search(r"after \d trials is now (\S+): .* --resume --study (\S+) ", again.err)
+    moved = re.search(r"of \d trials, is now (\S+): .* --resume --study (\S+) ", again.err)
     assert moved is not None
     assert moved[1] == moved[2]
     resumed = cputune("tune", "--resume", "--study", moved[2], "-o", "resumed.json")
