@@ -91,6 +91,9 @@ _ASKED_FOR = {
 SLOW = (
     "test_docs_commands.py",
     "test_wheel.py",
+    "cli/test_cli_completion.py",
+    "cli/test_cli_help.py",
+    "cli/test_cli_next_step.py",
     "cli/test_cli_progress.py",
     "cli/test_cli_run.py",
     "cli/test_cli_signals.py",
