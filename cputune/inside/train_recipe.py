@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch.utils.data import Dataset
-from transformers import AutoConfig, Trainer, TrainingArguments, default_data_collator
+from transformers import (
+    AutoConfig,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 if TYPE_CHECKING:
@@ -180,6 +186,27 @@ def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
     return model, name
 
 
+class OwnDraws(TrainerCallback):  # type: ignore[misc]
+    """Lets each rank after the first draw numbers of its own.
+
+    Trainer seeds every rank alike, so that two ranks would drop the same units for different
+    samples. It begins with the first step: the order of the samples is drawn before.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def on_step_begin(self, args: TrainingArguments, *_: object, **__: object) -> None:
+        """Before the first step."""
+        if self._begun or args.process_index == 0:
+            return
+        self._begun = True
+        seed = (torch.initial_seed() ^ args.process_index * 0x9E3779B97F4A7C15) & (1 << 63) - 1
+        state = torch.Generator().manual_seed(seed).get_state()
+        state[:8] = torch.get_rng_state()[:8]  # the seed that samplers are made from
+        torch.set_rng_state(state)
+
+
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: train.py RECIPE --output_dir DIR [TrainingArguments flags]")
@@ -206,6 +233,7 @@ def main() -> None:
         args=training_arguments,
         train_dataset=data,
         data_collator=to_the_longest if longest else default_data_collator,
+        callbacks=[OwnDraws()],
     )
     # The loss of a batch is the mean over it, and that of a step the mean over its batches:
     # Trainer would multiply both for models that ignore the number of items.

@@ -62,7 +62,9 @@ def checked(workload: Workload) -> str:
     licence = workload.licence
     if licence is not None and licence.updates is not None:
         found += f"; batches and model asked up to update {licence.updates}"
-    return f"{found}; the ranks are compared while it trains"
+    if workload.recipe is None:
+        found += "; the ranks are compared while it trains"
+    return found
 
 
 def keeping(result: Result, keep: str | None) -> Result:

@@ -145,9 +145,9 @@ def _hostile_job(change: tuple[str, str, str], place: Path) -> None:
         asked["python"] = payload
     elif "tuple[str, str]" in kind:
         asked["cluster"] = Cluster(**{field: ((payload, payload),)})
-    else:
-        asked["cluster"] = Cluster(**{field: (payload,) if "tuple" in kind else payload})
     with refused:
+        if field in _CLUSTER and "tuple[str, str]" not in kind:
+            asked["cluster"] = Cluster(**{field: (payload,) if "tuple" in kind else payload})
         _harmless(one_socket().result, format, place, workload=script_workload(), **asked)
 
 

@@ -77,6 +77,9 @@ def test_what_was_checked_is_said_with_its_limit() -> None:
     seen = replace(result.workload, training=Training(), licence=Licence(updates=24))
     line = ladder_of(replace(result, workload=seen))[1]
     assert "(checked on 4 updates: samples, learning rate, loss, gradient; batches and" in line
+    assert line.endswith("up to update 24)"), "a recipe is known, and its ranks are not compared"
+    script = replace(seen, recipe=None, argv=("train.py",))
+    line = ladder_of(replace(result, workload=script))[1]
     assert "up to update 24; the ranks are compared while it trains)" in line
 
 

@@ -190,15 +190,15 @@ class TestWithoutConfirmation:
 
 class TestConfirmed:
     def test_the_gain_is_that_of_the_rounds(self) -> None:
-        base, rival = contender(0, 1.0, 1.1, 1.0), contender(1, 0.5, 0.5, 0.6)
+        base, rival = contender(0, *[1.0, 1.1, 1.0] * 2), contender(1, *[0.3, 0.3, 0.4] * 2)
         result = ended(found(base, rival))
         gain = gain_of(base, rival, NOISE, doubt=doubt_each([rival]))
         assert gain is not None
         assert result.speedup == gain.speedup
-        assert result.speedup.pairs == 3
+        assert result.speedup.pairs == 6
         assert (result.baseline.plan, result.best.plan) == (TODAY, FIRST)
         assert result.baseline.samples_per_second.centre == pytest.approx(math.exp(-3.1 / 3))
-        assert result.best.samples_per_second.centre == pytest.approx(math.exp(-1.6 / 3))
+        assert result.best.samples_per_second.centre == pytest.approx(math.exp(-1.0 / 3))
         assert result.notes == ()
 
     def test_no_gain_leaves_the_baseline_and_says_what_was_seen(self) -> None:

@@ -10,7 +10,7 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
-from cputune.stack.optimizers import bitsandbytes_steps_on_cpu, fuses_on_cpu
+from cputune.stack.on_cpu import bitsandbytes_steps_on_cpu, fuses_on_cpu
 
 _OPTIMIZERS = {
     "bnb": "bitsandbytes",
