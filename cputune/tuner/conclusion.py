@@ -254,6 +254,9 @@ def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
         why = "the time limit was reached before another plan had run"
         return why, _more_time(findings, seconds)
     failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
+    if failed is None and len(findings.trials) > 1:
+        why = "every other plan was stopped after a few steps, as most likely slower"
+        return why, NextStep(kind="keep")
     if failed is None:
         return "only one plan gave a number", NextStep(kind="tune", budget=DEFAULT_BUDGET)
     return f"every other plan failed: {first_line(failed.reason)}", NextStep(kind="keep")

@@ -31,7 +31,7 @@ def tune_on_terminal(folder: Path, columns: int, **variables: str) -> tuple[str,
     out = folder / "out.json"  # a pipe that is read at the end holds no whole result
     with out.open("w") as stdout:
         child = subprocess.Popen(
-            [*command, "--budget", "3", "--", str(LIGHT)],
+            [*command, "--budget", "3", "--", str(LIGHT), "0.005"],
             cwd=folder,
             env={**environment, "TERM": "xterm-256color", **variables},
             stdin=subprocess.DEVNULL,
