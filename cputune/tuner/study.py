@@ -362,6 +362,7 @@ class TuningStudy:
             self._storage.begin_baseline()
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
             self._measure(runner, today, "baseline")
+            self._findings.baseline_seconds = self._timer.used_seconds
             cut_off = self._findings.cut_off and not any(t.state == COMPLETED for t in trials)
             if cut_off or self._findings.host_lost:
                 return
@@ -408,12 +409,12 @@ class TuningStudy:
                 self._on_event(Message(text=f"not tried: {out.why}"))
         start = self._measuring.start_seconds if not resumed else None
         most = timer.most_seconds
-        self._findings.baseline_seconds = timer.used_seconds
-        usual = USUAL_RUNS * timer.used_seconds
+        taken = self._findings.baseline_seconds
+        usual = USUAL_RUNS * taken
         measured = any(t.state == COMPLETED for t in self._findings.trials)
         if most is not None and usual > most and measured and not resumed:
             said = (
-                f"your launch took {duration(timer.used_seconds)} to start and to be measured, so "
+                f"your launch took {duration(taken)} to start and to be measured, so "
                 f"{duration(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
                 "a study usually tries"
             )
