@@ -14,7 +14,7 @@ from cputune.emitters.command import rank_script
 from cputune.host.probing import probe
 from cputune.inside import carry
 
-OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 370
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 380
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 
 

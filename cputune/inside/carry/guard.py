@@ -280,7 +280,7 @@ class Guard:
         self._store = groups.PrefixStore("cputune", store)
         self._since = time.monotonic()
         threading.Thread(target=self._look, name="guard", daemon=True).start()
-        atexit.register(self._over.set)  # or the thread is in the store as Python ends
+        atexit.register(self._end)
         return True
 
     def finish(self) -> None:
@@ -362,6 +362,14 @@ class Guard:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(EXIT_STATUS)
+
+    def _end(self) -> None:
+        """Python ends here. A rank that fails as others are stopped ends as they do."""
+        failed = not self._over.is_set()
+        self._over.set()  # or the thread is in the store as Python ends
+        with contextlib.suppress(RuntimeError):
+            if failed and self._store.check(["apart"]):
+                self._stop()
 
     def _give_up(self, error: Exception) -> None:
         self._off = True
