@@ -128,6 +128,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "nodes": asked.nodes,
         "hosts": hosts,
         "mpi": asked.mpi,
+        "keep": asked.keep,
         "python": training_python() if facts.package("torch") and not facts.recorded else None,
         "versions": {name: version for name, version in versions.items() if version},
         "cluster": given(Cluster, options),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from in_process import Run
 from report.result_cases import tuned
 from rich.console import Console
 from tuner.fakes import SMALL
@@ -122,3 +124,12 @@ def test_the_terminal_and_the_document_have_it() -> None:
 def test_run_takes_the_same_word() -> None:
     (option,) = (option for option in run_command.params if option.name == "keep")
     assert list(option.type.choices) == ["numbers", "mathematics"]
+
+
+def test_the_word_of_emit_reaches_the_plan(cputune: Run, tmp_path: Path) -> None:
+    climbed().save(tmp_path / "r.json")
+    words = ("emit", str(tmp_path / "r.json"), "--other-machine", "-f", "torchrun", "-o", "-")
+    assert "bf16" in cputune(*words).out
+    kept = cputune(*words, "--keep", "mathematics")
+    assert kept.code == 0
+    assert "bf16" not in kept.out
