@@ -1,6 +1,6 @@
-"""Find what is wrong with a CPU training machine, tune training on it, emit the launch.
+"""Finds what slows down training on CPUs, tunes it, and emits the launch.
 
-What is public is named in ``__init__.pyi``; every other module is private to the project::
+``__init__.pyi`` lists the public names. Every other module is private::
 
     facts  = cputune.probe()
     report = cputune.diagnose(facts)
@@ -10,7 +10,7 @@ What is public is named in ``__init__.pyi``; every other module is private to th
     files  = cputune.emit(result, "mpirun", nodes=1)
     seen   = cputune.verify(["launch/"])
 
-A name is loaded when it is first used, so that ``import cputune`` takes no time.
+A name is loaded on first use, so that ``import cputune`` is fast.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from __future__ import annotations
 from types import ModuleType
 
 _HOMES: dict[str, str] = {}
-"""Where each public name is defined: read from ``__init__.pyi`` when the first one is used."""
+"""The module of each public name, read from ``__init__.pyi`` on first use."""
 
 
 def _homes() -> dict[str, str]:
-    """The names of ``__init__.pyi``; type checkers read them there."""
+    """Read the public names from ``__init__.pyi``, where type checkers read them too."""
     if not _HOMES:
         import ast
         from pathlib import Path
@@ -38,29 +38,29 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "__version__":
-        found: object = _installed_version()
+        value: object = _installed_version()
     elif name == "__all__":
-        found = sorted(_homes())
+        value = sorted(_homes())
     elif name.startswith("_") or name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
-        found = getattr(import_module(_homes()[name]), name)
-    globals()[name] = found
-    return found
+        value = getattr(import_module(_homes()[name]), name)
+    globals()[name] = value
+    return value
 
 
 class DoctorModule(ModuleType):
-    """The package ``cputune.doctor``, which bears the name of a function: it can be called."""
+    """The package ``cputune.doctor``. It has the name of a function, so it can be called."""
 
-    def __call__(self, *given: object, **named: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         from importlib import import_module
 
-        found: object = import_module(_homes()["doctor"]).doctor(*given, **named)
-        return found
+        diagnosis: object = import_module(_homes()["doctor"]).doctor(*args, **kwargs)
+        return diagnosis
 
 
 def _installed_version() -> str:
-    """The version that was installed: a tag of git, as pyproject.toml says."""
+    """Return the installed version, which hatch takes from the git tag (see pyproject.toml)."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -43,15 +43,15 @@ def test_a_record_reads_back_equal_and_keeps_its_order() -> None:
     [
         ({"kind": "c"}, "kind: invalid enum value 'c'"),
         ({"inner": {}}, "inner: the key speed is missing"),
-        ({"inner": {"speed": float("nan")}}, "nan is no number"),
-        ({"inner": {"speed": float("inf")}}, "inf is no number"),
+        ({"inner": {"speed": float("nan")}}, "nan is not a finite number"),
+        ({"inner": {"speed": float("inf")}}, "inf is not a finite number"),
         ({"inner": {"speed": -1}}, "inner.speed: expected a number >= 0"),
         ({"inner": {"speed": True}}, "inner.speed: expected a number, got true or false"),
         ({"inner": {"speed": 1, "spede": 2}}, "unknown key inner.spede"),
         ({"parts": [{"speed": 1}, {"speed": 1, "sped": 2}]}, r"unknown key parts\[1\].sped"),
         ({"inner": {"speed": 1, "cpus": "0"}}, "inner.cpus: expected a list, got text"),
         ({"count": 10**30}, "more than 19 digits"),
-        ({"free": {"x": object()}}, "no text, number, list or mapping"),
+        ({"free": {"x": object()}}, "not a text, number, list or mapping"),
     ],
 )
 def test_what_a_record_cannot_hold_is_refused_with_its_place(

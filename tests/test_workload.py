@@ -42,7 +42,7 @@ def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> 
         ('"masked-lm"', '"chess"', "task: invalid enum value 'chess'"),
         ("sequence_length = 16", "sequence_length = 0", "sequence_length: expected"),
         ("sequence_length = 16", "", "the key sequence_length is missing"),
-        ("= 1e-4", "= nan", "nan is no number"),
+        ("= 1e-4", "= nan", "nan is not a finite number"),
         ("= 1e-4", "= 0", "learning_rate: expected"),
         ("= 4", "= true", "global_batch_size: expected a whole number, got true or false"),
         ("= 4", "= 1" + 400 * "0", "more than 19 digits"),
@@ -51,7 +51,7 @@ def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> 
         ('"bert"', "3", "model needs a model_type"),
         ('"bert"', '"bert"\nx = ' + 5000 * "[", "is not TOML"),
         ('"bert"', '"bert"\nx = ' + 100 * "[" + 100 * "]", "nested too deeply"),
-        ('"bert"', '"bert"\nx = 2020-01-01', "no text, number, list or mapping"),
+        ('"bert"', '"bert"\nx = 2020-01-01', "not a text, number, list or mapping"),
     ],
 )
 def test_a_damaged_recipe_is_refused_in_words(

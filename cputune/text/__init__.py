@@ -1,1 +1,1 @@
-"""Text that comes in and goes out: read with limits, without secrets, as people read it."""
+"""Text that comes in and goes out: parsing with limits, hiding of secrets, formatting."""

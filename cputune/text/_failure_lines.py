@@ -1,4 +1,4 @@
-"""One line of a log: prefixes of launchers, signals, kernel lines, refused arguments. Pure."""
+"""Reads one log line: prefixes of launchers, signals, kernel lines, refused arguments. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PREFIXES = (
     re.compile(r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ )?kernel: (?:\[ *[\d.]+\] )?"),
 )
 _NUMBERED = re.compile(r"\s?(?P<rank>\d{1,4}): |\[(?P<other>\d{1,4})\] ")
-"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: taken for such if most lines have
-one."""
+"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``. They are so short that they count only
+if most lines of the log have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ def lines_of(text: str) -> Iterator[Line]:
         for part in line.split("\r"):
             rest = part[:LONGEST_LINE].rstrip()
             rank: int | None = None
-            if labelled and (found := _NUMBERED.match(rest)):
-                rank = int(found["rank"] or found["other"])
-                rest = rest[found.end() :]
+            if labelled and (number_match := _NUMBERED.match(rest)):
+                rank = int(number_match["rank"] or number_match["other"])
+                rest = rest[number_match.end() :]
             while True:
                 matches = (prefix.match(rest) for prefix in _PREFIXES)
-                found = next((match for match in matches if match), None)
-                if found is None:
+                prefix_match = next((match for match in matches if match), None)
+                if prefix_match is None:
                     break
-                said = found.groupdict().get("rank")
-                if said is not None:
-                    rank = int(said)
-                rest = rest[found.end() :]
+                prefix_rank = prefix_match.groupdict().get("rank")
+                if prefix_rank is not None:
+                    rank = int(prefix_rank)
+                rest = rest[prefix_match.end() :]
             yield Line(number, rest, rank)
 
 
@@ -162,7 +162,7 @@ _BENIGN = re.compile(
 
 
 def begins_something(text: str) -> bool:
-    """Whether a line begins something of its own, and so ends the message before it."""
+    """Return whether a line begins something new, and so ends the message before it."""
     return bool(
         warns(text)
         or re.match(r"[EF]\d{4} |\[E\d* |srun: |slurmstepd: |=====|-----|\+-|\*\*\*|wandb: ", text)
@@ -172,18 +172,18 @@ def begins_something(text: str) -> bool:
 
 
 def signal_of(text: str) -> str:
-    """The name of the signal that a line reports; empty if it reports none."""
+    """Return the name of the signal that a line reports, or an empty string."""
     text = text.strip()
     for pattern in _SIGNALS:
-        found = pattern.fullmatch(text)
-        if found is None:
+        match = pattern.fullmatch(text)
+        if match is None:
             continue
-        said = found.groupdict()
-        if said.get("word"):
-            return _SIGNAL_WORDS[said["word"].lower()]
-        if said.get("name"):
-            return str(said["name"])
-        number = said.get("number") or str(int(said.get("status") or 128) - 128)
+        groups = match.groupdict()
+        if groups.get("word"):
+            return _SIGNAL_WORDS[groups["word"].lower()]
+        if groups.get("name"):
+            return str(groups["name"])
+        number = groups.get("number") or str(int(groups.get("status") or 128) - 128)
         if int(number):
             return _NUMBERS.get(int(number), f"signal {number}")
     return ""
@@ -191,7 +191,7 @@ def signal_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a line that belongs to no traceback reports."""
+    """What a line outside of any traceback reports."""
 
     kind: Kind
     name: str = ""
@@ -199,7 +199,7 @@ class Report:
 
 
 def report_of(text: str, following: str) -> Report | None:
-    """What a line reports, given the line after it; None if nothing."""
+    """Return what a line reports, or None. ``following`` is the next line of the log."""
     text = text.strip()
     if not text or _BENIGN.search(text):
         return None
@@ -221,9 +221,11 @@ def report_of(text: str, following: str) -> Report | None:
         return Report("usage", message=usage["message"])
     if _EXIT.fullmatch(text):
         return Report("exit")
-    return Report("error") if _ERROR.search(text) else None
+    if _ERROR.search(text):
+        return Report("error")
+    return None
 
 
 def warns(text: str) -> bool:
-    """Whether a line is a warning or a note."""
+    """Return whether a line is a warning or a note."""
     return bool(_WARNING.search(text))

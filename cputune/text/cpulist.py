@@ -1,7 +1,7 @@
 """Sets of logical CPUs as text: kernel lists ("0-3,8"), kernel bitmaps, hex masks.
 
-The kernel's own formats: ``Documentation/admin-guide/kernel-parameters.rst`` ("cpu
-lists") and ``bitmap_parse``/``bitmap_parselist`` in ``lib/bitmap-str.c``.
+Formats: ``Documentation/admin-guide/kernel-parameters.rst`` ("cpu lists") and ``bitmap_parse`` and
+``bitmap_parselist`` in ``lib/bitmap-str.c`` of the Linux kernel.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Read a kernel CPU list, ``"0-3,8"``, as sorted distinct CPU numbers.
+    """Parse a kernel CPU list such as ``"0-3,8"`` into sorted, distinct CPU numbers.
 
-    White space and an empty list are fine, as in an empty cpuset. Raises ValueError on anything
-    else, also where ranges repeat so often that only damage can be the reason.
+    White space and an empty list (an empty cpuset) are accepted. Raises ValueError for other text,
+    and for ranges that repeat so often that the list must be damaged.
     """
     cpus: set[int] = set()
     listed = 0
@@ -26,10 +26,10 @@ def parse(text: str) -> tuple[int, ...]:
         if last < first:
             raise ValueError(f"a CPU range runs backwards: {part!r}")
         if last >= MAX_CPUS:
-            raise ValueError(f"no machine has a CPU {last}")
+            raise ValueError(f"CPU number {last} is too large: the limit is {MAX_CPUS - 1}")
         listed += last - first + 1
         if listed > 8 * MAX_CPUS:
-            raise ValueError("a CPU list that repeats itself without end")
+            raise ValueError("the CPU list repeats itself too often")
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
 
@@ -37,25 +37,33 @@ def parse(text: str) -> tuple[int, ...]:
 _SPAN = re.compile(r"([0-9]{1,99})(?:-([0-9]{1,99}))?")
 
 MAX_CPUS = 1 << 16
-"""Above the largest NR_CPUS of any distribution kernel (8192): a larger number is damage."""
+"""Limit of CPU numbers. No distribution kernel has NR_CPUS above 8192, so a larger number is
+damage.
+"""
 
 
 def render(cpus: Iterable[int]) -> str:
-    """Write CPU numbers as the kernel does: ``(0, 1, 2, 8)`` is ``"0-2,8"``."""
+    """Write CPU numbers as the kernel does: ``(0, 1, 2, 8)`` becomes ``"0-2,8"``."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
             runs[-1][1] = cpu
         else:
             runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    texts = []
+    for first, last in runs:
+        if first == last:
+            texts.append(str(first))
+        else:
+            texts.append(f"{first}-{last}")
+    return ",".join(texts)
 
 
 def parse_mask(text: str) -> tuple[int, ...]:
-    """Read a hex bitmap as the kernel writes it, ``"00000000,0000000f"`` or ``"0xf"``.
+    """Parse a hex bitmap as the kernel writes it: ``"00000000,0000000f"`` or ``"0xf"``.
 
-    Groups between commas are 32 bits each, the most significant first; a mask without
-    commas may be of any width. Raises ValueError on anything else.
+    Groups between commas have 32 bits each, the most significant first. A mask without commas may
+    have any width. Raises ValueError for other text.
     """
     stripped = text.strip().strip("\0").removeprefix("0x")
     groups = stripped.split(",")

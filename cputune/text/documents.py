@@ -1,8 +1,7 @@
-"""JSON and TOML documents: read with limits, and held against the records' types.
+"""Reads JSON and TOML with limits, and converts documents to records.
 
-Whoever writes such a document may have made a mistake, or mean harm. What is read here is
-of bounded depth, its numbers are finite, and it becomes a record only where every value
-has the type and the range that the record's annotations say.
+A document may be damaged or hostile. So its depth, its texts and its numbers are bounded, and it
+becomes a record only if each value has the type and range of the record's annotation.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable
 from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -21,24 +19,24 @@ from msgspec import Meta
 from cputune.errors import CputuneError
 
 MOST_DEPTH = 32
-"""Objects and lists inside each other; a result has 6."""
+"""Levels of objects and lists inside each other. A result has 6."""
 
 MOST_CHARACTERS = 1 << 17
-"""Of one text: Linux takes no longer argument (MAX_ARG_STRLEN)."""
+"""Characters of one text. Linux accepts no longer argument (MAX_ARG_STRLEN)."""
 
 MOST_NUMBER = (1 << 63) - 1
-"""The largest whole number: what 64 bits hold."""
+"""The largest whole number: 64 bits, signed."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""How many: every JSON reader has whole numbers up to 2**53."""
+"""A number of things. Every JSON reader has whole numbers up to 2**53."""
 
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
-"""A quantity that is measured: neither infinite nor NaN, and never below 0."""
+"""A measured quantity: finite, and 0 or more."""
 
 Record = TypeVar("Record")
 
 JSON: TypeAlias = "str | int | float | list[JSON] | dict[str, JSON] | None"
-"""What a document is made of."""
+"""A value of a JSON document."""
 
 _WORDS = {
     "object": "a mapping",
@@ -52,7 +50,7 @@ _WORDS = {
 
 
 def parse(text: str) -> Any:
-    """The values of a JSON text. Raises ValueError that says why it is none."""
+    """Parse JSON text. Raises ValueError with the reason if it is not valid."""
     try:
         return json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
@@ -60,45 +58,47 @@ def parse(text: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: readers differ in which of two counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Build an object, and refuse duplicate keys: JSON readers differ in which of two values
+    counts.
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:80]!r} stands twice")
-    return found
+        raise ValueError(f"the key {twice[:80]!r} occurs twice")
+    return members
 
 
 def toml(text: str) -> dict[str, Any]:
-    """The values of a TOML document. Raises ValueError where it is none."""
+    """Parse a TOML document. Raises ValueError if it is not valid."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        document: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:  # of 5,000 brackets
         raise ValueError("it is nested too deeply") from error
-    return found
+    return document
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
-    """A table that is part of ours: that it can be read is a test's business."""
+    """Read a TOML table of this package. A test makes sure that each of them is valid."""
     return toml(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def record_of(kind: type[Record], document: object) -> Record:
-    """The record that a document of plain JSON values describes.
+    """Convert a document of plain JSON values to a record of this type.
 
-    Raises ValueError with the place and what is wrong there: a type, a range, a key that
-    is missing, a key that nobody knows.
+    Raises ValueError with the place and the problem: a wrong type, a value out of range, a missing
+    or an unknown key.
     """
     _check(document)
     try:
         record = msgspec.convert(document, kind, dec_hook=_made_of)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error))) from error
-    except CputuneError as error:  # a record that refuses what it was given
+        raise ValueError(_explained(str(error))) from error
+    except CputuneError as error:  # raised by the record's own __post_init__
         raise ValueError(str(error)) from error
     unknown = _unknown_key(document, msgspec.to_builtins(record, enc_hook=str))
     if unknown is not None:
@@ -107,40 +107,45 @@ def record_of(kind: type[Record], document: object) -> Record:
 
 
 def _made_of(kind: type, value: object) -> object:
-    """A value of a type that documents have none for, such as a version, made of its text."""
-    return value if isinstance(value, kind) else kind(value)
+    """Make a value of a type that JSON does not have, such as a version, from its text."""
+    if isinstance(value, kind):
+        return value
+    return kind(value)
 
 
 def plain(record: object) -> Any:
-    """A record as plain JSON values, its fields in the order of their definition.
+    """Convert a record to plain JSON values, its fields in the order of their definition.
 
-    What JSON has no number for (NaN, as a rank may say of itself) becomes null.
+    NaN, which a rank may report, becomes null: JSON cannot write it.
     """
     text = json.dumps(msgspec.to_builtins(record))  # tuples become lists
     return json.loads(text, parse_constant=lambda name: None)
 
 
 def for_people(document: object) -> str:
-    """A document as JSON text: indented, and a list of numbers on one line.
+    """Write a document as indented JSON text, each list of numbers on one line.
 
-    Python's own encoder takes a minute to indent a study of 10,000 trials.
+    msgspec does the indentation, because Python's encoder takes a minute for a study of 10,000
+    trials.
     """
     try:
         compact = json.dumps(document, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a lone surrogate: a word that is no UTF-8, which no file holds
+    except UnicodeEncodeError:  # a lone surrogate, from an argument that was not UTF-8
         return json.dumps(document, indent=2)
     text = msgspec.json.format(compact, indent=2).decode()
-    return _NUMBERS.sub(lambda found: "[" + re.sub(r",\n *", ", ", found[1]) + "]", text)
+    return _NUMBERS.sub(lambda match: "[" + re.sub(r",\n *", ", ", match[1]) + "]", text)
 
 
 _NUMBERS = re.compile(r"\[\n *(-?[0-9][^\s,\]]*(?:,\n *-?[0-9][^\s,\]]*)*)\n *\]")
-"""A list of numbers, an item a line; no text of a document holds the end of a line as it is."""
+"""A list of numbers, one item per line. It cannot match inside a text, because JSON escapes line
+ends.
+"""
 
 
 def _check(document: object) -> None:
-    """Raise ValueError for a document that is no plain values within the limits.
+    """Raise ValueError if a document exceeds the limits or holds anything but plain values.
 
-    Walked level by level: a document may be nested deeper than Python can recurse.
+    It goes level by level: a document may be nested deeper than Python can recurse.
     """
     level = [document]
     for _ in range(MOST_DEPTH):
@@ -150,7 +155,7 @@ def _check(document: object) -> None:
                 below.extend(value.values())
             elif isinstance(value, (list, tuple)):
                 below.extend(value)
-            elif type(value) is not int or abs(value) > MOST_NUMBER:  # most are CPUs
+            elif type(value) is not int or abs(value) > MOST_NUMBER:  # fast path: CPU numbers
                 _check_scalar(value)
         if not below:
             return
@@ -160,23 +165,25 @@ def _check(document: object) -> None:
 
 def _check_scalar(value: object) -> None:
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-        raise ValueError(f"a text of {len(value)} characters")
+        raise ValueError(f"a text has {len(value)} characters, more than {MOST_CHARACTERS}")
     if isinstance(value, int) and abs(value) > MOST_NUMBER:
         raise ValueError("a whole number has more than 19 digits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no number that can be meant")
+        raise ValueError(f"{value} is not a finite number")
     if not (value is None or isinstance(value, (str, int, float))):
-        raise ValueError(f"{value} is no text, number, list or mapping")
+        raise ValueError(f"{value} is not a text, number, list or mapping")
 
 
-def _in_words(said: str) -> str:
-    """Msgspec's message, its place first: ``best.plan.nodes: expected a whole number, …``."""
-    what, _, place = said.partition(" - at `$")
+def _explained(message: str) -> str:
+    """Rewrite msgspec's message with its place first: ``best.plan.nodes: expected a whole …``."""
+    what, _, place = message.partition(" - at `$")
     what = re.sub(r"Object missing required field (`.*`)", r"the key \1 is missing", what)
     what = re.sub(r"`(\w+(?: \| \w+)*)`", _kinds, what)
     what = what[:1].lower() + what[1:]
     place = place.rstrip("`").lstrip(".")
-    return f"{place}: {what}" if place else what
+    if place:
+        return f"{place}: {what}"
+    return what
 
 
 def _kinds(match: re.Match[str]) -> str:
@@ -184,16 +191,19 @@ def _kinds(match: re.Match[str]) -> str:
 
 
 def _unknown_key(document: Any, kept: Any, place: str = "") -> str | None:
-    """The first key of a document that its record has no field for."""
-    pairs: Iterable[tuple[str, Any, Any]] = ()
+    """Return the first key of a document that its record has no field for."""
+    nested: list[tuple[str, Any, Any]] = []
     if isinstance(document, dict) and isinstance(kept, dict):
-        if not document.keys() <= kept.keys():
-            key = next(key for key in document if key not in kept)
-            return f"{place}.{key}".lstrip(".")
-        pairs = ((f"{place}.{key}", value, kept[key]) for key, value in document.items())
+        for key, value in document.items():
+            if key not in kept:
+                return f"{place}.{key}".lstrip(".")
+            nested.append((f"{place}.{key}", value, kept[key]))
     elif isinstance(document, (list, tuple)):
-        both = enumerate(zip(document, kept, strict=False))
-        pairs = ((f"{place}[{number}]", value, part) for number, (value, part) in both)
-    nested = (pair for pair in pairs if isinstance(pair[1], (dict, list, tuple)))
-    found = (_unknown_key(value, part, where) for where, value, part in nested)
-    return next((key for key in found if key is not None), None)
+        for number, (value, part) in enumerate(zip(document, kept, strict=False)):
+            nested.append((f"{place}[{number}]", value, part))
+    for path, value, part in nested:
+        if isinstance(value, (dict, list, tuple)):
+            key = _unknown_key(value, part, path)
+            if key is not None:
+                return key
+    return None

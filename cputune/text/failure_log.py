@@ -1,5 +1,4 @@
-"""What a log says about the end of a job: tracebacks, signals, launchers' endings, kernel lines.
-Pure.
+"""Finds the failure that ended a job in its log. Pure.
 
 The log is split into ``Failure`` records, and one of them decides::
 
@@ -8,15 +7,14 @@ The log is split into ``Failure`` records, and one of them decides::
 
 Rules, in this order:
 
-1. A process that the kernel killed for memory, or that died of a signal, is the cause: exceptions
-of
-   the other ranks follow from it. SIGTERM and SIGINT come from a launcher or a person, and SIGABRT
-   follows from an error line: these decide only if there is nothing else.
-2. Of one rank the last exception decides. Of several ranks the one that failed first does, as the
-   launcher reports it; else by the order in the log.
-3. An exception that only tells of another one never decides if there is another: a launcher's
-   (ChildFailedError), a closed connection, a KeyboardInterrupt.
-4. Then a refused command line, an error line, the exit status that a launcher reports.
+1. If the kernel killed a process for memory, or a process died of a signal, that is the cause:
+  exceptions of other ranks follow from it. SIGTERM and SIGINT come from a launcher or a person, and
+  SIGABRT follows an error line, so these decide only if the log shows nothing else.
+2. Of one rank, the last exception decides. Of several ranks, the one that failed first decides: the
+  one that the launcher names, or else the first in the log.
+3. An exception that only reports another one (ChildFailedError, a closed connection,
+  KeyboardInterrupt) decides only if there is no other.
+4. Then a refused command line, an error line, and the exit status that a launcher reports.
 
 Warnings and prints never decide.
 """
@@ -24,7 +22,7 @@ Warnings and prints never decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cputune.inside.messages import OF_LAUNCHERS
@@ -40,12 +38,12 @@ from cputune.text._failure_lines import (
 )
 
 MESSAGE_LINES = 40
-"""Lines of one exception's message that are kept."""
+"""Lines of an exception's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One call of a traceback; ``code`` is the source line that the traceback shows, or empty."""
+    """One call of a traceback. ``code`` is the source line in the traceback, or empty."""
 
     file: str
     line: int
@@ -54,14 +52,12 @@ class Frame:
 
     @property
     def package(self) -> str:
-        """The import name of the package that the file belongs to; empty for your own files."""
+        """The import name of the package that has the file. Empty for your own files."""
         return package_of(self.file)
 
     @property
     def module(self) -> str:
-        """The dotted name of the file's module, if it belongs to an installed package; else
-        empty.
-        """
+        """The dotted name of the module if the file is in an installed package, else empty."""
         path = self.file.replace("\\", "/")
         if "-packages/" in path:
             below = path.rpartition("-packages/")[2]
@@ -74,18 +70,19 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One thing in a log that ends a process, or warns.
+    """One event in a log that ends a process, or a warning.
 
     Attributes:
-        kind: "memory" is the kernel's or the cluster's kill for memory, "limit" a kill for time,
-            "exit" a status that a launcher reports, "launcher" an exception by which one does.
-        name: the type of an exception as the log spells it, the name of a signal, or empty.
-        message: what follows the name, of several lines perhaps.
+        kind: "memory" is a kill for memory by the kernel or the cluster, "limit" a kill for time,
+            "exit" a status that a launcher reports, "launcher" an exception with which a launcher
+            reports one.
+        name: the type of the exception as the log spells it, or the name of the signal, or empty.
+        message: the text after the name. It may have several lines.
         line: the number of the line in the log, from 1.
-        text: that line, without the prefixes of launchers.
-        rank: the rank whose prefix the line has; None if it has none.
-        frames: of a traceback, the outermost call first.
-        cause: the exception that was being handled, or that it was raised from.
+        text: that line without the prefixes of launchers.
+        rank: the rank in the line's prefix. None if the line has no prefix.
+        frames: the calls of the traceback, the outermost first.
+        cause: the exception that was being handled, or that this one was raised from.
     """
 
     kind: Kind
@@ -99,7 +96,7 @@ class Failure:
 
     @property
     def type_name(self) -> str:
-        """The type of an exception without its module."""
+        """The type of the exception without its module."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -107,28 +104,33 @@ class Failure:
         """One line: the type and the first line of the message."""
         first = self.message.strip().split("\n")[0]
         if self.kind in ("exception", "launcher"):
-            return f"{self.name}: {first}" if first else self.name
+            if first:
+                return f"{self.name}: {first}"
+            return self.name
         return self.text
 
     @property
     def whole(self) -> str:
         """Type and message, as Python prints them."""
-        if self.kind in ("exception", "launcher"):
-            return f"{self.name}: {self.message}" if self.message else self.name
-        return f"{self.text}\n{self.message}" if self.message else self.text
+        head, separator = self.name, ": "
+        if self.kind not in ("exception", "launcher"):
+            head, separator = self.text, "\n"
+        if not self.message:
+            return head
+        return f"{head}{separator}{self.message}"
 
     @property
     def chain(self) -> tuple[Failure, ...]:
-        """The failure, then what it was raised from."""
-        found = [self]
-        while found[-1].cause is not None:
-            found.append(found[-1].cause)
-        return tuple(found)
+        """The failure, then what it was raised from, and so on."""
+        chain = [self]
+        while chain[-1].cause is not None:
+            chain.append(chain[-1].cause)
+        return tuple(chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLog:
-    """All failures of a log in its order, and versions of packages that it names."""
+    """All failures of a log in their order, and the versions of packages that it names."""
 
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
@@ -136,14 +138,15 @@ class FailureLog:
 
     @property
     def decisive(self) -> Failure | None:
-        """The failure that ended the job; None if the log shows none."""
+        """The failure that ended the job. None if the log shows no failure."""
         return _decisive(self.failures)
 
 
 def package_of(path: str) -> str:
-    """The import name of the package that a file belongs to; "python" for the standard library.
+    """Return the import name of the package that a file belongs to.
 
-    Empty for files outside of an installation, and for pseudo files such as ``<string>``.
+    It is "python" for the standard library, and empty for files outside of an installation and for
+    pseudo files such as ``<string>``.
     """
     path = path.replace("\\", "/")
     installed = re.search(r"/(?:site|dist)-packages/([\w.-]+?)(?:\.py|/|$)", path)
@@ -192,7 +195,7 @@ _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) i
 
 
 class _Stream:
-    """The lines of one rank, read one after the other."""
+    """Collects the failures of one rank, line by line."""
 
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
@@ -202,7 +205,7 @@ class _Stream:
         self.chained: Failure | None = None
 
     def take(self, line: Line) -> bool:
-        """Whether the line is part of a traceback, or of the message of an exception."""
+        """Read a line. Return whether it belongs to a traceback or to an exception's message."""
         text = line.text
         if _BEGIN.match(text) or _BOXED.search(text):
             self._end_message()
@@ -228,7 +231,9 @@ class _Stream:
             return True
         cell = _INPUT.match(text)
         if cell:
-            number = int(cell["line"]) if cell["line"].isdigit() else 0
+            number = 0
+            if cell["line"].isdigit():
+                number = int(cell["line"])
             frames.append(Frame(file=cell["file"], line=number))
             return True
         arrow = _ARROW.match(text)
@@ -242,7 +247,7 @@ class _Stream:
             return True
         raised = _RAISED.fullmatch(text)
         if raised is None:
-            return False  # a line of another process
+            return False  # another process wrote this line into the traceback
         if signal_of(text):
             self.frames = None
             return False
@@ -254,7 +259,7 @@ class _Stream:
         return True
 
     def raise_alone(self, line: Line) -> bool:
-        """An exception whose traceback the log does not have."""
+        """Record an exception of which the log has no traceback."""
         alone = _ALONE.fullmatch(line.text.strip())
         if alone is None or not line.text.strip() or line.text[0] in " \t":
             return False
@@ -263,10 +268,12 @@ class _Stream:
 
     def _raise(self, line: Line, name: str, message: str, frames: tuple[Frame, ...]) -> None:
         simple = name.rpartition(".")[2]
-        kind: Kind = "launcher" if simple in OF_LAUNCHERS else "exception"
-        signal = signal_of(line.text) if kind == "launcher" else ""
-        if signal:  # accelerate: "died with <Signals.SIGKILL: 9>"
-            kind, name = "signal", signal
+        kind: Kind = "exception"
+        if simple in OF_LAUNCHERS:
+            kind = "launcher"
+            signal = signal_of(line.text)
+            if signal:  # accelerate: "died with <Signals.SIGKILL: 9>"
+                kind, name = "signal", signal
         failure = Failure(
             kind=kind,
             line=line.number,
@@ -284,7 +291,7 @@ class _Stream:
     def _in_message(self, text: str) -> bool:
         assert self.message is not None
         ends = not text.strip() or begins_something(text) or len(self.message) > MESSAGE_LINES
-        # "backend='inductor' raised:" is followed by the exception that it was.
+        # torch.compile writes "backend='inductor' raised:" and then the exception on the next line.
         announced = self.message[-1].rstrip().endswith(":")
         if ends or (_ALONE.fullmatch(text) and not announced):
             self._end_message()
@@ -307,7 +314,7 @@ _VERSION_SAID = re.compile(
 
 
 def read_failures(text: str) -> FailureLog:
-    """All failures of a log, with line numbers of this text."""
+    """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[int | None, _Stream] = {}
     others: list[Failure] = []
     all_lines = list(lines_of(text))
@@ -315,18 +322,20 @@ def read_failures(text: str) -> FailureLog:
         stream = streams.setdefault(line.rank, _Stream(line.rank))
         if stream.take(line):
             continue
-        following = all_lines[place + 1].text if place + 1 < len(all_lines) else ""
+        following = ""
+        if place + 1 < len(all_lines):
+            following = all_lines[place + 1].text
         if not warns(line.text) and stream.raise_alone(line):
             continue
-        found = report_of(line.text, following)
-        if found is not None:
+        report = report_of(line.text, following)
+        if report is not None:
             others.append(
                 Failure(
-                    kind=found.kind,
+                    kind=report.kind,
                     line=line.number,
                     text=line.text.strip(),
-                    name=found.name,
-                    message=found.message,
+                    name=report.name,
+                    message=report.message,
                     rank=line.rank,
                 )
             )
@@ -334,8 +343,11 @@ def read_failures(text: str) -> FailureLog:
         stream._end_message()
         if stream.chained is not None:
             stream.found.append(stream.chained)
-    raised = [failure for stream in streams.values() for failure in stream.found]
-    failures = tuple(sorted((*raised, *others), key=lambda failure: failure.line))
+    failures: list[Failure] = []
+    for stream in streams.values():
+        failures += stream.found
+    failures += others
+    failures.sort(key=lambda failure: failure.line)
     versions: dict[str, str] = {}
     for named in _VERSION_SAID.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
@@ -343,18 +355,21 @@ def read_failures(text: str) -> FailureLog:
     return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
 
 
-def _with_root_rank(failures: tuple[Failure, ...], lines: list[Line]) -> tuple[Failure, ...]:
-    """The launcher's report names the rank that failed first: its number goes to that report."""
+def _with_root_rank(failures: Sequence[Failure], lines: list[Line]) -> tuple[Failure, ...]:
+    """Copy the rank that the launcher's "Root Cause" names to the failures of that report."""
     root = next((n for n, line in enumerate(lines) if "Root Cause" in line.text), None)
     if root is None:
-        return failures
-    ranks = (ROOT_RANK.match(line.text) for line in lines[root : root + 10])
-    rank = next((int(found["rank"]) for found in ranks if found), None)
+        return tuple(failures)
+    matches = (ROOT_RANK.match(line.text) for line in lines[root : root + 10])
+    rank = next((int(match["rank"]) for match in matches if match), None)
     number = lines[root].number
-    return tuple(
-        replace(failure, rank=rank) if number <= failure.line <= number + 10 else failure
-        for failure in failures
-    )
+    ranked = []
+    for failure in failures:
+        if number <= failure.line <= number + 10:
+            ranked.append(replace(failure, rank=rank))
+        else:
+            ranked.append(failure)
+    return tuple(ranked)
 
 
 # --- what decides -----------------------------------------------------------------------
@@ -367,11 +382,11 @@ _FOLLOWS = re.compile(
     r"|KeyboardInterrupt|BrokenProcessPool|SignalException|Cannot re-initialize|TCPStore"
     r"|destroy_process_group|another rank|peer .* (?:died|exited)"
 )
-"""Exceptions that tell of another rank's end, or of a person's Ctrl-C."""
+"""Exceptions that follow from another rank's end, or from Ctrl-C."""
 
 
 def follows(failure: Failure) -> bool:
-    """Whether this failure only tells of another one."""
+    """Return whether this failure only reports another one."""
     return failure.kind == "launcher" or bool(_FOLLOWS.search(failure.whole))
 
 
@@ -389,30 +404,29 @@ def _decisive(failures: tuple[Failure, ...]) -> Failure | None:
         return deadly[0]
     if by_kind.get("limit"):
         return by_kind["limit"][0]
-    own = [one for one in exceptions if not follows(one)]
-    if own:
-        return _first_rank(own, by_kind)
+    original = [one for one in exceptions if not follows(one)]
+    if original:
+        return _first_rank(original, by_kind)
     usage = by_kind.get("usage", [])
     if usage:
         return usage[-1]
     primary = [one for one in errors if not follows(one)]
     order = (primary, exceptions, errors, signals, by_kind.get("launcher"), by_kind.get("exit"))
-    for found in order:
-        if found:
-            return found[0]
+    for candidates in order:
+        if candidates:
+            return candidates[0]
     return None
 
 
 def _first_rank(exceptions: list[Failure], by_kind: Mapping[str, list[Failure]]) -> Failure:
-    """Of each rank the last exception; of the ranks the one that failed first."""
+    """Take the last exception of each rank, and of these the one of the rank that failed first."""
     last: dict[int | None, Failure] = {}
     for failure in exceptions:
         last[failure.rank] = failure
-    for report in (
-        *by_kind.get("signal", ()),
-        *by_kind.get("exit", ()),
-        *by_kind.get("launcher", ()),
-    ):
+    reports = [
+        failure for kind in ("signal", "exit", "launcher") for failure in by_kind.get(kind, ())
+    ]
+    for report in reports:
         if report.rank is not None and report.rank in last:
             return last[report.rank]
     if None in last and len(last) > 1:

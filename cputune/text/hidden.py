@@ -1,8 +1,8 @@
-"""Values that must not be written down: tokens, passwords, keys, credentials in addresses.
+"""Hides values that must not be stored or shown: tokens, passwords, keys, credentials in addresses.
 
-Of arguments, of a script's as of a launcher's, hidden is what a name or a shape says is a secret;
-everything else is its owner's and stays as it was typed. Of variables, and of what a script writes,
-the rule is stricter: every name that holds a word for a secret counts, and commands that carry a
+Of the arguments of a script or a launcher, only what a name or a shape marks as a secret is hidden.
+Everything else belongs to the user and stays as typed. Variables and the output of scripts follow a
+stricter rule: every name that contains a word for a secret counts, and so do commands that carry a
 password (``sshpass -p``).
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import count, pairwise
 
 HIDDEN = "(hidden)"
-"""What stands in the place of such a value."""
+"""The replacement of such a value."""
 
 _SHAPES = re.compile(
     r"""
@@ -52,35 +52,35 @@ _ARGUMENT = re.compile(
     r"|registry|secret|security|modelscope|clearml)_token)"
     r"|token"
 )
-"""A name of an argument, in small letters, that ends in a word for a secret: ``hub_token``.
+"""An argument's name, in lower case, that ends in a word for a secret: ``hub_token``.
 
-``pad_token``, ``sort_key`` and ``num_pass`` are none.
+``pad_token``, ``sort_key`` and ``num_pass`` do not match.
 """
 _COUNTED = frozenset(["n", "num", "one", "two", "single", "multi", "first", "forward", "backward"])
-"""What stands before ``pass`` where that is no password."""
+"""Words before ``pass`` that make it a count, not a password."""
 _VARIABLE = re.compile(
     r".*(?:key|keys|token|pass|pwd|auth|pw|pat|sas|dsn|creds?|connection_string)"
     r"|(?:.*_)?\w*(?:passw(?:or)?ds?|passphrase|passcode|passkey|secrets?|credentials?|cookies?|jwt"
     r"|bearer|otp|webhook|token|auth_config)(?:_.*)?"
 )
-"""A name of a variable, in small letters, that holds a word for a secret: ``slack_token``."""
+"""A variable's name, in lower case, that contains a word for a secret: ``slack_token``."""
 _FOLDERS = frozenset(["PWD", "OLDPWD"])
 _NO_SECRET = re.compile(
     r"\W{0,4}|true|false|yes|no|none|null|auto|<[^<>]*>|\[[A-Z0-9_]+\]|\$\{?\w+\}?", re.IGNORECASE
 )
 _PATH = re.compile(r"(?:~|\.{0,2})(?:/[\w.@+~-]+){2,}/?|[\w./~-]+\.(?:json|pem|ya?ml|txt|crt|key)")
-"""What names a file: where a key lies is no secret."""
+"""A path of a file. The place of a key is not a secret."""
 _PAIR = re.compile(r"[^\s:/]+:(?!\d+$)[^\s:/]{3,}")
-"""``jane:letmein``, a name with its password."""
+"""A name with its password: ``jane:letmein``."""
 _DIGESTS = frozenset(
     ["revision", "commit", "sha", "sha256", "md5", "hash", "digest", "checksum", "id", "ref"]
 )
-"""Words in the names of arguments whose values are long and mean nothing."""
+"""Words in the names of arguments whose values are long and random, but not secret."""
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z](?:\d+|[A-Za-z_-]*)")
 _ASSIGNED = re.compile(
     r"(?P<before>--?|[+~]*(?:[\w@/-]+\.)*)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^=].*)", re.DOTALL
 )
-"""``--name=value``; ``NAME=value``, as ``mpirun -x`` takes it; ``group.name=value`` of Hydra."""
+"""``--name=value``; ``NAME=value`` of ``mpirun -x``; ``group.name=value`` of Hydra."""
 _SAID_VARIABLE = re.compile(
     r"""(?P<said>\b(?P<name>[A-Z][A-Z0-9_]{2,127})(?:=|["']\s*:\s*))"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;]+)"""
@@ -90,19 +90,19 @@ _SAID_ARGUMENT = re.compile(
     r"""(?P<value>(?![A-Z_]+\b|\[)[^\s"',\]]{3,})"""
 )
 _EXTRA = re.compile(r"(?:^|\s)-p\s*(?!\d{1,5}(?:\s|$))\S+")
-"""The password in I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS; a short number is ssh's port."""
+"""The password in I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS. A short number is ssh's port."""
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text holds what can only be a secret, by its shape."""
+    """Return whether a text contains something that has the shape of a secret."""
     if _SHAPES.search(text) or any(map(_is_key, _BASE64.finditer(text))):
         return True
-    return any(says_secret(found["name"]) for found in _SAID_ARGUMENT.finditer(text))
+    return any(says_secret(match["name"]) for match in _SAID_ARGUMENT.finditer(text))
 
 
-def _is_key(found: re.Match[str]) -> bool:
-    """Not a long path: of base64 every 64th letter is a slash; nor a digest, of one case."""
-    return _is_mixed(found[0]) and found[0].count("/") * 16 <= len(found[0])
+def _is_key(match: re.Match[str]) -> bool:
+    """Return whether a base64 run is a key. A path has more slashes, a digest has only one case."""
+    return _is_mixed(match[0]) and match[0].count("/") * 16 <= len(match[0])
 
 
 def _is_mixed(run: str) -> bool:
@@ -110,11 +110,11 @@ def _is_mixed(run: str) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Whether a text holds a long run of letters and digits, as keys do. Paths are exempt.
+    """Return whether a text contains a long run of letters and digits, as keys do.
 
-    Masks of CPUs are long too: hexadecimal digits after ``0x``.
+    Paths and CPU masks (hex digits after ``0x``) are exempt.
     """
-    return not text.startswith("/") and any(_is_mixed(r) or _is_hex(r) for r in _runs(text))
+    return not text.startswith("/") and any(_is_mixed(run) or _is_hex(run) for run in _runs(text))
 
 
 def _runs(text: str) -> list[str]:
@@ -126,9 +126,9 @@ def _is_hex(run: str) -> bool:
 
 
 def _is_shuffled(run: str) -> bool:
-    """Whether letters, capital letters and digits alternate as no name has them.
+    """Return whether kinds of characters alternate more often than in a name.
 
-    Of 62 letters and digits drawn at random 0.62 of the neighbours are of different kinds; in
+    Of 62 letters and digits drawn at random, 0.62 of the neighbours are of different kinds; in
     ``Qwen2VL7BInstruct`` 0.38.
     """
     if not _is_mixed(run):
@@ -139,12 +139,12 @@ def _is_shuffled(run: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """``HubToken``, ``hub-token`` and ``HUB_TOKEN`` alike."""
+    """Split ``HubToken``, ``hub-token`` and ``HUB_TOKEN`` into the same words."""
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
 def says_secret(name: str) -> bool:
-    """Whether the name of an argument says that its value is one: ``hub-token``, ``dbPassword``."""
+    """Return whether an argument's name marks its value as a secret: ``hub-token``."""
     words = _words(name)[-4:]
     if words[-1:] == ["pass"]:
         return _COUNTED.isdisjoint(words[-2:-1])
@@ -152,13 +152,13 @@ def says_secret(name: str) -> bool:
 
 
 def variable_says_secret(name: str) -> bool:
-    """Whether the name of a variable says that its value is one: ``SLACK_TOKEN``, ``SSHPASS``."""
-    said = "_".join(_words(name)[-8:])[-64:]
-    return name not in _FOLDERS and bool(_VARIABLE.fullmatch(said))
+    """Return whether a variable's name marks its value as a secret: ``SLACK_TOKEN``."""
+    words = "_".join(_words(name)[-8:])[-64:]
+    return name not in _FOLDERS and bool(_VARIABLE.fullmatch(words))
 
 
 def _is_secret_argument(name: str, value: str) -> bool:
-    """Whether a name or the shape of a value says so."""
+    """Return whether an argument's name or the shape of its value marks it as a secret."""
     if _NO_SECRET.fullmatch(value):
         return False
     words = _words(name)
@@ -178,7 +178,7 @@ def _is_secret_argument(name: str, value: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether a variable may not be shown, by its name or its value."""
+    """Return whether a variable must not be shown, by its name or its value."""
     if _NO_SECRET.fullmatch(value):
         return False
     if name.endswith("EXEC_EXTRA_ARGS") and _EXTRA.search(value):
@@ -192,22 +192,24 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """A text that a script wrote, without what looks like a secret, and without the values of
-    the variables that may not be shown, as they are and as a traceback quotes them.
+    """Return the output of a script without secrets.
+
+    Hides what has the shape of a secret, and the values of variables that must not be shown, both
+    as they are and as a traceback quotes them.
     """
     for value in sorted(_forms(variables), key=len, reverse=True):
         if len(value) > 5:
             text = text.replace(value, HIDDEN)
         else:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", HIDDEN, text)
-    text = _BASE64.sub(lambda found: HIDDEN if _is_key(found) else found[0], text)
+    text = _BASE64.sub(lambda match: HIDDEN if _is_key(match) else match[0], text)
     text = _SAID_VARIABLE.sub(_without_variable, text)
     text = _SAID_ARGUMENT.sub(_without_argument, text)
     return _SHAPES.sub(HIDDEN, text)
 
 
 def _forms(variables: Mapping[str, str]) -> set[str]:
-    """What stands in a text for the values that may not be shown."""
+    """Return every spelling of the values that must not be shown."""
     forms = set[str]()
     for name, value in variables.items():
         if len(value) > 2 and is_secret_variable(name, value):
@@ -216,63 +218,75 @@ def _forms(variables: Mapping[str, str]) -> set[str]:
     return forms
 
 
-def _without_variable(found: re.Match[str]) -> str:
-    value = found["value"].strip("\"'")
-    if value == HIDDEN or not is_secret_variable(found["name"], value):
-        return found[0]
-    return found["said"] + HIDDEN
+def _without_variable(match: re.Match[str]) -> str:
+    value = match["value"].strip("\"'")
+    if value == HIDDEN or not is_secret_variable(match["name"], value):
+        return match[0]
+    return match["said"] + HIDDEN
 
 
-def _without_argument(found: re.Match[str]) -> str:
-    shown = _NO_SECRET.fullmatch(found["value"]) or not says_secret(found["name"])
-    return found[0] if shown else found["said"] + HIDDEN
+def _without_argument(match: re.Match[str]) -> str:
+    shown = _NO_SECRET.fullmatch(match["value"]) or not says_secret(match["name"])
+    if shown:
+        return match[0]
+    return match["said"] + HIDDEN
 
 
 def hide_arguments(
     argv: Sequence[str], *, secret: Collection[str] = (), variables: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words of a command with ``${NAME}`` for each value that may not be shown, and those.
+    """Replace each secret in a command by ``${NAME}``; also return the values by these names.
 
     Args:
-        argv: a launcher's words, a script and its arguments.
-        secret: names of arguments that are secrets beside those that are known.
-        variables: of this process; a value that one of them holds bears its name, so that it is
-            there the next time.
+        argv: the words of a launcher, a script and its arguments.
+        secret: more names of arguments whose values are secrets.
+        variables: the environment. If a variable has the same value, its name is used, so that it
+            exists the next time.
     """
     named = {"_".join(_words(name)) for name in secret}
     held = {value: name for name, value in (variables or {}).items() if _is_holder(name, value)}
-    words, found, flag = list(argv[:1]), dict[str, str](), ""
+    words, secrets, flag = list(argv[:1]), dict[str, str](), ""
     for word in argv[1:]:
         if _FLAG.fullmatch(word) and not looks_secret(word):
             words.append(word)
             flag = word.strip("-")
             continue
-        asked = "_".join(_words(flag)) in named
-        assigned = None if says_secret(flag) or asked else _ASSIGNED.fullmatch(word)
-        name, value = (assigned["name"], assigned["value"]) if assigned else (flag, word)
+        is_named = "_".join(_words(flag)) in named
+        assigned = None if says_secret(flag) or is_named else _ASSIGNED.fullmatch(word)
+        name, value = flag, word
+        if assigned:
+            name, value = assigned["name"], assigned["value"]
         # mpirun -x, env: NAME=value; -genv has NAME and value in two words.
         variable = re.fullmatch(r"[A-Z][A-Z0-9_]*", name) and not (assigned and assigned["before"])
-        hidden = is_secret_variable(name, value) if variable else _is_secret_argument(name, value)
+        if variable:
+            hidden = is_secret_variable(name, value)
+        else:
+            hidden = _is_secret_argument(name, value)
         flag = word if flag in ("env", "genv") else ""
-        if hidden or asked or "_".join(_words(name)) in named:
-            holder = held.get(value) or _variable(name, value, found)
-            found[holder] = value
+        if hidden or is_named or "_".join(_words(name)) in named:
+            holder = held.get(value) or _variable(name, value, secrets)
+            secrets[holder] = value
             word = word.removesuffix(value) + f"${{{holder}}}"
         words.append(word)
-    return tuple(words), found
+    return tuple(words), secrets
 
 
 def _is_holder(name: str, value: str) -> bool:
-    """Whether a variable is where a secret was taken from: ``--hub_token "$HF_TOKEN"``."""
+    """Return whether a variable may be the source of a secret: ``--hub_token "$HF_TOKEN"``."""
     return len(value) > 5 and bool(re.fullmatch(r"[A-Z][A-Z0-9_]*", name))
 
 
 def _variable(flag: str, value: str, taken: Mapping[str, str]) -> str:
-    """A name for the variable that holds the value: the flag's, in capital letters."""
+    """Choose a variable name for a value: the flag's name in capital letters."""
     name = re.sub(r"\W+", "_", flag).upper()
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         name = "TRAIN"
     if not re.search("TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|JWT|BEARER|OTP|COOKIE", name):
         name += "_SECRET"
-    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-    return next(free for free in names if taken.get(free, value) == value)
+    for number in count(1):
+        free = name
+        if number > 1:
+            free = f"{name}_{number}"
+        if taken.get(free, value) == value:
+            return free
+    raise AssertionError("count() does not end")

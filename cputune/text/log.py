@@ -1,8 +1,9 @@
-"""The logger of cputune: silent until whoever uses it as a library gives it a handler.
+"""The logger of cputune. It is silent until the application adds a handler.
 
-``cputune.probing`` tells what is not known, ``cputune.host`` which files are written and which
-children are asked, ``cputune.ranks`` how many processes start, ``cputune.events`` what ``on_event``
-is given. The words and the output of a training script are never logged: they may hold secrets.
+``cputune.probing`` logs unknown facts, ``cputune.host`` the files written and the child processes
+started, ``cputune.ranks`` how many processes start, and ``cputune.events`` what ``on_event`` gets.
+The arguments and the output of a training script are never logged, because they may contain
+secrets.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How text is written for people: cleaned of what a terminal obeys, numbers with enough digits."""
+"""Formats text for a terminal: no control characters, numbers with enough digits."""
 
 from __future__ import annotations
 
 MIB, GIB = 1 << 20, 1 << 30
-"""Bytes, as the kernel counts them and people read them."""
+"""Bytes in a MiB and a GiB."""
 
 
 def visible(text: str) -> str:
-    r"""The text in one line, whatever a machine, a script or a file put into it.
+    r"""Return the text as one safe line.
 
-    Control characters, line breaks and signs that turn the direction of writing appear as
-    escapes (``\x1b``, ``\n``, ``\u202e``): they could clear the screen or forge a line.
+    Control characters, line breaks and signs that change the writing direction become escapes
+    (``\x1b``, ``\n``, ``\u202e``), because they could clear the screen or forge a line.
     """
     if text.isprintable():
         return text
@@ -20,7 +20,9 @@ def visible(text: str) -> str:
 def _visible(char: str) -> str:
     if char == "\t":
         return " "
-    return char if char.isprintable() else repr(char)[1:-1]
+    if char.isprintable():
+        return char
+    return repr(char)[1:-1]
 
 
 _ASCII = {
@@ -35,9 +37,10 @@ _ASCII = {
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:
-    r"""What stands for signs that a stream has not: ``x`` for ``×``; else escapes (``\u05d0``).
+    r"""Replace characters that a stream cannot encode: ``x`` for ``×``, else an escape
+    (``\u05d0``).
 
-    An error handler of ``codecs``. Raises what is no error of encoding.
+    It is an error handler of ``codecs``. Errors other than of encoding are raised again.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -47,10 +50,16 @@ def spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """So many significant digits, whole ones all: ``22.5``, ``0.0013``, ``15300``."""
-    return f"{value:.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"
+    """Round to this many significant digits, but keep whole numbers: ``22.5``, ``0.0013``,
+    ``15300``.
+    """
+    if value >= 10**digits - 0.5:
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}"
 
 
 def count(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
