@@ -11,7 +11,7 @@ folder, by a study of three trials. What the study says, and after how many seco
 refusal is to come within ``MOST_SECONDS``.
 
 Every row that was run is kept in ``--results FILE`` (JSON) and is run again with ``--again`` alone;
-``--write`` puts what is kept between the marks of docs/scripts.md.
+``--write`` puts what is kept between the marks of benchmarks/scripts.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run forms that are kept, too")
     parser.add_argument("--results", type=Path, help="JSON file in which rows are kept")
     parser.add_argument("--max-time", default="100s", help="of each study")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/scripts.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/scripts.md")
     args = parser.parse_args()
     kept = read(args.results)
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ by its comparison, ``verify`` by having no failed check and by its check "the sa
 launch by its exit status.
 
 Every row that was run is kept in ``--results FILE`` (JSON) as it ends, and is run again with
-``--again`` alone. ``--write`` puts what is kept between the marks of docs/scripts.md.
+``--again`` alone. ``--write`` puts what is kept between the marks of benchmarks/scripts.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from cputune.records.result import Measured, Result
 from cputune.records.steps import Step, TimeUp, TrialError
 
 HERE = Path(__file__).resolve().parent.parent
-PAGE = HERE / "docs" / "scripts.md"
+PAGE = HERE / "benchmarks" / "scripts.md"
 BEGIN, END = "<!-- public scripts: begin -->", "<!-- public scripts: end -->"
 OWNERS = {"sentence-transformers": "UKPLab"}
 """Of repositories that do not belong to huggingface."""
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=2, help="trials of each study")
     parser.add_argument("--max-time", type=float, default=100, help="seconds of each study")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row after these")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/scripts.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/scripts.md")
     args = parser.parse_args()
     kept = read(args.results)
     ProcessRunner.steps = undelayed(ProcessRunner.steps)  # type: ignore[method-assign]

@@ -23,6 +23,8 @@ BROUGHT = {
     "SECURITY.md": "security.md",
     "recipes/README.md": "recipes.md",
     "benchmarks/scaling.md": "scaling.md",
+    "benchmarks/scripts.md": "tried-scripts.md",
+    "benchmarks/readings.md": "readings.md",
     **{
         f"benchmarks/{kept.name}": f"benchmarks/{kept.name}"
         for kept in ROOT.glob("benchmarks/*.txt")

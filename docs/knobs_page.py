@@ -11,32 +11,31 @@ from cputune.records.options import TuneOptions, options_in
 
 _HEAD = """# Every knob of the tuner
 
-Made from the knobs themselves by `make doc`; do not edit it here. **Today** is the value that a
-knob has in a plain `python train.py`, and keeps where it is not varied (`--knobs`); `--fix
-NAME=VALUE` holds it at another. **Believed** is how much two of its values are taken to differ
-before anything was measured (one standard deviation), so that the first trials are spent where
-most is to gain; measurements soon outweigh it. **Keeps** is what of the training stays the same
-while the knob is varied: the same numbers; the same mathematics, rounded or added up otherwise; the
-same distribution, drawn otherwise; or other numbers. `--keep numbers`, `--keep mathematics` and
-`--keep distribution` leave out what keeps less.
+This page lists what `cputune tune` can vary. Made from the knobs themselves by `make doc`; do not edit it here.
+
+- **Today** is the value in a plain `python train.py`. A knob keeps it if it is not varied (`--knobs`);
+  `--fix NAME=VALUE` sets another.
+- **Keeps** is what of the training stays the same when the knob varies: the same numbers; the same mathematics,
+  rounded or added in another order; the same distribution, with other random draws; or other numbers.
+  `--keep numbers`, `--keep mathematics` and `--keep distribution` leave out what keeps less.
+- **Believed** is how much two values are expected to differ before a measurement (one standard deviation). The first
+  trials go where the most is expected. Measurements soon outweigh it.
 """
 
 
 _NO_KNOBS = """
-What was read of memory, and what of it is no knob
-([the figures](measuring.md#what-memory-costs-by-allocator)):
+These were measured and are not knobs, or only with other settings
+([readings](../benchmarks/readings.md#what-memory-costs-by-allocator)):
 
-- Huge pages are a value of `malloc` where the kernel gives them: 1.15 times as fast (1.08–1.22) as
-  glibc's malloc as it is ([side by side](measuring.md#what-the-knobs-were-worth-on-one-machine)).
-- jemalloc is a value of `allocator`, with settings by which it faults once a step; with those of
-  Intel's launcher it faults 46,674 times.
-- mimalloc is none: 15,269 page faults a step with the settings that were tried.
-- Gradients whose memory is kept (`zero_grad(set_to_none=False)`; the embedding's alone are 62.5 MB
-  of zeros each step) are none: as many page faults, 100 MiB more, 1.02 times less CPU time where a
-  tenth is told apart. What the zeros cost is page faults, which `malloc` and `allocator` take away.
-- torch.compile is none: 0.87 times as fast (0.83–0.91) after a minute of compiling. A script that
-  asks for it itself (`--torch_compile True`) is tuned as it is: steps that compile do not count.
-- A fused clipping of gradients is none: norms take 0.4 to 2.5 % of a step, the most it could bring.
+- Huge pages are a value of `malloc` if the kernel offers them: 1.15 times as fast (1.08–1.22) as glibc's malloc
+  ([side by side](../benchmarks/readings.md#what-knobs-were-worth-on-one-machine)).
+- jemalloc is a value of `allocator`, with settings that give one page fault a step; with those of Intel's launcher it
+  has 46,674.
+- mimalloc is not a knob: 15,269 page faults a step with the settings that were tried.
+- Kept gradients (`zero_grad(set_to_none=False)`) are not a knob: as many page faults, 100 MiB more memory.
+- torch.compile is not a knob: 0.87 times as fast (0.83–0.91) after a minute of compiling. A script that asks for it
+  (`--torch_compile True`) is tuned as it is; steps that compile do not count.
+- A fused clipping of gradients is not a knob: norms take 0.4 to 2.5 % of a step.
 """
 
 
@@ -50,8 +49,8 @@ def knobs_page() -> str:
     ]
     asked = [f"- {line}" for line in only_if_asked()]
     sources = [f"- `{knob.name}`: {knob.effect.source}." for knob in KNOBS]
-    only = "A default `cputune tune` does not try these; each has an option that does:"
-    beliefs = "Where the beliefs come from:"
+    only = "A default `cputune tune` does not try these. Each needs its option:"
+    beliefs = "Sources of the believed effects:"
     lines = [_HEAD, *table, "", only, "", *asked, "", beliefs, "", *sources, _NO_KNOBS]
     return "\n".join(lines)
 

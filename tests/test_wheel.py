@@ -174,18 +174,24 @@ def test_emit_writes_every_format_from_the_wheel(run: Run, tmp_path: Path) -> No
 
 
 README = (HERE / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```sh$(.*?)^```$", README.partition("## Your own script")[0], re.M | re.S)
-TYPED = re.findall(r"^cputune (.+)$", "\n".join(BLOCKS), re.M)
+BLOCKS = re.findall(r"^```sh$(.*?)^```$", README.partition("## What it does")[0], re.M | re.S)
+TYPED = re.findall(r"^(?:uvx )?cputune (.+)$", "\n".join(BLOCKS), re.M)
+SMALL = {
+    "tune": ["--dry-run"],
+    "run": ["--dry-run", "--other-machine"],
+    "emit": ["--other-machine"],
+    "verify": ["--no-run"],
+}
 FURTHER = ("show", "report", "history", "verify")
 
 
 def test_readmes_steps_work_where_its_install_was_made(tuning: Run, tmp_path: Path) -> None:
     shutil.copy(HERE / "docs" / "terminal" / "result.json", tmp_path / "cputune.json")
-    assert {words.split()[0] for words in TYPED} == {"doctor", "tune", "emit"}
+    (tmp_path / "train.py").write_text("import torch\n")
+    assert {words.split()[0] for words in TYPED} == {"doctor", "tune", "run", "emit"}
     for line in (*dict.fromkeys(TYPED), *FURTHER):
         words = line.split()
-        more = {"tune": ["--dry-run"], "emit": ["--other-machine"], "verify": ["--no-run"]}
-        argv = [*words, *more.get(words[0], [])]
+        argv = [words[0], *SMALL.get(words[0], []), *words[1:]]
         done = tuning(*argv, cwd=tmp_path, by=("python", "-m", "cputune"))
         good = {"doctor": (0, 1), "verify": (0, 3)}.get(words[0], (0,))
         assert done.returncode in good, f"{argv}\n{done.stdout}\n{done.stderr}"

@@ -1,6 +1,6 @@
 """Every script of this folder, every step: plain run, tune, emit, launch to the end, verify.
 
-`make test-scripts` runs it; the table of docs/scripts.md is what it says.
+`make test-scripts` runs it; the table of benchmarks/scripts.md is what it says.
 """
 
 from __future__ import annotations
