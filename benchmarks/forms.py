@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run forms that are kept, too")
     parser.add_argument("--results", type=Path, help="JSON file in which rows are kept")
     parser.add_argument("--max-time", default="100s", help="of each study")
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/scripts.md")
+    parser.add_argument("--write", action="store_true", help="put the table into scripts.md here")
     args = parser.parse_args()
     kept = read(args.results)
     with tempfile.TemporaryDirectory() as folder:

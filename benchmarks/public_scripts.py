@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=2, help="trials of each study")
     parser.add_argument("--max-time", type=float, default=100, help="seconds of each study")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row after these")
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/scripts.md")
+    parser.add_argument("--write", action="store_true", help="put the table into scripts.md here")
     args = parser.parse_args()
     kept = read(args.results)
     ProcessRunner.steps = undelayed(ProcessRunner.steps)  # type: ignore[method-assign]

@@ -11,15 +11,17 @@ from cputune.records.options import TuneOptions, options_in
 
 _HEAD = """# Every knob of the tuner
 
-This page lists what `cputune tune` can vary. Made from the knobs themselves by `make doc`; do not edit it here.
+This page lists what `cputune tune` can vary. Made from the knobs themselves by `make doc`; do not
+edit it here.
 
-- **Today** is the value in a plain `python train.py`. A knob keeps it if it is not varied (`--knobs`);
-  `--fix NAME=VALUE` sets another.
-- **Keeps** is what of the training stays the same when the knob varies: the same numbers; the same mathematics,
-  rounded or added in another order; the same distribution, with other random draws; or other numbers.
-  `--keep numbers`, `--keep mathematics` and `--keep distribution` leave out what keeps less.
-- **Believed** is how much two values are expected to differ before a measurement (one standard deviation). The first
-  trials go where the most is expected. Measurements soon outweigh it.
+- **Today** is the value in a plain `python train.py`. A knob keeps it if it is not varied
+  (`--knobs`); `--fix NAME=VALUE` sets another.
+- **Keeps** is what of the training stays the same when the knob varies: the same numbers; the
+  same mathematics, rounded or added in another order; the same distribution, with other random
+  draws; or other numbers. `--keep numbers`, `--keep mathematics` and `--keep distribution` leave
+  out what keeps less.
+- **Believed** is how much two values are expected to differ before a measurement (one standard
+  deviation). The first trials go where the most is expected. Measurements soon outweigh it.
 """
 
 
@@ -27,14 +29,16 @@ _NO_KNOBS = """
 These were measured and are not knobs, or only with other settings
 ([readings](../benchmarks/readings.md#what-memory-costs-by-allocator)):
 
-- Huge pages are a value of `malloc` if the kernel offers them: 1.15 times as fast (1.08–1.22) as glibc's malloc
-  ([side by side](../benchmarks/readings.md#what-knobs-were-worth-on-one-machine)).
-- jemalloc is a value of `allocator`, with settings that give one page fault a step; with those of Intel's launcher it
-  has 46,674.
+- Huge pages are a value of `malloc` if the kernel offers them: 1.15 times as fast (1.08–1.22) as
+  glibc's malloc ([side by side](../benchmarks/readings.md#what-knobs-were-worth-on-one-machine)).
+- jemalloc is a value of `allocator`, with settings that give one page fault a step; with those of
+  Intel's launcher it has 46,674.
 - mimalloc is not a knob: 15,269 page faults a step with the settings that were tried.
-- Kept gradients (`zero_grad(set_to_none=False)`) are not a knob: as many page faults, 100 MiB more memory.
-- torch.compile is not a knob: 0.87 times as fast (0.83–0.91) after a minute of compiling. A script that asks for it
-  (`--torch_compile True`) is tuned as it is; steps that compile do not count.
+- Kept gradients (`zero_grad(set_to_none=False)`) are not a knob: as many page faults, 100 MiB
+  more memory.
+- torch.compile is not a knob: 0.87 times as fast (0.83–0.91) after a minute of compiling. A
+  script that asks for it (`--torch_compile True`) is tuned as it is; steps that compile do not
+  count.
 - A fused clipping of gradients is not a knob: norms take 0.4 to 2.5 % of a step.
 """
 
