@@ -1,7 +1,7 @@
-"""The doctor: from the facts of a machine to what is wrong with it, each with its cure.
+"""The doctor: from the facts of a machine to what is wrong with it, and how to fix it.
 
-``diagnose(facts)`` looks at nothing but the facts. Checks that must start a child
-(importing a package, measuring) live in ``deep`` and run on request only.
+``diagnose(facts)`` reads only the facts. Checks that start a child (importing a package, measuring)
+are in ``deep`` and run on request.
 """
 
 from __future__ import annotations

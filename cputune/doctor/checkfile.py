@@ -1,9 +1,9 @@
-"""``cputune doctor --check-file FILE``: judge what people launch with before it runs.
+"""``cputune doctor --check-file FILE``: judge a launch file before it runs.
 
-A shell script or a line with a training command (batch scripts and csh too), an accelerate or
-DeepSpeed configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a Dockerfile,
-requirements.txt, environment.yml, a hostfile. Each is judged by the installed packages, or by the
-packages of a stack that is only named: give the facts that ``named_stack.stack_facts`` makes of it.
+It may be a shell or batch script, a line with a training command, csh, an accelerate or DeepSpeed
+configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a Dockerfile, requirements.txt,
+environment.yml or a hostfile. It is judged by the installed packages, or by a stack that is only
+named (``named_stack.stack_facts``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cputune.launch.shell import is_csh, read_shell
 from cputune.launch.target import Target, target_of
 
 LETTERS_AT_MOST = 1 << 20
-"""YAML, which takes longer to read, is held to ``documents``' own number of values."""
+"""YAML takes longer to read; ``documents`` limits its number of values."""
 
 _HINT = (
     "it judges a script with a training command (mpirun, torchrun, accelerate launch, python), an "
@@ -60,11 +60,15 @@ def check_file(
 ) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
-    The training script and the libraries that it names are looked up on
-    ``host``; without one nothing is known of them. Of a file for another machine (not ``here``)
-    only what holds everywhere is judged; ``parser`` is that of ``Context``.
-    Raises UsageError where the text is none of the kinds that are understood, or is
-    malformed.
+    Args:
+        text: the content of the file.
+        name: of the file; it decides the kind together with the content.
+        facts: of the machine, with the packages that judge.
+        host: where the training script and libraries are looked up; None: nothing is known of them.
+        here: False if the file is for another machine: then only what is true everywhere is judged.
+        parser: as in ``Context``.
+
+    Raises UsageError if the text is malformed or of no kind that is understood.
     """
     if len(text) > LETTERS_AT_MOST:
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
@@ -91,7 +95,7 @@ def check_file(
 
 
 def _is_dockerfile(text: str, name: str) -> bool:
-    """Whether a file describes an image, by its name or by its first instruction."""
+    """Whether a file is a Dockerfile, by its name or its first instruction."""
     named = re.search(r"(docker|container)file(\.[\w.-]+)?$", name.rpartition("/")[2].lower())
     return (
         named is not None or re.match(r"(#[^\n]*\n|\s)*(ARG [^\n]*\n\s*)*FROM ", text) is not None
@@ -99,9 +103,9 @@ def _is_dockerfile(text: str, name: str) -> bool:
 
 
 ROUNDS = 24
-"""A fix may bring up the next fault: a launcher is replaced, and now its options are read."""
+"""A fix may reveal the next fault: after a launcher is replaced, its options are read."""
 _FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one-process")
-"""What changes how the rest is read is fixed first."""
+"""These change how the rest is read, so they are fixed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +114,7 @@ class Mended:
 
     Attributes:
         text: of the whole file.
-        left: what is still found in it, and what the fixes left out.
+        left: what is still found, and what the fixes left out.
         fixed: the findings that were fixed.
     """
 
@@ -130,7 +134,7 @@ def mended(
 def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Mended:
     """Fix the file, one kind of fault after the other. Raises UsageError as ``check_file``.
 
-    A change after which the file would no longer parse is not made.
+    A change is dropped if the file would no longer parse after it.
     """
     fixed, stuck = list[Finding](), set[str]()
     found = check_file(text, name, facts, host)
@@ -165,12 +169,12 @@ _EMPTY_BLOCK = re.compile(
 
 
 def _without_empty_blocks(text: str) -> str:
-    """A branch or a loop whose last command was taken out does nothing, and says so: ``:``."""
+    """Put ``:`` into a branch or loop whose last command was removed."""
     return _EMPTY_BLOCK.sub(lambda found: f"{found[0]}{found[1]}    :\n", text)
 
 
 def _parses_as(before: str, after: str, name: str) -> bool:
-    """Whether a text parses if the one before it did."""
+    """Whether the new text parses, or the old one did not."""
     if is_csh(before, name) or _is_dockerfile(before, name):
         return True
     if is_yaml(before, name):
@@ -184,14 +188,14 @@ def _parses_as(before: str, after: str, name: str) -> bool:
 
 @fault("file-option-left", Severity.ADVICE)
 def option_left() -> None:
-    """An option that the fix leaves out
+    """The fix leaves out an option
 
-    Symptom: `--print-fix` writes another launcher, and an option of the old one is gone.
+    Symptom: `--print-fix` writes another launcher without an option of the old one.
 
-    Cause: the new launcher has no option that does the same, and a training on CPUs does not need
-    it; the evidence says why.
+    Cause: the new launcher has no such option, and training on CPUs does not need it; the evidence
+    says why.
 
-    Remedy: Read the reason, and add what you need in its place.
+    Remedy: Read the reason, and add what you need.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -227,7 +231,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
 
 
 def _judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
-    """Every fault of one document; None of a kind that is not judged."""
+    """Every fault of one document; None if its kind is not judged."""
     if requirements.is_environment(document):
         return requirements.judge_environment(document, context)
     if workloads.is_workload(document):
@@ -243,7 +247,7 @@ def _judge_document(document: documents.Document, context: Context) -> Iterator[
 
 
 def _in_batch(launch: Launch, target: Target) -> Launch:
-    """The launch on as many machines as the header of its batch script asks for."""
+    """The launch on the number of machines that the batch header asks for."""
     step = launch.step
     nodes = target.nodes
     if step is not None and step.nodes is not None:
@@ -267,4 +271,4 @@ FILE_CHECKS: tuple[Check, ...] = (
     *workloads.CHECKS,
     *checks_of(__name__),
 )
-"""What can be wrong with a file; they find nothing in the facts of a machine alone."""
+"""Faults of files; they find nothing in the facts of a machine."""

@@ -1,6 +1,6 @@
-"""The default configuration of accelerate, judged where this user has one.
+"""The default configuration of accelerate, judged if this user has one.
 
-What reads such files is imported for it alone: most users have none.
+Its readers are imported only then: most users have none.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cputune.host.facts import HostFacts
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with the default configuration of this user; nothing where there is none.
+    """What is wrong with the default configuration of this user; empty if there is none.
 
-    Its places are those of accelerate/commands/config/config_args.py.
+    Its paths are those of accelerate/commands/config/config_args.py.
     """
     if facts.package("accelerate") is None:
         return ()

@@ -1,8 +1,8 @@
 """``cputune doctor --deep``: imports and measurements, each in a child process.
 
-A mismatched IPEX ends the interpreter that imports it, the oneCCL bindings abort, and a
-hypervisor may report AMX that does not work. So each test runs in a child with a timeout, and
-how the child ended is the evidence. If a test cannot be run, a finding says why.
+A mismatched IPEX ends the interpreter that imports it, the oneCCL bindings abort, and a hypervisor
+may report AMX that does not work. So each test runs in a child with a timeout, and how the child
+ended is the evidence. If a test cannot run, a finding says why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 
 LOOK_SECONDS = 120.0
-"""For a child: torch and IPEX from a slow network disk take up to a minute. Assumed."""
+"""Time limit of a child: torch and IPEX from a slow network disk take up to a minute. Assumed."""
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 
@@ -35,7 +35,7 @@ CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 
 def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """The findings of all children, which run one after the other; the worst finding first."""
+    """The findings of all children, which run one after the other; the worst first."""
     if not host.live:
         return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
@@ -52,7 +52,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Import torch and what is installed beside it, each library in a child of its own."""
+    """Import torch and what is installed with it, each library in a child of its own."""
     versions = versions_of(facts)
     modules = ["transformers"] if facts.package("transformers") is not None else []
     if versions.ipex is not None:
@@ -144,7 +144,7 @@ def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Comp
 
 
 def messages_of(done: Completed) -> list[dict[str, Any]]:
-    """The lines of JSON that a child printed; other lines are other programs'."""
+    """The lines of JSON that a child printed; other lines come from other programs."""
     lines = []
     for line in done.stdout.splitlines():
         with suppress(ValueError):
@@ -153,7 +153,7 @@ def messages_of(done: Completed) -> list[dict[str, Any]]:
 
 
 def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None = None) -> Finding:
-    """The finding of a child that ended before it had told everything."""
+    """The finding for a child that ended before its last report."""
     if done.returncode in (0, None):
         return skipped.finding(f"{what} {how_it_ended(done)}")
     if done.returncode == -signal.SIGILL:
@@ -180,8 +180,7 @@ def illegal_instruction() -> None:
 
     Symptom: "Illegal instruction" at the first bf16 product.
 
-    Cause: the hypervisor or the kernel reports AMX or AVX-512, but does not let processes use
-    them.
+    Cause: the hypervisor or the kernel reports AMX or AVX-512, but processes cannot use them.
 
     Remedy: Limit oneDNN to instructions that work: ONEDNN_MAX_CPU_ISA.
 
@@ -196,7 +195,7 @@ def import_fails() -> None:
     Symptom: the interpreter ends with 127, an abort, or an undefined symbol.
 
     Cause: the package was built for another torch, or a library that it needs is not on
-    LD_LIBRARY_PATH. The doctor imported the package in a child; the evidence is how that ended.
+    LD_LIBRARY_PATH. The evidence is how a child ended that imported it.
 
     Remedy: Install a version that fits; cputune doctor names it.
 
@@ -210,11 +209,11 @@ def affinity_lost() -> None:
 
     Symptom: everything runs on CPU 0, DataLoader workers too.
 
-    Cause: with KMP_AFFINITY, GOMP_CPU_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the
-    main thread to one core, and every process that it starts inherits that. The doctor read the
-    allowed CPUs before torch was imported and after its first matrix product.
+    Cause: with KMP_AFFINITY, GOMP_CPU_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the main
+    thread to one core, and processes that it starts inherit that. The doctor compared the allowed
+    CPUs before importing torch and after the first matmul.
 
-    Remedy: Unset the variable that binds, and bind the process from outside instead.
+    Remedy: Unset the variable that binds, and bind the process from outside.
 
     Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850
     """
@@ -224,11 +223,11 @@ def affinity_lost() -> None:
 def several_openmp() -> None:
     """Several OpenMP runtimes are loaded into one process
 
-    Symptom: "OMP: Error #15", or twice as many threads as asked for, and slow.
+    Symptom: "OMP: Error #15", or training with twice as many threads as requested, and slow.
 
-    Cause: torch, scikit-learn, MKL and others each contain an OpenMP runtime. Each runtime
-    starts its own threads, and the threads compete for the cores. The evidence lists the
-    libraries in /proc/self/maps after torch and transformers were imported.
+    Cause: torch, scikit-learn, MKL and others each contain an OpenMP runtime with its own threads,
+    which compete for the cores. The evidence lists the libraries in /proc/self/maps after importing
+    torch and transformers.
 
     Remedy: Preload the runtime that torch should use, or install all packages with one tool.
 
@@ -240,8 +239,8 @@ def several_openmp() -> None:
 def bf16_ratio() -> None:
     """The speed of bf16 against fp32 on one core
 
-    One core multiplied the same matrices in fp32 and in bf16 by turns; the evidence has the
-    median times. A training step gains less, because only its matrix products become faster.
+    One core multiplied the same matrices in fp32 and in bf16 by turns; the evidence has the median
+    times. A training step gains less: only its matmuls become faster.
 
     Remedy: Train in the faster precision: bf16 needs --bf16 --use_cpu.
 
@@ -253,11 +252,10 @@ def bf16_ratio() -> None:
 def skipped() -> None:
     """A part of --deep could not be run
 
-    --deep starts child processes that import torch. None can be started if torch is not
-    installed, or if the machine is a recording. A child that does not end in time, or prints
-    nothing, says nothing about the machine.
+    --deep starts child processes that import torch. That is impossible without torch or on a
+    recorded machine. A child that does not end in time, or prints nothing, gives no result.
 
-    Remedy: Nothing is to be mended: this part of --deep has no result here.
+    Remedy: Nothing needs fixing: this part of --deep has no result here.
 
     Source: https://pytorch.org/get-started/locally/
     """

@@ -1,6 +1,4 @@
-"""What the doctor says: a Finding; what looks for it: a Check.
-
-A Diagnosis is all of it.
+"""Findings, the checks that produce them, and a Diagnosis, which holds all findings.
 
 A check is one pure function over ``HostFacts``; its docstring is all that people read of it::
 
@@ -19,9 +17,8 @@ A check is one pure function over ``HostFacts``; its docstring is all that peopl
         if facts.limits.cpu_quota is not None and ...:
             yield quota_threads.finding("…", command="export OMP_NUM_THREADS=8")
 
-A fault that is found elsewhere than in these facts (in a file, in a child) is a ``@fault`` without
-a body. Codes are short names in kebab-case that say what is wrong. They never change meaning and
-are never used again for something else.
+A fault that other code finds (in a file, in a child) is a ``@fault`` without a body. Codes are
+short names in kebab-case. They never change meaning and are never used again for something else.
 """
 
 from __future__ import annotations
@@ -63,10 +60,13 @@ class Severity(str, Enum):
 class Finding:
     """One thing that is wrong or worth doing.
 
-    ``evidence`` is what was seen, with the numbers or the path; ``remedy`` is a sentence;
-    ``command`` is a shell command to paste, or None; ``source`` names issues as
-    ``owner/repo#n``, or URLs, separated by commas. ``edits`` fix what was found in a file, there;
-    ``left`` is what they leave out, each option with the reason.
+    Attributes:
+        evidence: what was seen, with the numbers or the path.
+        remedy: a sentence.
+        command: a shell command to paste, or None.
+        source: issues as ``owner/repo#n``, or URLs, separated by commas.
+        edits: the changes that fix a file.
+        left: options that the edits leave out, each with the reason.
     """
 
     code: str
@@ -81,12 +81,12 @@ class Finding:
 
     @property
     def worth(self) -> tuple[float, float] | None:
-        """How many times as fast training became with this advice, from and to; None: not known."""
+        """By how many times this advice sped training up, from and to; None if not known."""
         return GAINS.get(self.code) if self.severity is Severity.ADVICE else None
 
     @property
     def worth_words(self) -> str:
-        """What following the advice would bring; empty for faults and for a named stack."""
+        """What following the advice would gain; empty for faults and for a named stack."""
         if self.severity is not Severity.ADVICE or self.code.startswith("stack-"):
             return ""
         if self.worth is None:
@@ -103,13 +103,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A fault that can be found, and how. ``story`` tells symptom and cause.
+    """A fault that can be found, and how.
 
-    ``find`` is given the facts of a machine; where hosts are compared, all hosts. By default it
-    finds nothing: faults of files and children are found by other code. ``module`` is the name of
-    the module that describes the check. ``tuned``: what ``cputune tune`` tries of the advice
-    by itself, in a word. ``under``: where one of these codes is found too, this one follows from
-    it.
+    Attributes:
+        story: symptom and cause.
+        find: given the facts of a machine, or all hosts if hosts are compared. By default it finds
+            nothing: faults of files and children are found by other code.
+        module: name of the module that describes the check.
+        tuned: what ``cputune tune`` tries of the advice, in a word.
+        under: if one of these codes is found too, this one follows from it.
     """
 
     code: str
@@ -124,7 +126,7 @@ class Check:
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
-        """The findings in these facts, or of these hosts."""
+        """The findings in these facts, or for these hosts."""
         return tuple(self.find(seen))
 
     def finding(
@@ -138,7 +140,7 @@ class Check:
         edits: tuple[Edit, ...] = (),
         left: tuple[str, ...] = (),
     ) -> Finding:
-        """A finding of this check; what is not given is the check's own."""
+        """A finding of this check; what is not given is taken from the check."""
         return Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -155,7 +157,7 @@ class Check:
 def check(
     code: str, severity: Severity, *, tuned: str = "", under: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
-    """Make a Check of a function and of its docstring: title, story, remedy and source."""
+    """Make a Check of a function and its docstring: title, story, remedy and source."""
     return lambda find: replace(
         _described(code, severity, find), find=find, tuned=tuned, under=under
     )
@@ -168,10 +170,10 @@ def fault(
     *,
     under: tuple[str, ...] = (),
 ) -> Callable[[Callable[[], None]], Check]:
-    """Make a Check of a function that is only a docstring.
+    """Make a Check of a function that has only a docstring.
 
-    ``find`` is for checks that find their faults in the same way: it is given the check and the
-    facts or hosts. Without it other code finds the fault.
+    ``find`` gets the check and the facts or hosts; it serves checks that find their faults in the
+    same way. Without it other code finds the fault.
     """
 
     def made(named: Callable[[], None]) -> Check:
@@ -198,7 +200,7 @@ def _described(code: str, severity: Severity, named: Callable[..., object]) -> C
 
 
 def checks_of(module: str) -> tuple[Check, ...]:
-    """The checks that a module describes, in their order there.
+    """The checks that a module describes, in their order in the module.
 
     Findings of equal severity are shown in this order.
     """
@@ -207,7 +209,7 @@ def checks_of(module: str) -> tuple[Check, ...]:
 
 
 MOST_SHOWN = 8
-"""Findings that a short form shows."""
+"""A short form shows at most this many findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -218,14 +220,14 @@ class FoundOn:
     hidden: tuple[Finding, ...] = ()
 
     def only(self: _Found, chosen: Callable[[Finding], bool]) -> _Found:
-        """The same with these findings alone; the others are ``hidden``."""
+        """The same with the chosen findings; the others become ``hidden``."""
         kept = tuple(finding for finding in self.findings if chosen(finding))
         hidden = tuple(finding for finding in self.findings if not chosen(finding))
         return replace(self, findings=kept, hidden=hidden)
 
     @property
     def summary(self) -> dict[str, int]:
-        """The number of findings by the name of their severity."""
+        """The number of findings by severity."""
         return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
 
     def __repr__(self) -> str:
@@ -238,7 +240,7 @@ class FoundOn:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: a table of the findings, the worst first."""
+        """A table of the findings for a notebook, the worst first."""
         rows = []
         for found in self.findings:
             command = "" if found.command is None else f"<pre>{escape(found.command)}</pre>"
@@ -252,24 +254,24 @@ class FoundOn:
         return ", ".join(f"{count} {name}" for name, count in self.summary.items() if count)
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings that are as bad as this, or worse."""
+        """The findings of this severity or worse."""
         return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(FoundOn):
-    """What the doctor has to say about one machine; ``recipe``: what one that was named needs."""
+    """Findings about one machine; ``recipe``: what a named recipe needs."""
 
     facts: HostFacts
     recipe: str = ""
 
     def for_python(self, executable: str) -> Diagnosis:
-        """The same, with commands that install into the environment of this Python."""
+        """The same, with pip commands for the environment of this Python."""
         pip = f"{shlex.quote(executable)} -m pip "
         return self._typed(lambda command: re.sub(_PIP, lambda found: found[1] + pip, command))
 
     def for_root(self) -> Diagnosis:
-        """The same, with commands as root types them: an image often has no sudo."""
+        """The same without sudo, which an image often lacks."""
         return self._typed(lambda command: re.sub(r"\bsudo ", "", command))
 
     def _typed(self, change: Callable[[str], str]) -> Diagnosis:
@@ -281,7 +283,7 @@ class Diagnosis(FoundOn):
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Each finding once, the worst first; of equal severity the one that brings most first."""
+    """Each finding once, the worst first; of equal severity the one with the largest gain first."""
 
     def place(finding: Finding) -> tuple[int, float]:
         return finding.severity.rank, -(finding.worth or (1.0, 1.0))[0]

@@ -1,7 +1,7 @@
-"""Errors that the public interface of a library explains: an argument, a name, a module, an option.
+"""Errors that a library's public interface explains: an argument, a name, a module, an option.
 
-``cputune/stack/interface.py`` knows which releases have it. A row for each error is not needed, so
-versions without a row of their own are answered too.
+``cputune/stack/interface.py`` knows which releases have it, so no row per error is needed, and
+versions without a row are answered too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from cputune.text.failure_log import Failure
 
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
-    """The answer of the interface tables to an exception or a refused command line; None: no
-    answer.
-    """
+    """The answer of the interface tables to an exception or a refused command line; else None."""
     said = failure.whole
     for pattern, answer in _PATTERNS:
         found = pattern.search(said)
@@ -45,7 +43,7 @@ _PREFERRED = (
     "LoraConfig",
     "load_dataset",
 )
-"""Classes that scripts call most: Python before 3.10 does not name the class in its message."""
+"""The classes that scripts call most; Python before 3.10 does not name the class in its message."""
 
 
 def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
@@ -73,7 +71,7 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
 
 
 def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
-    """The package and the short name of what was called; empty if the tables do not tell."""
+    """Package and short name of what was called; empty if the tables do not know it."""
     if not called.startswith("__"):
         for package in _nearest(failure):
             if interface.callables(package, called):
@@ -96,13 +94,13 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
 
 
 def _nearest(failure: Failure) -> tuple[str, ...]:
-    """The packages of the tables; those that the traceback passes through come first."""
+    """The packages of the tables; those in the traceback come first."""
     passed = {frame.package for frame in failure.frames}
     return tuple(sorted(interface.PACKAGES, key=lambda package: package not in passed))
 
 
 def _new_name(package: str, called: str, name: str) -> str:
-    """What is written for an argument that went: a new name, or another callable that takes it."""
+    """What replaces a removed argument: a new name, or another callable that takes it."""
     newest = interface.newest(package)
     by_hand = {row.name: row for row in load().transformers.arguments}
     if package == "transformers" and name in by_hand and by_hand[name].instead_after:
@@ -118,7 +116,7 @@ def _new_name(package: str, called: str, name: str) -> str:
 
 
 def _old_name(package: str, called: str, name: str) -> str:
-    """What is written for an argument that came: the name that it had before."""
+    """What to write before an argument was added: its earlier name."""
     by_hand = {row.name: row for row in load().transformers.arguments}
     if package == "transformers" and name in by_hand:
         return by_hand[name].instead_before or ""
@@ -129,7 +127,7 @@ def _old_name(package: str, called: str, name: str) -> str:
 
 
 def _never(package: str, called: str, name: str, failure: Failure) -> Answer | None:
-    """An argument that no release has: a slip, or another class's."""
+    """An argument that no release has: a typo, or another class's."""
     newest = interface.newest(package)
     if newest is None:
         return None
@@ -203,7 +201,7 @@ def _name(
 
 
 def _in_no_release(package: str, home: str, name: str) -> Answer | None:
-    """A name that no release that was read has: a slip, or of a release before the tables."""
+    """A name that no known release has: a typo, or of a release before the tables."""
     oldest, newest = interface.releases(package)[0], interface.newest(package)
     if newest is None:
         return None
@@ -224,7 +222,7 @@ def _in_no_release(package: str, home: str, name: str) -> Answer | None:
 
 
 def _elsewhere(package: str, home: str, name: str) -> str:
-    """The module that has this name in the newest release, the shortest first; empty: none."""
+    """The shortest module that has this name in the newest release; empty if there is none."""
     newest = interface.newest(package)
     if newest is None:
         return ""
@@ -276,7 +274,7 @@ _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
 
 @cache
 def _table(name: str) -> Mapping[str, str]:
-    """``distributions``: what pip calls a module; ``instead``: what replaces a name that went."""
+    """``distributions``: what pip calls a module; ``instead``: what replaces a removed name."""
     found: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
     return found
 
@@ -460,7 +458,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
 
 
 def raised_by(failure: Failure) -> str:
-    """Which releases raise a message, in words; empty if the tables do not hold it."""
+    """Which releases raise a message, in words; empty if the tables do not have it."""
     if failure.kind != "exception" or not failure.message:
         return ""
     found = interface.messages(failure.message)

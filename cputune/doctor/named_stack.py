@@ -1,7 +1,6 @@
-"""Judging a stack that is only named.
+"""``cputune doctor --stack torch=2.6.0,…``: judge versions that need not be installed.
 
-``cputune doctor --stack torch=2.6.0,transformers=4.40`` asks it; ``installed`` stands for
-what is installed.
+``installed`` means the installed versions.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     """Findings about a stack that need not be installed, the worst first.
 
-    ``spec`` names packages and versions (``torch=2.6.0,transformers=4.40``, ``==`` too),
-    and ``python`` for another interpreter than ours. Raises UsageError where it cannot
-    be read.
+    ``spec`` names packages and versions (``torch=2.6.0,transformers=4.40``, ``==`` too), and
+    ``python`` for another interpreter. Raises UsageError if it cannot be read.
     """
     installed = spec.strip() == "installed"
     asked = facts if installed else stack_facts(spec, facts)
@@ -39,7 +37,7 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
 
 
 def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
-    """The same machine with nothing but this stack on it, and no variables set."""
+    """The same machine with only this stack installed, and no variables set."""
     python = facts.python
     named: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in spec.split(","))):
@@ -62,7 +60,7 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
 
 
 def _package(name: str, version: str, named: Mapping[str, str]) -> Package:
-    """A package as if it were installed; it requires what the tables say of the others named."""
+    """A package as if it were installed, with the requirements that the tables have."""
     required = tuple(
         f"{DISTRIBUTIONS[other]}{specifier}"
         for other, specifier in declared_by(name, parse(version))
@@ -77,8 +75,8 @@ def stack_python(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "No matching distribution found", "Requires-Python", or pip builds from source.
 
-    Cause: torch, IPEX and the oneCCL bindings have wheels for some Pythons; libraries in Python
-    declare the oldest that they run on.
+    Cause: torch, IPEX and the oneCCL bindings have wheels for some Pythons; pure Python libraries
+    declare the oldest one.
 
     Remedy: Use another Python, or other versions.
 
@@ -101,7 +99,7 @@ def stack_python(facts: HostFacts) -> Iterator[Finding]:
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """What fits with this stack
 
-    For each package that was not named: the versions that break no rule with those named.
+    For each package that was not named: the versions that fit all named ones.
 
     Remedy: Pick versions from these ranges.
 
@@ -133,11 +131,9 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
 def stack_words(facts: HostFacts) -> Iterator[Finding]:
     """What this stack accepts, refuses and ignores
 
-    Flags of scripts that parse TrainingArguments, keys of accelerate's YAML, variables.
-
-    They came and went: ``use_ipex`` (transformers 4.20 to 4.56), ``no_cuda`` (to 4.57),
-    ``use_cpu`` (from 4.32), ``ddp_backend ccl`` (4.29 to 5.0), ``ipex_config`` (accelerate
-    0.19 to 1.12).
+    Flags of scripts that parse TrainingArguments, keys of accelerate's YAML, variables:
+    ``use_ipex`` (transformers 4.20 to 4.56), ``no_cuda`` (to 4.57), ``use_cpu`` (from 4.32),
+    ``ddp_backend ccl`` (4.29 to 5.0), ``ipex_config`` (accelerate 0.19 to 1.12).
 
     Remedy: Write only what is accepted: what is ignored has no effect.
 
@@ -158,7 +154,7 @@ _VERBS = {Fate.ACCEPTED: "accepts", Fate.IGNORED: "ignores", Fate.REFUSED: "refu
 def stack_ipex_era(facts: HostFacts) -> Iterator[Finding]:
     """The way to stay in the IPEX era
 
-    The fewest changes after which IPEX fits, and something calls it.
+    The fewest changes after which IPEX fits and is called.
 
     Remedy: Install these together.
 
@@ -169,11 +165,11 @@ def stack_ipex_era(facts: HostFacts) -> Iterator[Finding]:
 
 @check("stack-today", Severity.ADVICE)
 def stack_today(facts: HostFacts) -> Iterator[Finding]:
-    """The way to today's stack
+    """The way to the current stack
 
-    The fewest changes after which nothing of IPEX and oneCCL is left.
+    The fewest changes that remove IPEX and oneCCL.
 
-    Remedy: Install these together; no flag for IPEX or ccl is needed any more.
+    Remedy: Install these together; no flag for IPEX or ccl is needed then.
 
     Source: https://pypi.org/project/torch/
     """
@@ -194,7 +190,7 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
 
 
 def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:
-    """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
+    """The ranges that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
     runs_of = groupby(all_of_them, key=lambda version: version in fitting)
     runs = [[str(version) for version in run] for fits, run in runs_of if fits]
     ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

@@ -1,8 +1,8 @@
-"""What five seconds of real work reach beside what this CPU should give, and the likely cause.
+"""Five seconds of real work compared with what this CPU should reach, and the likely cause.
 
-``looks/work.py`` does the work. What is expected: usable cores × frequency × operations per cycle
-of the widest instructions (Intel 64 and IA-32 Architectures Optimization Reference Manual; AMD
-Software Optimization Guides for Zen 4 and Zen 5).
+``looks/work.py`` does the work. Expected: usable cores × frequency × operations per cycle of the
+widest instructions (Intel 64 and IA-32 Architectures Optimization Reference Manual; AMD Software
+Optimization Guides for Zen 4 and Zen 5).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cputune.host.facts import Cpu, HostFacts
 from cputune.plans.cores import usable_cores
 
 ENOUGH = 0.5
-"""Of what is expected: less has a cause."""
+"""Share of the expected speed below which a cause is looked for."""
 
 _FLOPS_PER_CYCLE = (
     # an instruction set: fp32 operations of a core in a cycle, two units of fused multiply-add
@@ -28,7 +28,7 @@ _FLOPS_PER_CYCLE = (
     ("sse4_2", 8),
 )
 _HALF_AVX512 = ("Zen 4",)
-"""Generations that do an AVX-512 instruction in two halves."""
+"""Generations that execute an AVX-512 instruction in two halves."""
 
 _CAUSES = (
     *(restraints.cpu_emulated, restraints.isa_hidden, threads.threads_affinity),
@@ -36,11 +36,11 @@ _CAUSES = (
     *(restraints.priority_low, restraints.cpu_weight, machine.cpu_steal, machine.machine_busy),
     *(restraints.memory_high, restraints.memory_remote, restraints.thermal_throttled),
 )
-"""Checks of what makes such work slow, the likeliest first."""
+"""Checks for what makes such work slow, the likeliest first."""
 
 
 def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """The finding of five seconds of work; advice if it reaches what it should."""
+    """The finding of five seconds of work; advice if the expected speed is reached."""
     seen: dict[str, Any] = {}
     done = run_look(host, "work.py")
     for message in messages_of(done):
@@ -72,7 +72,7 @@ def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
 
 
 def expected_gflops(facts: HostFacts, megahertz: float) -> float | None:
-    """What the usable cores could do in fp32; None of a CPU whose instructions are not known."""
+    """What the usable cores could do in fp32; None if the CPU's instructions are not known."""
     per_cycle = _per_cycle(facts.cpu)
     if per_cycle is None or megahertz <= 0:
         return None
@@ -97,7 +97,7 @@ def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
 
 
 def _thread_words(seen: Mapping[str, Any]) -> str:
-    """How many threads ran, and how much CPU time they had."""
+    """How many threads ran, and how much CPU time they used."""
     return f"{seen['ran']} of {seen['threads']} threads ran, {seen['busy']:.1f} CPUs in use"
 
 
@@ -118,11 +118,11 @@ def proof() -> None:
     """What this machine reaches in real work
 
     All threads multiplied matrices in fp32 and in bf16 and copied memory, a second each; two ranks
-    exchanged 64 MiB over loopback. The share is that of fp32 in what the cores could do at the
+    exchanged 64 MiB over loopback. The share compares fp32 with what the cores could do at the
     frequency that the kernel shows. Caps, emulation, hidden instructions, low priorities, remote
-    memory and other processes all lower it.
+    memory and other processes lower it.
 
-    Remedy: Nothing is to be fixed: the machine gives what it should.
+    Remedy: Nothing to fix: the machine reaches what it should.
 
     Source: https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html,
     https://docs.amd.com/v/u/en-US/58455_1.00

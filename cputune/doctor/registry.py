@@ -1,4 +1,4 @@
-"""Every check that there is, of whatever it looks at."""
+"""Every check of the doctor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cputune.doctor.finding import Check
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Those that need facts alone; then those of a named stack, a file, a child, other hosts."""
+    """Checks of facts first; then those of a named stack, a file, a child, other hosts."""
     from cputune.doctor import (
         deep,
         hosts,

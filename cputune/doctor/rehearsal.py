@@ -1,7 +1,7 @@
-"""A typed launch, rehearsed: its script runs up to its data and its first step, in child processes.
+"""A typed launch, rehearsed: child processes run its script up to its data and first step.
 
-``looks/rehearse.py`` says what such a run does and leaves out. What fails there fails in the words
-of the libraries that are installed, also of versions that no table knows.
+``looks/rehearse.py`` says what such a run does and leaves out. Failures are reported in the words
+of the installed libraries, also for versions that no table knows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from cputune.text.log import log
 _LOG = log.getChild("rehearsal")
 
 SECONDS = 25
-"""For the ranks; with their start and their end no rehearsal takes more than 30 seconds."""
+"""Time limit for the ranks; with start and end a rehearsal takes at most 30 seconds."""
 MOST_RANKS = 2
 """Ranks that are started: what fails between many fails between two, and each loads torch."""
 
 _NUMBERING = ("torchrun", "deepspeed")
-"""Launchers that give a single rank a number, too."""
+"""Launchers that number a single rank too."""
 _BY_ACCELERATE = {
     "--mixed_precision": "ACCELERATE_MIXED_PRECISION",
     "--dynamo_backend": "ACCELERATE_DYNAMO_BACKEND",
     "--gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
 }
-"""Options of accelerate launch that reach its ranks as variables."""
+"""Options of accelerate launch that its ranks get as variables."""
 
 
 def rehearsed(launch: Launch, host: Host) -> Iterator[Finding]:
-    """What fails when this launch is rehearsed; nothing if it comes to its first step."""
+    """What fails when this launch is rehearsed; empty if it reaches its first step."""
     asked = {
         "script": str(launch.script),
         "module": launch.module,
@@ -75,7 +75,7 @@ def _of_accelerate(launch: Launch) -> dict[str, str]:
 def _found(
     message: Mapping[str, Any], done: Completed, variables: Mapping[str, str]
 ) -> Finding | None:
-    """The finding that a message of a rank is; None if it reports no fault."""
+    """The finding for a message of a rank; None if it reports no fault."""
     rank = f"rank {message.get('rank', 0)}"
     if "error" in message:
         where = f" ({message['where']})" if message["where"] else ""
@@ -102,16 +102,15 @@ def _found(
 def rehearsal_fails() -> None:
     """This launch fails before its first step
 
-    Symptom: the error of the evidence, after the imports, or after an hour of preparing data.
+    Symptom: the error in the evidence, after the imports, or after an hour of preparing data.
 
-    Cause: the script was run in child processes, as each rank would run it on this machine (at most
-    two), with its arguments and variables, without downloads and without writing. It was stopped at
-    its data and its first step. Then a model of a few numbers trained one step with the
-    TrainingArguments or the Accelerator that the script had built. The words are those of the
+    Cause: the script ran in child processes as each rank would (at most two), with its arguments
+    and variables, without downloads and without writing, up to its data and first step. Then a tiny
+    model trained one step with its TrainingArguments or Accelerator. The message is that of the
     library that refused.
 
-    Remedy: Correct the argument, the variable or the line that the evidence names; if two libraries
-    disagree, `cputune doctor --stack installed` names versions that fit.
+    Remedy: Correct what the evidence names; if two libraries disagree, `cputune doctor --stack
+    installed` names versions that fit.
 
     Source: https://huggingface.co/docs/transformers/main_classes/trainer
     """
@@ -119,16 +118,17 @@ def rehearsal_fails() -> None:
 
 @fault("rehearsal-late", Severity.ADVICE)
 def rehearsal_late() -> None:
-    """The rehearsal of this launch came to no end
+    """The rehearsal of this launch did not end in time
 
-    Symptom: none, if the script prepares something for long before it trains.
+    Symptom: none, if the script prepares something for a long time before it trains.
 
-    Cause: the script had not come to its data or to its first step when the time was over. Ranks
-    that wait for one another stand in init_process_group or in a collective.
+    Cause: the script did not reach its data or its first step in time. Ranks that wait for each
+    other are in init_process_group or in a collective.
 
-    Remedy: If it stands where ranks meet, look at MASTER_ADDR, RANK and WORLD_SIZE of this shell.
+    Remedy: If it waits where ranks meet, check MASTER_ADDR, RANK and WORLD_SIZE of this shell.
 
-    Source: https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
+    Source:
+    https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
 
 

@@ -1,6 +1,6 @@
-"""On which side of a library's releases an error is: too old, too new, or not a release at all.
+"""Which releases of a library have what an error misses: newer ones, older ones, or none.
 
-An answer names what has to change; an upgrade is proposed before a downgrade, always.
+An answer names what has to change; an upgrade is proposed before a downgrade.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from cputune.stack.tables import parse
 from cputune.text.failure_log import Failure
 
 Versions = Mapping[str, str]
-"""Versions by the name of the package, as far as the log or the machine shows them."""
+"""Versions by package name, as far as the log or the machine shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What explains an error: words for a finding, and a command or None."""
+    """What explains an error: title, cause and fix, and a command or None."""
 
     title: str
     cause: str
@@ -29,10 +29,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One name that a release has or has not: ``TrainingArguments`` ``takes`` ``eval_strategy``.
+    """One name that a release has or lacks: ``TrainingArguments`` ``takes`` ``eval_strategy``.
 
-    ``name`` is empty for a module, which ``exists``. ``new`` is what is written in releases after
-    the last that has it, ``old`` before the first.
+    ``name`` is empty for a module, which ``exists``. ``new`` is its replacement in later releases,
+    ``old`` its earlier name.
     """
 
     package: str
@@ -58,7 +58,7 @@ class Asked:
 
 
 def between(asked: Asked) -> Answer | None:
-    """Which side of its range the release is on that raised the error, and what to do."""
+    """Whether the release that raised the error is too old or too new, and what to do."""
     presence, package = asked.presence, asked.package
     words = presence.in_words()
     if not words:
@@ -93,7 +93,7 @@ def between(asked: Asked) -> Answer | None:
 
 
 def _always(asked: Asked) -> Answer:
-    """Every release that was read has it, so what ran is older, or no release as it is on PyPI."""
+    """Every known release has it, so what ran is older, or not a release from PyPI."""
     package, oldest = asked.package, asked.presence.first
     command = None
     if package != "torch":  # which is gigabytes, and of another index
@@ -109,7 +109,7 @@ def _always(asked: Asked) -> Answer:
 
 
 def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
-    """What to do about something that is gone: it is written, or a library asks for it."""
+    """What to do about something removed, which your script or a library uses."""
     if caller:
         return Answer(
             title=f"{caller} is too old for this {asked.package}",
@@ -129,7 +129,7 @@ def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
 
 
 def _caller(failure: Failure, package: str) -> str:
-    """The library whose code asked for what is not there; empty if your own code did."""
+    """The library whose code used what is missing; empty if it was your code."""
     outside = [
         frame
         for frame in failure.frames

@@ -1,7 +1,8 @@
 """``cputune doctor --pid N``: a job that runs, with all ranks below its launcher.
 
 Its variables, CPUs, threads, libraries and memory are read from /proc, and judged as those of this
-shell are. A job that computes nothing is said to wait, with what for. It is not stopped for that.
+shell. A job that computes nothing is reported as waiting, with what it waits for. It is not
+stopped.
 """
 
 from __future__ import annotations
@@ -28,19 +29,22 @@ from cputune.text.hidden import without_secrets
 from cputune.text.plain import GIB
 
 REMOTE_SHARE = 0.2
-"""Of its memory on nodes of none of its CPUs. Assumed."""
+"""Share of a rank's memory on NUMA nodes without its CPUs, above which it is a finding. Assumed."""
 FEW_RUN = 0.5
-"""Of the threads that OMP_NUM_THREADS asks for. Assumed: a step has parts that one thread does."""
+"""Share of OMP_NUM_THREADS that must run. Assumed: parts of a step run in one thread."""
 
 _CHECKS = (*launch.CHECKS, *libraries.CHECKS, *settings.CHECKS, *threads.CHECKS)
-"""Checks that look at variables and CPUs: they judge what a rank has."""
+"""Checks of variables and CPUs: they judge the environment of a rank."""
 _OF_CGROUP = (limits.quota_threads, limits.quota_throttled)
 _NOT_ASKED = ("ranks-alone", "shell-bound")
-"""Codes about what would be started here, and by what."""
+"""Codes about what would be started here, and how."""
 
 
 def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with a running job, the worst first. Raises CannotError: it cannot be read."""
+    """What is wrong with a running job, the worst first.
+
+    Raises CannotError if the job cannot be examined.
+    """
     try:
         family = look_at_job(host, pid)
     except ProcessLookupError as error:
@@ -61,9 +65,9 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def _ranks(family: tuple[Running, ...]) -> list[Running]:
-    """The processes that train: those that a launcher has numbered, else those that load torch.
+    """The processes that train: those that a launcher numbered, else those that load torch.
 
-    A launcher may load torch, too, and workers of a DataLoader have the variables of their rank.
+    A launcher may load torch too, and DataLoader workers have the variables of their rank.
     """
     numbered = [each for each in family if each.rank and each.torch]
     chosen = numbered or [each for each in family if each.torch] or list(family)
@@ -76,7 +80,7 @@ def _name(each: Running) -> str:
 
 
 def _shown(each: Running) -> str:
-    """What a rank does, in a line."""
+    """One line about what a rank does."""
     parts = [f"{_name(each)}: CPUs {cpulist.render(each.cpus) or '(not known)'}"]
     parts.append(f"{each.running} of {len(each.threads)} threads run, {each.share:.1f} CPUs in use")
     parts += [path.rpartition("/")[2] for path in (*each.openmp, *each.allocators)]
@@ -131,7 +135,7 @@ def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
-    """Ranks that are bound to the same CPUs, though there are others."""
+    """Ranks that are bound to the same CPUs although others are free."""
     for at, one in enumerate(ranks):
         for other in ranks[at + 1 :]:
             shared = set(one.cpus) & set(other.cpus)
@@ -145,7 +149,7 @@ def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
 
 
 def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Finding]:
-    """What the checks say of the variables and the CPUs that a rank has, and of our own cgroup."""
+    """Findings for the variables and CPUs of a rank, and for our cgroup."""
     around = replace(
         facts,
         environment=read_environment(each.environment, Scrubber()),
@@ -207,7 +211,7 @@ def _futex(children: list[Running]) -> bool:
 
 
 def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: str) -> str:
-    """One sentence, by the innermost frame that says something; else by what the kernel shows."""
+    """One sentence about the innermost frame that explains the wait; else what the kernel shows."""
     for frame in stack:
         for pattern, said in _WAITS:
             if re.search(pattern, frame):
@@ -232,11 +236,10 @@ def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: 
 def job_seen() -> None:
     """What this job does
 
-    Each rank was looked at twice within a second: the CPUs that it may use, the threads that used
-    more than half of a CPU, the OpenMP runtimes and allocators that are mapped, and its memory on
-    each NUMA node.
+    Each rank was looked at twice within a second: its allowed CPUs, threads that used more than
+    half of a CPU, mapped OpenMP runtimes and allocators, memory on each NUMA node.
 
-    Remedy: Nothing is wrong with this by itself.
+    Remedy: This alone is not a fault.
 
     Source: https://man7.org/linux/man-pages/man5/proc_pid_numa_maps.5.html
     """
@@ -244,15 +247,16 @@ def job_seen() -> None:
 
 @fault("job-threads", Severity.WARNING)
 def job_threads() -> None:
-    """This job does not use its CPUs as it was asked to
+    """This job does not use its CPUs as requested
 
     Symptom: steps take longer than the CPUs explain.
 
     Cause: more threads run than the rank has CPUs, ranks share CPUs, or a binding leaves a rank
-    fewer CPUs than threads. Counted in one second: a step which loads data may look like it.
+    fewer CPUs than threads. This was counted in one second; a step that loads data may look the
+    same.
 
-    Remedy: Give each rank CPUs of its own, and as many threads: `cputune doctor -- LAUNCH` says
-    which words bind them.
+    Remedy: Give each rank its own CPUs, and as many threads: `cputune doctor -- LAUNCH` says which
+    options bind them.
 
     Source: https://docs.kernel.org/scheduler/sched-design-CFS.html
     """
@@ -262,7 +266,7 @@ def job_threads() -> None:
 def job_openmp() -> None:
     """Several OpenMP runtimes are loaded into a rank
 
-    Symptom: twice as many threads as asked for, which compete for the cores.
+    Symptom: twice as many threads as requested, which compete for the cores.
 
     Cause: torch, scikit-learn, MKL and others each contain an OpenMP runtime.
 
@@ -276,12 +280,12 @@ def job_openmp() -> None:
 def job_remote() -> None:
     """Memory of a rank is on another NUMA node than its CPUs
 
-    Symptom: half of the bandwidth, or less.
+    Symptom: half of the memory bandwidth, or less.
 
     Cause: the rank was bound after it had allocated, its node was full, or numactl bound memory to
-    another node. The pages of its own are counted by numa_maps.
+    another node. numa_maps counts its pages.
 
-    Remedy: Bind the rank as it starts, CPUs and memory together: numactl -N NODE -m NODE.
+    Remedy: Bind CPUs and memory of the rank at its start: numactl -N NODE -m NODE.
 
     Source: https://docs.kernel.org/mm/numa.html
     """
@@ -293,11 +297,11 @@ def job_waits() -> None:
 
     Symptom: no progress, no error.
 
-    Cause: none of its threads used the CPU within a second. The stack of its main thread, which
-    py-spy reads without stopping the process, shows what it waits for; else its connections and
-    the kernel do.
+    Cause: none of its threads used the CPU within a second. What it waits for is in the stack of
+    its main thread, which py-spy reads without stopping the process; else in its connections and
+    the kernel.
 
-    Remedy: Look at the other rank, the address or the file that the evidence names.
+    Remedy: Check the other rank, the address or the file in the evidence.
 
     Source: https://github.com/benfred/py-spy
     """

@@ -1,14 +1,13 @@
-"""From the text of an error to its cause: ``doctor --symptom``, and what a failed trial reports.
+"""From the text of an error to its cause: ``doctor --symptom``, and the report of a failed trial.
 
-``cputune/text/failure_log.py`` finds the failure that decides. It is explained by the first of
-these
-that knows it:
+``cputune/text/failure_log.py`` finds the failure that decides. The first of these that knows it
+explains it:
 
-1. a row of ``known_errors/``, each with the thread in which people reported it;
+1. a row of ``known_errors/``, each with the thread that reports it;
 2. the interface tables (``interface_errors.py``): which release has the argument, the name, the
-option;
+   option;
 3. a check that quotes the error in the "Symptom:" lines of its docstring;
-4. else its own words: the type, the message, where it was raised.
+4. else its own text: type, message, place.
 """
 
 from __future__ import annotations
@@ -28,32 +27,30 @@ from cputune.text.failure_log import Failure, FailureLog, follows, read_failures
 
 LONGEST_LINE = 300
 MOST_CHARACTERS = 1 << 20
-"""Of a log its end is read: the last exception is there."""
+"""Only the end of a log is read: the last exception is there."""
 
 TYPED_LINES = 5
-"""A text of at most so many lines may be words that somebody typed: every line is taken for an
-error."""
+"""In a text of at most this many lines every line may be an error that somebody typed."""
 
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
 """The files of ``known_errors/``, in the order in which their rows are tried."""
 
 LAST_TABLES = ("scripts",)
-"""Those that are tried after the interface tables."""
+"""Files that are tried after the interface tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """An error that people report: by which words it is known, its cause and its fix.
+    """An error that people report: how it is recognized, its cause and its fix.
 
     Attributes:
-        pattern: a regular expression, looked for in the type and the message of an exception, or
-        in the
-            line of another failure, in any case.
+        pattern: a case-insensitive regular expression for the type and message of an exception, or
+            for the line of another failure.
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
-        finds: codes of the checks that find the cause before it costs anything.
-        hopeless: no plan changes it; the script or its packages have to change.
+        finds: codes of checks that find the cause beforehand.
+        hopeless: no plan avoids it; the script or its packages have to change.
         goes_on: training continues in spite of it.
-        harmless: it continues, and nothing has to be done.
+        harmless: training continues, and there is nothing to do.
     """
 
     name: str
@@ -77,9 +74,7 @@ class Symptom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A failure and what explains it; ``known`` is False if it is only repeated in its own
-    words.
-    """
+    """A failure and its explanation; ``known`` is False if the error text is only repeated."""
 
     failure: Failure
     symptom: Symptom
@@ -88,13 +83,13 @@ class Explanation:
 
 @cache
 def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
-    """The rows by hand of these tables, in the order in which they are tried."""
+    """The rows of these tables, in the order in which they are tried."""
     tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
     return tuple(record_of(Symptom, row) for table in tables for row in table["errors"])
 
 
 def quotes_of(check: Check) -> tuple[str, ...]:
-    """The errors that a check quotes in its "Symptom:" lines; ``…`` is anything."""
+    """The errors that a check quotes in its "Symptom:" lines; ``…`` matches anything."""
     said = re.search(r"Symptom:(.*?)(?:\n\n|$)", check.story, re.DOTALL)
     return tuple(re.findall(r'"([^"]+)"', " ".join(said[1].split()))) if said else ()
 
@@ -131,7 +126,7 @@ def _quote_pattern(quote: str) -> re.Pattern[str]:
 
 
 def _words(part: str) -> str:
-    """A pattern of these words, and not of a part of a longer one."""
+    """A pattern for these words that does not match inside a longer word."""
     before = r"(?<!\w)" if part[:1].isalnum() else ""
     after = r"(?!\w)" if part[-1:].isalnum() else ""
     return before + re.escape(part) + after
@@ -144,8 +139,8 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     """What ended the job that wrote this text; None if the text shows no failure.
 
     Args:
-        text: a log, or the words of an error.
-        versions: of packages, by name, if the log does not name them itself.
+        text: a log, or an error message.
+        versions: of packages, by name, if the log does not name them.
     """
     log = read_failures(text[-MOST_CHARACTERS:])
     known = {**(versions or {}), **log.versions}
@@ -159,7 +154,7 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
 
 
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
-    """What explains one failure, or what it was raised from; else its own words."""
+    """The explanation of one failure, or of what it was raised from; else its own text."""
     for each in failure.chain:
         symptom = _known(each, versions)
         if symptom is not None:
@@ -168,7 +163,7 @@ def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanatio
 
 
 def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | None:
-    """Of a log without an exception: its error lines; of a few lines each; then its warnings."""
+    """Failures of a log without exception: its error lines, else its warnings."""
     errors = [failure for failure in log.failures if failure.kind == "error"]
     lines: list[Failure] = []
     if len(log.lines) <= TYPED_LINES:
@@ -195,7 +190,7 @@ def _numbered(log: FailureLog) -> Iterator[tuple[int, str]]:
 
 
 def _known(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
-    """What knows a failure, with all checks that quote it among those that find it beforehand."""
+    """The explanation of a failure, with all checks that quote it in ``finds``."""
     said = _said(failure)
     quoting = _quoting(said)
     found = (
@@ -246,7 +241,7 @@ def _compiled(tables: tuple[str, ...]) -> tuple[tuple[Symptom, re.Pattern[str]],
 def _row(
     failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
 ) -> Symptom | None:
-    """The first row of these tables that knows a failure, with its groups filled in."""
+    """The first row of these tables that matches a failure, with its groups filled in."""
     said = _said(failure)
     for row, pattern in _compiled(tables):
         if goes_on is not None and row.goes_on is not goes_on:
@@ -265,7 +260,7 @@ def _row(
 
 
 def _said(failure: Failure) -> str:
-    """The words that patterns are looked for in; of a signal its name, too."""
+    """The text that patterns are matched with; for a signal also its name."""
     if failure.kind in ("signal", "memory"):
         return f"{failure.text}\n{failure.name}"
     return failure.whole
@@ -279,7 +274,7 @@ def _named(failure: Failure | None) -> Explanation | None:
 
 
 def _in_its_words(failure: Failure) -> Explanation:
-    """A failure in its own words: its type, its message and where it was raised."""
+    """A failure repeated: its type, its message and where it was raised."""
     raised = place_of(failure)
     title = failure.title[:LONGEST_LINE]
     cause = "no table knows this error."
@@ -309,9 +304,7 @@ def _in_its_words(failure: Failure) -> Explanation:
 
 
 def place_of(failure: Failure) -> str:
-    """Where an exception was raised: ``train.py, line 3`` or ``datasets``; empty if it is not
-    known.
-    """
+    """Where an exception was raised: ``train.py, line 3`` or ``datasets``; empty if not known."""
     if not failure.frames:
         return ""
     last = failure.frames[-1]
@@ -326,19 +319,19 @@ def place_of(failure: Failure) -> str:
 def known_error() -> None:
     """An error that is known, or at least named
 
-    Symptom: the log of a job that ended, or the words of an error.
+    Symptom: the log of a job that ended, or an error message.
 
-    Cause: the finding describes it. If a check finds that cause on this machine now, its finding
-    follows, with this machine's numbers.
+    Cause: the finding describes it. If a check finds that cause on this machine, its finding
+    follows with this machine's numbers.
 
-    Remedy: Do what the finding says; the check that it names finds the cause before it costs hours.
+    Remedy: Do what the finding says; the check that it names finds the cause beforehand.
 
     Source: https://github.com/pytorch/pytorch/issues
     """
 
 
 def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
-    """The failure that a text shows with its fix, then what this machine shows of the cause.
+    """The failure in a text with its fix, then what this machine shows of the cause.
 
     Raises CannotError if the text shows no failure.
     """
@@ -376,7 +369,7 @@ def _severity(symptom: Symptom) -> Severity:
 
 
 def _evidence(found: Explanation, text: str, installed: Mapping[str, str]) -> str:
-    """The line, where it was raised, the cause and the checks that find it."""
+    """The line, where it was raised, its cause and the checks that find it."""
     failure, symptom = found.failure, found.symptom
     line = failure.text if len(failure.text) <= LONGEST_LINE else failure.text[:LONGEST_LINE] + "…"
     several = len(text.splitlines()) > 1

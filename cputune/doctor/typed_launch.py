@@ -1,9 +1,8 @@
-"""``cputune doctor -- python train.py …``: the launch as it was typed, before it is started.
+"""``cputune doctor -- python train.py …``: a launch, judged before it starts.
 
-Its words are judged as those of a launch file. On this machine the script, the configuration that
-it names, and what it imports are looked at too: really imported, in a child of the Python that is
-typed, in the folder and with the variables of this shell. For a recorded machine nothing of this
-one is asked.
+Its words are judged as those of a launch file. On this machine the script, its configuration and
+its imports are checked too: a child of the typed Python really imports them, in this folder and
+with the variables of this shell. For a recorded machine nothing of this one is read.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _STACK = ("torch", "transformers", "accelerate")
 
 
 def read_launch(words: Sequence[str]) -> Launch:
-    """The launch that these words are. Raises UsageError where they train nothing."""
+    """The launch that these words are. Raises UsageError if they start no training."""
     launches = read_words(words)
     if not launches:
         raise UsageError(
@@ -45,7 +44,7 @@ def read_launch(words: Sequence[str]) -> Launch:
 
 
 def python_of(launch: Launch, host: Host) -> str | None:
-    """The Python that it would run: the one that is typed, else that of its launcher."""
+    """The Python that runs it: the typed one, else that of its launcher."""
     names = [word for word in launch.words if re.fullmatch(r"(?:.*/)?python[\d.]*", word)]
     program = host.which(names[-1] if names else launch.program)
     if program is None or names:
@@ -54,7 +53,7 @@ def python_of(launch: Launch, host: Host) -> str | None:
 
 
 def facts_of(launch: Launch, facts: HostFacts, host: Host) -> HostFacts:
-    """The facts, as this launch finds them: its folder is searched first, its output is written."""
+    """The facts with what this launch adds: the folder searched first, the folder it writes to."""
     model = launch.argument("--model_name_or_path") or launch.argument("--model")
     around = Around(
         folder=_folder(launch),
@@ -66,7 +65,7 @@ def facts_of(launch: Launch, facts: HostFacts, host: Host) -> HostFacts:
 
 
 def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
-    """The port that rank 0 would listen on; nothing where the launcher picks a free one."""
+    """The port on which rank 0 listens; empty if the launcher picks a free one."""
     free = launch.option("--standalone", "--rdzv_endpoint", "--rdzv_backend") is not None
     if launch.launcher == "torchrun" and not free:
         return launch.option("--master_port") or variables.get("PET_MASTER_PORT") or "29500"
@@ -76,12 +75,12 @@ def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
 
 
 def _folder(launch: Launch) -> str:
-    """What Python would search first."""
+    """The folder that Python searches first."""
     return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
 
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """Every fault of a typed launch, beside those of the machine."""
+    """Every fault of a typed launch, in addition to those of the machine."""
     found = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
     if not host.live:
         return by_severity(found)
@@ -105,9 +104,9 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
 
 
 def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
-    """What happens where the stack and the script's modules are really imported, in a child.
+    """Faults of really importing the stack and the script's modules in a child.
 
-    What they say may quote a token of the launch.
+    Their messages may quote a token of the launch.
     """
     variables = {**host.environment(), **launch.environment}
     folder = _folder(launch)
@@ -126,7 +125,7 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:
-    """In words: what was imported, how it failed, and in which file; a file of ours by name."""
+    """What was imported, how it failed, and in which file; one of our files by name."""
     said = f"import {failure['module']}: {failure['error']}: {failure['said']}"
     where = failure["where"]
     if where and where not in said:
@@ -149,11 +148,11 @@ _OPTIMIZERS = {
     "schedule": "schedulefree",
     "grokadamw": "grokadamw",
 }
-"""A word of the name of an optimizer of Trainer: what it imports (transformers/trainer.py)."""
+"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py)."""
 
 
 def _asked_for(launch: Launch) -> Iterator[str]:
-    """Modules that the arguments of Trainer make it import."""
+    """Modules that Trainer imports because of these arguments."""
     if (reporter := launch.argument("--report_to")) in _REPORTERS:
         yield reporter
     words = (launch.argument("--optim") or "").split("_")
@@ -164,7 +163,7 @@ _READ = ("--resume_from_checkpoint", "--train_file", "--validation_file", "--tes
 
 
 def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Files that the arguments name, and a model that may not be downloaded, which are not here."""
+    """Missing files that the arguments name, and a missing model that may not be downloaded."""
     for name in _READ:
         path = launch.argument(name) or ""
         if "." not in path and "/" not in path:  # "true": the newest checkpoint
@@ -185,22 +184,22 @@ _ON = ("1", "ON", "YES", "TRUE", "true", "yes", "on", "True")
 
 @fault("launch-file-absent", Severity.ERROR)
 def named_absent() -> None:
-    """What this launch reads is not here
+    """A file or model that this launch reads is missing
 
     Symptom: "FileNotFoundError", "Can't find a valid checkpoint", "LocalEntryNotFoundError", after
     the imports, or in the queue.
 
-    Cause: an argument names a file of another folder or machine; or HF_HUB_OFFLINE forbids to
-    download a model, and its weights are neither in the cache below HF_HOME nor in a folder.
+    Cause: an argument names a file of another folder or machine; or HF_HUB_OFFLINE forbids a
+    download, and the weights are neither in the cache below HF_HOME nor in a folder.
 
-    Remedy: Correct the path, or bring the files to this machine before: `hf download MODEL`.
+    Remedy: Correct the path, or bring the files to this machine first: `hf download MODEL`.
 
     Source: https://huggingface.co/docs/transformers/installation#offline-mode
     """
 
 
 def _imported(text: str) -> tuple[str, ...]:
-    """Top-level names of what a script imports wherever it runs: not in try, def or if."""
+    """Top-level modules that a script always imports: not in try, def or if."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
@@ -220,10 +219,10 @@ def script_unfit() -> None:
 
     Symptom: "can't open file", "No module named", a SyntaxError, "config file not found".
 
-    Cause: the script, the module or the configuration that was typed is not there, cannot be
-    read, or asks for what CPUs do not have. Paths are those of the folder in which it is typed.
+    Cause: the script, the module or the configuration does not exist, cannot be read, or asks for
+    what CPUs do not have. Paths are relative to the folder in which the launch is typed.
 
-    Remedy: Correct what was typed.
+    Remedy: Correct the command.
 
     Source: https://docs.python.org/3/using/cmdline.html#interface-options
     """
@@ -233,12 +232,13 @@ def script_unfit() -> None:
 def import_fails() -> None:
     """What the script imports cannot be imported
 
-    Symptom: ModuleNotFoundError, "cannot import name", an undefined symbol, an end without words.
+    Symptom: ModuleNotFoundError, "cannot import name", an undefined symbol, an end without a
+    message.
 
-    Cause: the modules that the script imports at its top were really imported, by the Python
-    that was typed, with the search path and the variables that this launch would have.
+    Cause: the typed Python really imported the script's top-level modules, with the search path and
+    variables of this launch.
 
-    Remedy: Install what is missing, or take away what stands in its place.
+    Remedy: Install what is missing, or remove the file that hides it.
 
     Source: https://docs.python.org/3/library/sys_path_init.html
     """

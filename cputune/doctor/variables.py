@@ -1,7 +1,7 @@
-"""What variables say of launcher, threads and libraries, and the launch that is advised.
+"""What variables say about launcher, threads and libraries; the launch that is advised.
 
-Every cure that sets ranks, threads or workers takes them from here, so that the commands of one
-page agree with each other and with the plan of ``cputune emit``.
+Every fix that sets ranks, threads or workers uses it, so that commands agree with each other and
+with the plan of ``cputune emit``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def variable_rows(kind: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def value(facts: HostFacts, name: str) -> str | None:
-    """A variable without white space around it; None where it is unset or empty."""
+    """A variable without surrounding white space; None if it is unset or empty."""
     return facts.environment.get(name, "").strip() or None
 
 
 def is_true(facts: HostFacts, name: str) -> bool:
-    """Whether a variable says yes, in the spellings that Hugging Face and Intel take."""
+    """Whether a variable means yes, as Hugging Face and Intel spell it."""
     return (value(facts, name) or "").lower() in TRUE
 
 
 def number(facts: HostFacts, *names: str) -> int | None:
-    """The first of these variables that holds a whole number, as OpenMP reads it.
+    """The first of these variables with a whole number, as OpenMP reads it.
 
-    OMP_NUM_THREADS may hold a list for nested regions (``8,2``); the first counts.
+    OMP_NUM_THREADS may be a list for nested regions (``8,2``); the first counts.
     """
     for name in names:
         text = (value(facts, name) or "").split(",")[0].strip()
@@ -51,18 +51,18 @@ def number(facts: HostFacts, *names: str) -> int | None:
 
 
 def unset(asking: Check, facts: HostFacts, name: str, because: str = "") -> Finding:
-    """The finding that a variable does harm: ``NAME=value`` and why, and to unset it."""
+    """The finding that a variable does harm: ``NAME=value`` and why; its command unsets it."""
     return asking.finding(f"{name}={value(facts, name)}{because}", command=f"unset {name}")
 
 
 def local_ranks(facts: HostFacts) -> int | None:
-    """Ranks on this machine, as the launcher around us says; None outside a launcher."""
+    """Ranks on this machine, from the variables of a launcher; None outside a launcher."""
     mpi = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     return number(facts, "LOCAL_WORLD_SIZE", *mpi, "PET_NPROC_PER_NODE")
 
 
 def world_size(facts: HostFacts) -> int | None:
-    """Ranks of the job, as the launcher around us says; None outside a launcher."""
+    """Ranks of the job, from the variables of a launcher; None outside a launcher."""
     return number(facts, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -72,7 +72,7 @@ def preloaded(facts: HostFacts) -> list[str]:
 
 
 def loads_intel_openmp(facts: HostFacts) -> bool:
-    """Whether torch runs on libiomp5: by LD_PRELOAD, or as conda's torch (pip's has libgomp)."""
+    """Whether torch runs on libiomp5: by LD_PRELOAD, or in conda's torch (pip's has libgomp)."""
     torch = facts.package("torch")
     by_conda = torch is not None and torch.installer == "conda"
     return by_conda or any(re.search(INTEL_OPENMP, path) for path in preloaded(facts))
@@ -97,7 +97,7 @@ def under_mpi(facts: HostFacts) -> bool:
 
 
 def under_torchrun(facts: HostFacts) -> bool:
-    """Whether torchrun started this process, or the variables tell it what to start."""
+    """Whether torchrun started this process, or its variables (PET_…) are set."""
     return any(
         name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT") or name.startswith("PET_")
         for name in facts.environment
@@ -105,7 +105,7 @@ def under_torchrun(facts: HostFacts) -> bool:
 
 
 def job_nodes(facts: HostFacts) -> int:
-    """Machines of the job, as the launcher around us says; 1 where nothing says more."""
+    """Machines of the job, from the variables of a launcher; 1 if they say nothing else."""
     nodes = number(facts, "PET_NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES")
     if nodes is not None:
         return nodes
@@ -135,14 +135,14 @@ def openmp_binders(facts: HostFacts) -> list[str]:
 
 
 def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:
-    """CPUs of CCL_WORKER_AFFINITY, ``0,1,28-29``; None for ``auto`` and what is no list."""
+    """CPUs of CCL_WORKER_AFFINITY, ``0,1,28-29``; None for ``auto`` and for no list."""
     with suppress(ValueError):
         return cpulist.parse(value(facts, "CCL_WORKER_AFFINITY") or "") or None
     return None
 
 
 def advised(facts: HostFacts) -> Advice:
-    """Ranks and threads for this machine, with the ranks of the launcher around us, if any."""
+    """Ranks and threads for this machine, with the ranks of the current launcher, if any."""
     asked = 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
     return advise(facts, ranks=local_ranks(facts) or None, ccl_workers=asked)
 
@@ -175,18 +175,18 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
 
 
 def has_mpirun(facts: HostFacts) -> bool:
-    """Whether an MPI launcher is installed, also one of an unknown MPI."""
+    """Whether an MPI launcher is installed, also of an unknown MPI."""
     return any(item.name in ("mpirun", "mpiexec", "mpiexec.hydra") for item in facts.launchers)
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
-    """The launchers of a known MPI."""
+    """Installed launchers of a known MPI."""
     known = ("intelmpi", "mpich", "openmpi")
     return tuple(item for item in facts.launchers if (item.dialect or "").startswith(known))
 
 
 def oneccl_absent(facts: HostFacts) -> bool:
-    """Whether the packages are known, and the oneCCL bindings are not among them."""
+    """Whether the packages are known and do not include the oneCCL bindings."""
     return bool(facts.packages) and not any(
         facts.package(name) for name in ("oneccl_bind_pt", "torch_ccl")
     )

@@ -21,7 +21,7 @@ _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
-    """Variables of an earlier launch: neither a launcher nor a cluster set them for this one."""
+    """Variables of an earlier launch, set neither by the current launcher nor by a cluster."""
     cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
     within = env.under_mpi(facts) or env.under_torchrun(facts)
     if within or any(env.value(facts, name) for name in cluster):
@@ -38,13 +38,12 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     """Variables of a launch are left in this shell
 
     Symptom: "environment variable MASTER_ADDR expected, but not set", a process that waits for
-    ever, or a single process that takes itself for one of several ranks.
+    ever, or a single process that acts as one of several ranks.
 
-    Cause: LOCAL_RANK alone makes Trainer start a process group; with RANK and WORLD_SIZE, Trainer
-    waits for ranks that nobody starts. Launchers set these variables only in the ranks that they
-    start, never in a shell.
+    Cause: LOCAL_RANK alone makes Trainer start a process group; with RANK and WORLD_SIZE it waits
+    for ranks that nothing starts. Launchers set these only in their ranks.
 
-    Remedy: Unset them, unless you start each rank by hand in a shell of its own.
+    Remedy: Unset them, unless you start each rank by hand.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -62,10 +61,9 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "environment variable MASTER_ADDR expected, but not set".
 
-    Cause: mpirun numbers the ranks but gives them no address. If you set RANK and
-    WORLD_SIZE by hand, set the address too. torchrun sets all of them.
+    Cause: mpirun numbers the ranks but gives them no address. torchrun sets both.
 
-    Remedy: Set MASTER_ADDR and MASTER_PORT for every rank, even on one machine.
+    Remedy: Set MASTER_ADDR and MASTER_PORT for every rank, also on one machine.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -87,7 +85,7 @@ def master_loopback(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: the job waits for ever, or "connection refused".
 
-    Cause: on each machine a loopback address means that machine itself.
+    Cause: on each machine a loopback address is that machine itself.
 
     Remedy: Set MASTER_ADDR to an address of rank 0 that the other machines can reach.
 
@@ -105,11 +103,10 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "connectFullMesh failed" as soon as ranks run on two machines.
 
-    Cause: gloo binds to the address of the machine's own name. /etc/hosts lists that name
-    with 127.0.0.1 or 127.0.1.1 (Debian does), perhaps beside the right address. A pod has the
-    node's file where it has hostNetwork: true.
+    Cause: gloo binds to the address of the machine's own name, and /etc/hosts maps that name to
+    127.0.0.1 or 127.0.1.1 (Debian does). A pod with hostNetwork: true uses the node's file.
 
-    Remedy: Set GLOO_SOCKET_IFNAME to the interface that the other machines can reach.
+    Remedy: Set GLOO_SOCKET_IFNAME to an interface that the other machines can reach.
 
     Source: aws-samples/aws-do-eks#50, aws-samples/aws-do-eks#69
     """
@@ -137,8 +134,8 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Unable to find address for: …", or no rank connects.
 
-    Cause: interface names differ between machines and containers. gloo takes names alone: the
-    patterns that NCCL takes (^lo, =eth) and addresses are no names.
+    Cause: interface names differ between machines and containers. gloo takes exact names, not
+    NCCL's patterns (^lo, =eth) or addresses.
 
     Remedy: Name an interface that exists.
 
@@ -162,8 +159,8 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: no error, but each of several ranks reports world size 1 and trains on all the data.
 
-    Cause: without a GPU, accelerate 1.13 and later start each rank as a single process
-    unless use_cpu asks for the CPU.
+    Cause: without a GPU, accelerate 1.13 and later start each rank as a single process unless
+    use_cpu is set.
 
     Remedy: Set ACCELERATE_USE_CPU=true (or --use_cpu) for every rank.
 
@@ -191,7 +188,7 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: every rank reports rank 0 of 1, or options are refused.
 
-    Cause: the mpirun on PATH belongs to another MPI than I_MPI_ROOT names.
+    Cause: mpirun on PATH belongs to another MPI than I_MPI_ROOT.
 
     Remedy: Use the mpirun of the MPI that the program was built with.
 
@@ -212,10 +209,10 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``accelerate launch --num_processes 2`` runs one process.
 
-    Cause: on CPUs accelerate starts several ranks only through mpirun, and only if a host
-    file is configured; otherwise num_processes has no effect.
+    Cause: on CPUs accelerate starts several ranks only through mpirun, and only if a host file is
+    configured.
 
-    Remedy: Give mpirun_config.mpirun_hostfile in the YAML (a one-line host file will do), or
+    Remedy: Set mpirun_config.mpirun_hostfile in the YAML (a one-line host file is enough), or
     launch with mpirun or torchrun.
 
     Source: huggingface/accelerate#2741
@@ -235,8 +232,8 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "error while creating worker thread #0 pthread_create returns 22".
 
-    Cause: CCL_WORKER_AFFINITY names a CPU outside the affinity or the cpuset, and the
-    kernel refuses the thread (EINVAL is 22).
+    Cause: CCL_WORKER_AFFINITY names a CPU outside the affinity or the cpuset. The kernel refuses
+    the thread (EINVAL, 22).
 
     Remedy: Name only CPUs that this process may use.
 
@@ -258,11 +255,11 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "the number of workers exceeds the number of available cores per process".
 
-    Cause: each oneCCL worker needs a core that no OpenMP thread uses. oneCCL refuses more
-    workers than a rank has cores, and disables workers if a rank has as many as cores. With
-    CCL_WORKER_AFFINITY it does neither: workers and OpenMP threads then share cores.
+    Cause: each oneCCL worker needs a core that no OpenMP thread uses. oneCCL refuses more workers
+    than a rank has cores, and disables workers if there are as many. With CCL_WORKER_AFFINITY it
+    shares the cores without a message.
 
-    Remedy: Give each worker a core of its own: threads + workers = cores of the rank.
+    Remedy: Leave each worker a core: threads + workers = cores of the rank.
 
     Source: uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html
     """
@@ -284,7 +281,7 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _fewer_workers(facts: HostFacts) -> str:
-    """Threads that leave the workers their cores, or fewer workers, or none."""
+    """The command that leaves workers their cores: fewer threads, fewer workers, or none."""
     fitting = env.advised(facts).ccl_workers
     if not fitting or _finds_no_mpi(facts):
         return "unset CCL_WORKER_COUNT"
@@ -300,8 +297,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: the launch hangs after "did not find MPI-launcher specific variables".
 
-    Cause: oneCCL reads rank numbers from an MPI launcher. Under torchrun or in a pod there
-    are none, and oneCCL waits.
+    Cause: oneCCL reads rank numbers from an MPI launcher; under torchrun or in a pod there is none.
 
     Remedy: Launch with mpirun, or use the gloo backend.
 
@@ -314,7 +310,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _finds_no_mpi(facts: HostFacts) -> bool:
-    """Whether ranks will use oneCCL and look for an MPI launcher that did not start them."""
+    """Whether ranks will use oneCCL without an MPI launcher."""
     started = env.world_size(facts) is not None or env.under_torchrun(facts)
     by_itself = (env.value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
     asked = started and bool(env.number(facts, "CCL_WORKER_COUNT"))
@@ -327,8 +323,8 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: gradients take longer to exchange than to compute.
 
-    Cause: gloo is the default on CPUs. If the oneCCL bindings fit torch and mpirun starts
-    the ranks, ccl works too: it has shared memory and worker threads of its own.
+    Cause: gloo is the default on CPUs. If the oneCCL bindings fit torch and mpirun starts the
+    ranks, ccl works too; it uses shared memory and worker threads.
 
     Remedy: Compare both: oneCCL was 14 % faster with two ranks of a small BERT.
 

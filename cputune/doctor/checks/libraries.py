@@ -31,8 +31,8 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
     Symptom: Trainer or Accelerator ends at its start: "PackageNotFoundError", "Expected a
     torch.device", "Unknown mixed_precision mode", "invalid truth value".
 
-    Cause: accelerate launch passes its configuration to ranks in such variables. One that was
-    exported for another machine, or left by an earlier launch, affects every later run.
+    Cause: accelerate launch passes its configuration to ranks in such variables. One exported for
+    another machine, or left by an earlier launch, affects every later run.
 
     Remedy: Unset the variable.
 
@@ -44,7 +44,9 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
-    """A backend of torch.compile that this accelerate does not know: their list has changed."""
+    """A torch.compile backend that this accelerate does not know; the list changed between
+    releases.
+    """
     name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
     asked = env.value(facts, name)
     if asked and accelerate and asked.lower() not in load().accelerate.dynamo_of(accelerate):
@@ -58,7 +60,7 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: slow steps, or logs of gigabytes.
 
-    Cause: the library writes or checks more, which costs time in every step.
+    Cause: the library writes or checks more in every step.
 
     Remedy: Unset the variable when debugging is done.
 
@@ -88,11 +90,10 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
 
-    Cause: the path is another machine's, a directory, or holds an unexpanded variable; or it
-    is a bare name that ld.so does not find in the folders it searches. Debian and Ubuntu put
-    the version in the name (libtcmalloc.so.4), but scripts look for libtcmalloc.so.
+    Cause: the path is another machine's, a directory, or contains an unexpanded variable; or ld.so
+    does not find a bare name. Debian and Ubuntu put the version in the name (libtcmalloc.so.4).
 
-    Remedy: Name a file that exists; ld.so skips one that it does not find.
+    Remedy: Name a file that exists; ld.so skips others.
 
     Source: intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983
     """
@@ -109,7 +110,7 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _library_for(path: str, facts: HostFacts) -> Library | None:
-    """The library of this machine that a path to no file was meant to name."""
+    """The library of this machine that a dead path was meant to name."""
     name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
     return facts.library(name) if name else None
 
@@ -120,10 +121,10 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "OMP: Error #15", wrong results, or two teams of threads on the same cores.
 
-    Cause: each runtime has a thread pool of its own. KMP_DUPLICATE_LIB_OK only silences
-    the message. ``doctor --deep`` counts the runtimes that ``import torch`` loads.
+    Cause: each runtime has its own threads. KMP_DUPLICATE_LIB_OK only hides the message. ``doctor
+    --deep`` counts the runtimes that ``import torch`` loads.
 
-    Remedy: Keep one: preload libiomp5 alone, or preload none and let torch use its own libgomp.
+    Remedy: Keep one: preload libiomp5 only, or preload none and let torch use its libgomp.
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
@@ -145,8 +146,8 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: a variable from a tuning guide changes nothing.
 
-    Cause: only Intel's and LLVM's OpenMP read KMP_* (pip's torch brings GNU's), and only
-    jemalloc reads MALLOC_CONF.
+    Cause: only Intel's and LLVM's OpenMP read KMP_* (pip's torch has GNU's), and only jemalloc
+    reads MALLOC_CONF.
 
     Remedy: Preload the library, or unset the variable.
 
@@ -167,10 +168,10 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: two OpenMP runtimes, "undefined symbol", a package that comes back after removal.
 
-    Cause: neither tool knows the libraries that the other installed; conda's numpy loads
-    MKL and libiomp5, pip's torch loads its own libgomp.
+    Cause: neither tool knows the libraries of the other; conda's numpy loads MKL and libiomp5,
+    pip's torch loads libgomp.
 
-    Remedy: Install the whole stack with one of them, in a fresh environment.
+    Remedy: Install the whole stack with one of them, in a new environment.
 
     Source: pytorch/pytorch#98836
     """
@@ -194,14 +195,13 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: much time in page faults; every step frees and maps large tensors again.
 
-    Cause: glibc's malloc returns large blocks to the kernel at once; tcmalloc keeps them. The gain
-    depends on the model and the machine. jemalloc with its defaults returns them too, and was
-    slower than glibc's malloc where it was measured. The tuner sets jemalloc to keep them.
+    Cause: glibc's malloc returns large blocks to the kernel at once; tcmalloc keeps them.
+    jemalloc's defaults also return them, and it measured slower than malloc; the tuner sets it to
+    keep them.
 
-    Remedy: Preload tcmalloc; the tuner measures whether it helps.
+    Remedy: Preload tcmalloc; cputune tune measures whether it helps.
 
-    Source:
-    https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
+    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
     """
     library, set_to = facts.library("tcmalloc"), env.value(facts, "LD_PRELOAD")
     if facts.preload_missing or _is_preloaded(facts):
@@ -220,20 +220,18 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: none; the tuner cannot try tcmalloc.
 
-    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc keeps them, but is
-    a package of its own. Measured on virtual machines of two cores, with a 4-layer BERT in bf16:
-    training was 1.12 times as fast (± 0.05) in processes that ran side by side, up to 1.3 times as
-    fast as plain python in whole launches; with jemalloc 0.89 times (± 0.05). Your model may
-    gain more or nothing. On RHEL and its derivatives tcmalloc is in EPEL.
+    Cause: tcmalloc is a package of its own (on RHEL in EPEL). It keeps large blocks, which glibc's
+    malloc returns to the kernel. On virtual machines of two cores a 4-layer BERT in bf16 trained
+    1.12 times as fast (± 0.05) in processes side by side, up to 1.3 times in whole launches; with
+    jemalloc 0.89 times (± 0.05). Yours may differ.
 
-    Without root, install gperftools from conda-forge, or unpack Debian's package:
-    `apt-get download libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, and
-    copy `there/usr/lib/*/libtcmalloc_minimal.so.4*` to `$VIRTUAL_ENV/lib`, where it is found.
+    Without root, install gperftools from conda-forge, or unpack Debian's package: `apt-get download
+    libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, then copy
+    `there/usr/lib/*/libtcmalloc_minimal.so.4*` to `$VIRTUAL_ENV/lib`.
 
     Remedy: Install tcmalloc and tune again.
 
-    Source:
-    https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
+    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
     """
     if facts.library("tcmalloc") or not facts.package("torch") or _is_preloaded(facts):
         return

@@ -18,8 +18,8 @@ from cputune.text.plain import GIB, MIB
 
 THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
-"""Of the periods in which it ran, the share in which it was stopped, and the fewest that count: ten
-seconds of periods of 100 ms. Assumed."""
+"""Report throttling above this share of periods, and only after this many: ten seconds of periods
+of 100 ms. Assumed."""
 
 
 @check("ranks-auto", Severity.WARNING)
@@ -28,9 +28,8 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: a pod runs out of memory or hangs right after its start.
 
-    Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
-    container may use. Each process holds the whole model and starts as many threads as
-    the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
+    Cause: nproc_per_node=auto means one process per CPU of the host, also in a container with
+    fewer. Each holds the whole model. A PyTorchJob without spec.nprocPerNode means auto too.
 
     Remedy: Set the number of ranks per node yourself: one per socket or NUMA node.
 
@@ -54,9 +53,8 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training in a container is many times slower than its CPU limit explains.
 
-    Cause: the limit is a cgroup quota of CPU time, which no library reads. torch starts
-    one thread per core that it sees; together the threads use up the quota early in every
-    period of 100 ms, and then all of them stop until the next period.
+    Cause: the limit is a cgroup quota of CPU time, which no library reads. The threads use it up
+    early in each period of 100 ms and then all stop until the next.
 
     Remedy: Start as many threads as the quota has whole CPUs.
 
@@ -76,13 +74,13 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
 def nproc_host(facts: HostFacts) -> Iterator[Finding]:
     """nproc counts CPUs that this container has no time for
 
-    Symptom: whatever counts CPUs by itself starts too many threads or processes.
+    Symptom: programs that count CPUs start too many threads or processes.
 
-    Cause: a quota limits CPU time, not CPUs: nproc, os.cpu_count() and sched_getaffinity still show
-    those of the host. torchrun --nproc_per_node auto, num_proc=os.cpu_count() of datasets and
-    make -j use that number.
+    Cause: a quota limits CPU time, not CPUs. nproc, os.cpu_count() and sched_getaffinity show those
+    of the host; torchrun --nproc_per_node auto, num_proc=os.cpu_count() and make -j use that
+    number.
 
-    Remedy: Give such programs a number, or the container a cpuset: docker run --cpuset-cpus,
+    Remedy: Give such programs a number, or give the container a cpuset: docker run --cpuset-cpus,
     the static policy of the kubelet.
 
     Source: onyx-dot-app/onyx#12351, kubeflow/trainer#2407
@@ -100,10 +98,10 @@ def nproc_host(facts: HostFacts) -> Iterator[Finding]:
 def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
     """This container is throttled
 
-    Symptom: steps take much longer than the CPU time they use, again and again.
+    Symptom: steps take much longer than the CPU time they use.
 
-    Cause: the kernel stopped the container's cgroup because its CPU quota was used up.
-    ``cpu.stat`` counts these periods over the whole life of the container.
+    Cause: the kernel stopped the container because its CPU quota was used up. ``cpu.stat`` counts
+    these periods since the container started.
 
     Remedy: Start fewer threads, or set a higher CPU limit.
 
@@ -126,10 +124,10 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: more ranks make training slower, not faster.
 
-    Cause: every rank starts its own team of OpenMP threads. When ranks × threads exceed
-    the CPUs, threads wait for CPUs while their team spins at a barrier for them.
+    Cause: every rank starts its own OpenMP threads. If ranks × threads exceed the CPUs, threads
+    wait for CPUs while the others spin at a barrier.
 
-    Remedy: Divide the cores by the ranks: that is OMP_NUM_THREADS.
+    Remedy: Set OMP_NUM_THREADS to the number of cores divided by the number of ranks.
 
     Source: kubeflow/trainer#2407, pytorch/pytorch#22260
     """
@@ -151,9 +149,9 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 def one_core(facts: HostFacts) -> Iterator[Finding]:
     """Only one core of this machine may be used
 
-    Symptom: training runs on one core, whatever is set, and all others are idle.
+    Symptom: training runs on one core, and all others are idle.
 
-    Cause: a cpuset, a scheduler or taskset allows one CPU (or the siblings of one core).
+    Cause: a cpuset, a scheduler or taskset allows one CPU (or both threads of one core).
 
     Remedy: Give the container or the shell more CPUs, unless the limit is intended.
 
@@ -179,12 +177,11 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: the process is killed (exit code 137) in its first steps.
 
-    Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in
-    each rank, and the activations of a step add to that. The limit is the container's, or
-    else the machine's. The check takes the models of the Hugging Face CPU guides. The tuner
-    counts in the same way, and leaves out plans that do not fit.
+    Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in each rank,
+    activations come on top. The limit is the container's, else the machine's. The models are those
+    of the Hugging Face CPU guides.
 
-    Remedy: Raise the limit, or train a smaller model; each rank has its own weights and moments.
+    Remedy: Raise the limit, or train a smaller model.
 
     Source: kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu
     """
@@ -206,10 +203,9 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: resident memory grows for hours when batches vary in length.
 
-    Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them, with their
-    buffers. A job with little memory is killed by that.
+    Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them with their buffers.
 
-    Remedy: Pad to a fixed length, or keep fewer compiled kernels (the *_CACHE_CAPACITY variables).
+    Remedy: Pad to a fixed length, or set *_CACHE_CAPACITY to keep fewer kernels.
 
     Source: pytorch/pytorch#98688, pytorch/pytorch#29893
     """
@@ -241,9 +237,9 @@ def shm_small(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Bus error" or "unable to write to file </torch_…>" in a DataLoader worker.
 
-    Cause: DataLoader workers pass batches through /dev/shm; oneCCL and Open MPI use it
-    between ranks. Docker's default is 64 MiB, and killed jobs leave files there (torch_…,
-    vader_segment…, psm_…). A write when it is full kills the process.
+    Cause: DataLoader workers, oneCCL and Open MPI pass data through /dev/shm. Docker's default is
+    64 MiB, and killed jobs leave files there (torch_…, vader_segment…, psm_…). A write to a full
+    /dev/shm kills the process.
 
     Remedy: Give the container more shared memory: docker run --shm-size=1g, or in Kubernetes an
     emptyDir of medium Memory at /dev/shm; or train with --dataloader_num_workers 0.
@@ -268,8 +264,8 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Resource temporarily unavailable" or "can't start new thread".
 
-    Cause: the limits of a container (pids.max) and of a user (ulimit -u) count threads as
-    processes, and a rank starts several threads for each CPU.
+    Cause: pids.max of a container and ulimit -u count threads as processes, and a rank starts
+    several threads per CPU.
 
     Remedy: Raise the limit (ulimit -u, docker run --pids-limit, podPidsLimit of the kubelet), or
     train with fewer threads.
@@ -291,7 +287,7 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _lifted(facts: HostFacts, name: str, found: Finding) -> Finding:
-    """The finding; without its command where this user may not raise the limit of this shell."""
+    """The finding, without its command if this user may not raise the limit."""
     if name not in facts.limits.fixed or facts.sys_resource is not False:
         return found
     remedy = (
@@ -302,22 +298,22 @@ def _lifted(facts: HostFacts, name: str, found: Finding) -> Finding:
 
 
 IMPORT_BYTES = 2 * GIB
-"""Addresses of a process with torch's CPU build and transformers: 1.4 GiB, and 1 GiB is too few."""
+"""Address space of torch's CPU build with transformers: 1.4 GiB; 1 GiB is too little."""
 THREAD_BYTES = 72 * MIB
-"""Addresses of a thread: its stack (8 MiB) and the arena of glibc's malloc (64 MiB)."""
+"""Address space of a thread: its stack (8 MiB) and an arena of glibc's malloc (64 MiB)."""
 
 
 @check("virtual-memory", Severity.WARNING)
 def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
-    """The shell limits addresses, of which training takes many
+    """The shell limits address space, and training needs much of it
 
     Symptom: "failed to map segment from shared object", "can't start new thread", "std::bad_alloc"
     while memory is free.
 
-    Cause: ulimit -v counts what is reserved, not what is used: libraries, the stack of every
-    thread, and an arena of malloc for each. Schedulers set it from the memory of a job.
+    Cause: ulimit -v counts reserved addresses, not used memory: libraries, and a stack and a malloc
+    arena per thread. Schedulers set it to the memory of the job.
 
-    Remedy: Lift the limit in the shell that trains; memory is limited by the cgroup.
+    Remedy: Lift the limit in the shell that trains; the cgroup limits memory.
 
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
@@ -334,7 +330,7 @@ def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
 
 
 DATA_BYTES, STACK_BYTES = 512 * MIB, 8 * MIB
-"""Writable memory of a process that trains a tiny BERT, 470 MiB; what a thread's stack takes."""
+"""Writable memory of a process that trains a tiny BERT (470 MiB), and of a thread's stack."""
 
 
 @check("data-segment", Severity.WARNING)
@@ -345,7 +341,7 @@ def data_segment(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: ulimit -d counts the heap, the stack of every thread and all private memory.
 
-    Remedy: Lift the limit in the shell that trains; memory is limited by the cgroup.
+    Remedy: Lift the limit in the shell that trains; the cgroup limits memory.
 
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
@@ -372,10 +368,10 @@ def stack_small(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Segmentation fault", exit code 139, in the first steps or while compiling.
 
-    Cause: ulimit -s is the stack of the main thread and of every thread that it starts. With 64 KiB
-    a tiny BERT crashes; deep models and torch.compile need more.
+    Cause: ulimit -s is the stack size of every thread. With 64 KiB a tiny BERT crashes; deep models
+    and torch.compile need more.
 
-    Remedy: Take the usual 8 MiB in the shell that trains.
+    Remedy: Set the usual 8 MiB in the shell that trains.
 
     Source: https://man7.org/linux/man-pages/man3/pthread_create.3.html
     """
@@ -389,7 +385,7 @@ def stack_small(facts: HostFacts) -> Iterator[Finding]:
 
 
 LONG_SECONDS = 24 * 3600
-"""A day on all of its threads: what a training may well take."""
+"""One day on all threads: a training may need that much."""
 
 
 @check("cpu-seconds", Severity.WARNING)
@@ -398,7 +394,7 @@ def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "CPU time limit exceeded" or "Killed", always after the same time.
 
-    Cause: ulimit -t, which login nodes set, counts the seconds of all threads together.
+    Cause: ulimit -t counts the seconds of all threads together. Login nodes set it.
 
     Remedy: Lift the limit in the shell that trains, or train in a job of the scheduler.
 
@@ -423,7 +419,7 @@ def file_size(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "File too large", or an end by SIGXFSZ, at the first checkpoint or download.
 
-    Cause: ulimit -f, which a login or a scheduler has set.
+    Cause: a login or a scheduler set ulimit -f.
 
     Remedy: Lift the limit in the shell that trains.
 
@@ -446,7 +442,7 @@ def memlock_small(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: MPI or oneCCL fails to register memory, or falls back to TCP.
 
-    Cause: RDMA providers pin the buffers that they send from.
+    Cause: RDMA providers lock the buffers that they send from in memory.
 
     Remedy: Raise the limit (ulimit -l unlimited, or LimitMEMLOCK), or choose FI_PROVIDER=tcp.
 
@@ -466,10 +462,10 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
 
-    Cause: each tensor that a worker passes on holds a file descriptor.
+    Cause: each tensor that a worker passes on uses a file descriptor.
 
-    Remedy: Raise the soft limit in the shell that trains; raise the hard limit in limits.conf or
-    with docker --ulimit nofile.
+    Remedy: Raise the soft limit in the shell that trains; the hard limit in limits.conf or with
+    docker --ulimit nofile.
 
     Source: pytorch/pytorch#11201
     """

@@ -14,17 +14,17 @@ from cputune.text.plain import GIB
 BUSY_SHARE = 0.25
 """Load average per allowed CPU above which a training run is disturbed."""
 PRESSURE_PERCENT = 10.0
-"""Of the time, that some task has waited for a CPU (Documentation/accounting/psi.rst). Assumed."""
+"""Share of time in which some task waited for a CPU (Documentation/accounting/psi.rst). Assumed."""
 
 MEMORY_PRESSURE_PERCENT = 5.0
-"""The same for memory: tasks that wait for pages. Assumed."""
+"""The same for memory. Assumed."""
 
 STEAL_SHARE = 0.02
-"""Of the CPU time, what the hypervisor gives to others. Assumed."""
+"""Share of CPU time that the hypervisor gives to others. Assumed."""
 
 LITTLE_MEMORY_BYTES = 2 * GIB
 LITTLE_MEMORY_SHARE = 0.05
-"""Less than the larger of both, and a training soon swaps or is killed. Assumed."""
+"""With less than the larger of both a training soon swaps or is killed. Assumed."""
 
 
 @check("facts-missing", Severity.WARNING)
@@ -33,10 +33,10 @@ def facts_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: few findings, and many unknown facts.
 
-    Cause: /proc or /sys is not mounted or is hidden by a sandbox, or a recording is empty
-    or damaged. A check reports nothing if its facts are unknown.
+    Cause: /proc or /sys is not mounted or is hidden by a sandbox, or a recording is empty or
+    damaged. A check reports nothing if its facts are unknown.
 
-    Remedy: Look at /proc and /sys of this machine (or record it again with doctor --record).
+    Remedy: Check /proc and /sys of this machine (or record it again with doctor --record).
 
     Source: https://docs.kernel.org/admin-guide/cputopology.html
     """
@@ -58,11 +58,10 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training is several times slower than yesterday.
 
-    Cause: OpenMP threads wait for each other at barriers. A thread that shares its CPU with
-    another process is late each time, and the other threads spin. One busy process on two
-    cores made training nine times slower.
+    Cause: OpenMP threads wait for each other at barriers. A thread that shares its CPU is late each
+    time while the others spin. One busy process on two cores made training nine times slower.
 
-    Remedy: End the other process, or wait until it has ended.
+    Remedy: End the other process, or wait for its end.
 
     Source: https://docs.kernel.org/accounting/psi.html
     """
@@ -108,8 +107,8 @@ def memory_low(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training is killed in its first steps on a machine with much memory.
 
-    Cause: other processes, files in /dev/shm or reserved huge pages hold the memory.
-    "Available" is memory that is free or can be freed: file cache counts as available.
+    Cause: other processes, files in /dev/shm or reserved huge pages hold the memory. File cache
+    counts as available.
 
     Remedy: Free the memory before training starts.
 
@@ -132,7 +131,7 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: some steps take seconds.
 
-    Cause: pages of the model, or of what it displaced, are read back from disk.
+    Cause: pages are read back from disk.
 
     Remedy: Free memory, or train with fewer ranks or a smaller batch.
 
@@ -150,19 +149,18 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
 SAVING = ("powersave", "ondemand", "conservative", "schedutil")
 ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 FULL_SPEED = ("performance", "0")
-"""The energy preference by its name, or by its number where the firmware knows numbers alone."""
+"""The energy preference by name, or by number if the firmware knows only numbers."""
 
 
 @check("governor", Severity.ADVICE)
 def governor(facts: HostFacts) -> Iterator[Finding]:
     """The frequency governor saves power
 
-    Symptom: steps vary, short kernels run below the nominal frequency.
+    Symptom: step times vary; short kernels run below the nominal frequency.
 
-    Cause: powersave, ondemand, conservative and schedutil raise the frequency only after
-    load was seen; threads that wait at barriers look idle. Drivers in active mode
-    (intel_pstate, amd-pstate-epp) choose the frequency themselves, by the energy preference:
-    with them "powersave" is only a name.
+    Cause: powersave, ondemand, conservative and schedutil raise the frequency only after load, and
+    threads that wait at barriers look idle. Drivers in active mode (intel_pstate, amd-pstate-epp)
+    follow the energy preference instead.
 
     Remedy: Choose the performance governor while training.
 
@@ -192,9 +190,9 @@ def turbo_off(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: cores never exceed their base frequency.
 
-    Cause: turbo was switched off by no_turbo (intel_pstate), boost (cpufreq) or the firmware.
+    Cause: no_turbo (intel_pstate), boost (cpufreq) or the firmware switched it off.
 
-    Remedy: Switch it on, unless even timing matters more than speed.
+    Remedy: Switch it on, unless steady timing matters more than speed.
 
     Source: https://docs.kernel.org/admin-guide/pm/intel_pstate.html
     """
@@ -215,7 +213,7 @@ def huge_pages(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: with ``never`` all memory is in pages of 4 KiB.
 
-    Remedy: Allow huge pages, at least on request (madvise): allocators and torch request them.
+    Remedy: Allow huge pages on request (madvise): allocators and torch request them.
 
     Source: https://docs.kernel.org/admin-guide/mm/transhuge.html
     """
@@ -232,10 +230,10 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: page faults and jitter in steps although each rank is bound to its node.
 
-    Cause: automatic NUMA balancing unmaps pages to learn which CPU uses them. It helps
-    unbound processes and slows bound ones down.
+    Cause: NUMA balancing unmaps pages to learn which CPU uses them. It helps unbound processes and
+    slows bound ones.
 
-    Remedy: Switch it off where ranks are bound to nodes, as tuned launches do.
+    Remedy: Switch it off if ranks are bound to nodes, as in tuned launches.
 
     Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#numa-balancing
     """
@@ -248,19 +246,19 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
 
 LITTLE_FREE_BYTES = 2 * GIB
-"""Of a NUMA node: with less, ranks that are bound there get memory of another one. Assumed."""
+"""With less free memory on a NUMA node, ranks bound to it get memory of another. Assumed."""
 
 
 @check("siblings-together", Severity.ADVICE)
 def siblings_together(facts: HostFacts) -> Iterator[Finding]:
     """SMT siblings are numbered side by side
 
-    Symptom: half the speed on a cloud machine, with scripts that bind CPUs 0 to n-1.
+    Symptom: half the speed on a cloud machine if a script binds CPUs 0 to n-1.
 
-    Cause: most servers number the first threads of all cores first. Clouds number both
-    threads of a core one after the other, so that CPUs 0-15 are eight cores.
+    Cause: most servers number the first threads of all cores first. Clouds number both threads of a
+    core in sequence, so that CPUs 0-15 are eight cores.
 
-    Remedy: Bind by cores: take one CPU of each sibling pair, or whole pairs.
+    Remedy: Bind one CPU of each pair, or whole pairs.
 
     Source: intel/intel-extension-for-pytorch#310
     """
@@ -279,10 +277,10 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: one rank per socket is slower than expected.
 
-    Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD) half or more of a
-    rank's memory is on another node of the same socket.
+    Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD), at least half of a rank's memory
+    is on another node of its socket.
 
-    Remedy: Let cputune tune measure a rank per NUMA node beside a rank per socket.
+    Remedy: Run cputune tune: it measures a rank per NUMA node and a rank per socket.
 
     Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
     """
@@ -304,9 +302,10 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory appear as nodes without CPUs.
 
-    Remedy: Count only nodes with CPUs; a model that fits into HBM may lie there, but not in CXL.
+    Remedy: Count only nodes with CPUs; put a model into HBM if it fits, but not into CXL.
 
-    Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
+    Source: https://docs.kernel.org/mm/numa.html,
+    https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
     bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
     if bare:
@@ -320,12 +319,12 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 def numa_full(facts: HostFacts) -> Iterator[Finding]:
     """A NUMA node has little free memory
 
-    Symptom: a rank that is bound to a node is killed while the machine has memory.
+    Symptom: a rank that is bound to a node is killed although the machine has free memory.
 
-    Cause: numactl --membind allocates memory on that node only. File cache counts as used
-    here; the kernel frees it on demand, but slowly.
+    Cause: numactl --membind allocates on that node only. File cache counts as used here; the kernel
+    frees it slowly.
 
-    Remedy: Free memory on that node before binding memory to it, or bind CPUs only.
+    Remedy: Free memory on that node first, or bind CPUs only.
 
     Source: https://docs.kernel.org/mm/numa.html
     """
@@ -343,8 +342,8 @@ def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: fewer cores than the data sheet says.
 
-    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then only
-    second threads of cores are missing, and nothing is lost).
+    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then only second
+    threads are missing, and nothing is lost).
 
     Remedy: Switch them on, unless they are off on purpose.
 

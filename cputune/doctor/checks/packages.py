@@ -21,9 +21,9 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
     Symptom: "ImportError: tokenizers>=… is required for a normal functioning of this module",
     "undefined symbol" out of torchvision, or an AttributeError deep inside a library.
 
-    Cause: ``pip install`` of another package, ``--no-deps`` or a second package manager changed
-    the version of a package for which others declare a range (``Requires-Dist``). transformers
-    compares tokenizers, huggingface_hub, safetensors and numpy itself when it is imported.
+    Cause: ``pip install`` of another package, ``--no-deps`` or a second package manager changed a
+    version for which others declare a range (``Requires-Dist``). transformers checks tokenizers,
+    huggingface_hub, safetensors and numpy at import.
 
     Remedy: Install versions that fit each other.
 
@@ -35,10 +35,10 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _install(missed: Unmet, versions: Versions) -> str | None:
-    """The command that meets a requirement, and does not contradict that of another finding.
+    """The command that meets a requirement and does not contradict another finding's command.
 
-    What the tables know is solved for all packages together. Of others: the release that everybody
-    accepts, if there can be one and it is no downgrade; else a newer release of who requires it.
+    Packages in the tables are solved together. For others: the release that all accept, if it
+    exists and is no downgrade; else a newer release of the package that requires it.
     """
     names = {short_name(missed.name), short_name(missed.by)}
     if any(names.issuperset(misfit.names) for misfit in broken(versions)):
@@ -62,11 +62,11 @@ def torch_build_mixed(facts: HostFacts) -> Iterator[Finding]:
     has no attribute 'extension'", "Could not load this library: …/libtorchaudio.so", when
     transformers is imported.
 
-    Cause: PyPI's torchvision and torchaudio for Linux on x86-64 are built for CUDA. Beside torch
-    from PyTorch's page for CPUs their libraries find no CUDA runtime and are not loaded.
+    Cause: PyPI's torchvision and torchaudio for Linux x86-64 are built for CUDA. With torch's CPU
+    build their libraries find no CUDA runtime and are not loaded.
 
-    Remedy: Install it from the page that torch came from. If your training needs no pictures and
-    no sound, remove it.
+    Remedy: Install it from the page that torch came from, or remove it if you train on neither
+    pictures nor sound.
 
     Source: pytorch/pytorch#122494, meta-llama/llama-cookbook#710
     """
@@ -97,9 +97,9 @@ def torch_load_refused(facts: HostFacts) -> Iterator[Finding]:
     Symptom: "Due to a serious vulnerability issue in `torch.load` … we now require users to upgrade
     torch to at least v2.6", when training is resumed or weights are loaded from a .bin file.
 
-    Cause: torch.load of an older torch can be made to run code (CVE-2025-32434). transformers 4.52
-    and later call it with torch 2.6 and later alone: optimizer.pt and scheduler.pt of a checkpoint
-    need it always, weights only if they are no safetensors.
+    Cause: torch.load of an older torch can run code (CVE-2025-32434). transformers 4.52 and later
+    require torch 2.6 for it: always for optimizer.pt and scheduler.pt, for weights if they are not
+    safetensors.
 
     Remedy: Upgrade torch to 2.6 or later before you need to resume.
 
@@ -123,13 +123,13 @@ def torch_load_refused(facts: HostFacts) -> Iterator[Finding]:
 def stack_newer(facts: HostFacts) -> Iterator[Finding]:
     """A version is not in the tables
 
-    Symptom: none; a pair of such versions may fail although no finding names it.
+    Symptom: none; a pair of such versions may fail without a finding.
 
-    Cause: the doctor compares versions with tables that end at the releases of a day. Of a newer
-    release it knows what was declared last before it: what has changed since then is not checked.
+    Cause: the doctor's tables end at the releases of one day. For a newer release they assume the
+    declarations of the last one before it.
 
-    Remedy: Upgrade cputune, or try the launch: `cputune doctor -- python train.py` lets the
-    libraries themselves judge it.
+    Remedy: Upgrade cputune, or try the launch: `cputune doctor -- python train.py` asks the
+    libraries themselves.
 
     Source: the tables in cputune/stack/stack.toml
     """

@@ -1,4 +1,4 @@
-"""Precisions and instruction sets that the CPU has, and variables that limit them."""
+"""Precisions and instruction sets of the CPU, and variables that limit them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cputune.plans.knobs.precision import native_precisions
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 _AMX_KERNEL = (5, 16)
 _WITH_BACKPORTS = r"\.el\d|\.amzn\d|-150\d00\."
-"""Red Hat, Amazon and SUSE carry AMX back into kernels that are called older."""
+"""Red Hat, Amazon and SUSE backport AMX to kernels with older version numbers."""
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", *_AMX, "amx_fp16")
-"""What a cap takes away, the oldest first."""
+"""What a cap removes, the oldest first."""
 
 
 @check("fp16-ignored", Severity.WARNING)
@@ -25,8 +25,7 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: fp16 is exactly as fast as fp32.
 
-    Cause: accelerate turns fp16 autocast on for accelerators only; on a CPU the flag is
-    skipped without a message.
+    Cause: accelerate enables fp16 autocast only on accelerators.
 
     Remedy: Use bf16 if the CPU has it, otherwise no mixed precision.
 
@@ -43,12 +42,12 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
 
 @check("isa-capped", Severity.WARNING)
 def isa_capped(facts: HostFacts) -> Iterator[Finding]:
-    """A variable keeps the fast instructions from being used
+    """A variable disables the fast instructions
 
     Symptom: a fast machine trains like an old one; bf16 is slower than fp32.
 
     Cause: ONEDNN_MAX_CPU_ISA (formerly DNNL_MAX_CPU_ISA), ATEN_CPU_CAPABILITY or
-    MKL_ENABLE_INSTRUCTIONS limits libraries to older instructions than the CPU has.
+    MKL_ENABLE_INSTRUCTIONS limits libraries to older instructions.
 
     Remedy: Unset the variable, unless it works around a crash.
 
@@ -68,10 +67,10 @@ def isa_beyond(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Illegal instruction", exit code 132, in the first operation.
 
-    Cause: torch believes ATEN_CPU_CAPABILITY without looking at the CPU. Images and guides bring
-    it from another machine. ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS only limit.
+    Cause: torch uses ATEN_CPU_CAPABILITY without checking the CPU. Images and guides copy it from
+    other machines. ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS only limit.
 
-    Remedy: Unset the variable: torch chooses by itself.
+    Remedy: Unset the variable: torch then chooses itself.
 
     Source: https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/DispatchStub.cpp
     """
@@ -88,12 +87,11 @@ def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Illegal instruction" in the first bf16 matrix product on a virtual machine.
 
-    Cause: the hypervisor or the kernel passes on the CPUID bits of AMX, but not the tiles
-    themselves. Linux supports them from 5.16 on. A virtual machine that reports amx_tile
-    alone, or AMX without AVX-512, has a CPU model that was edited by hand.
+    Cause: the hypervisor or the kernel passes on the CPUID bits of AMX but not the tiles. Linux
+    supports them from 5.16 on. amx_tile alone, or AMX without AVX-512, is a hand-edited CPU model.
 
-    Remedy: Run doctor --deep; if it reports a crash, set the variable, which keeps oneDNN from
-    using AMX.
+    Remedy: Run doctor --deep; if it reports a crash, set the variable, which disables AMX in
+    oneDNN.
 
     Source: uxlfoundation/oneDNN#5689
     """
@@ -121,7 +119,7 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: everything is slow, or IPEX says that the CPU is not supported.
 
-    Cause: the CPU (or the CPU model chosen for the virtual machine) stops at SSE or AVX.
+    Cause: the CPU (or the CPU model of the virtual machine) has only SSE or AVX.
 
     Remedy: Train on another machine; IPEX refuses this one.
 
@@ -151,8 +149,7 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: bf16 is three to four times slower than fp32.
 
-    Cause: without avx512_bf16, AMX or Arm's bf16 every product is converted and computed in
-    fp32, so that bf16 costs time instead of saving it.
+    Cause: without avx512_bf16, AMX or Arm's bf16 each matmul is converted and computed in fp32.
 
     Remedy: Train in fp32: without --bf16, and with mixed_precision no.
 
@@ -177,16 +174,14 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
 def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     """This CPU computes bf16 natively
 
-    Symptom: training runs in fp32, several times slower than it could.
+    Symptom: training runs in fp32, several times slower than possible.
 
-    Cause: training uses bf16 only on request. AMX and avx512_bf16 multiply bf16 several
-    times as fast as fp32.
+    Cause: bf16 must be requested. AMX and avx512_bf16 multiply bf16 several times as fast as fp32.
 
-    Remedy: Train with --bf16 --use_cpu; without a GPU, --bf16 alone is refused ("Your setup
-    doesn't support bf16/gpu"), whatever ACCELERATE_USE_CPU says.
+    Remedy: Train with --bf16 --use_cpu. Without a GPU --bf16 alone is refused ("Your setup doesn't
+    support bf16/gpu"), also with ACCELERATE_USE_CPU.
 
-    Source: huggingface/transformers#20445,
-    https://huggingface.co/docs/transformers/perf_train_cpu
+    Source: huggingface/transformers#20445, https://huggingface.co/docs/transformers/perf_train_cpu
     """
     native = "bf16" in native_precisions(facts) and not env.lacks_torch(facts)
     if native and not env.value(facts, "ACCELERATE_MIXED_PRECISION"):

@@ -1,4 +1,4 @@
-"""What slows a process down beside its limits: weights, priorities, caps, hidden instructions."""
+"""What slows a process down besides its limits: weights, priorities, caps, hidden instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cputune.text.plain import GIB
 
 USUAL_WEIGHT = 100
 LOWEST_WEIGHT = 2
-"""What Kubernetes gives a pod that requests no CPU, or a thousandth of one."""
+"""The weight of a pod that requests no CPU, or a thousandth of one."""
 
 
 @check("cpu-emulated", Severity.ERROR)
@@ -22,11 +22,11 @@ def cpu_emulated(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: everything is ten to a hundred times slower than on the host.
 
-    Cause: QEMU without KVM (TCG) translates each instruction, as does Rosetta, with which Docker on
-    a Mac with an M processor runs x86-64 images.
+    Cause: QEMU without KVM (TCG) translates each instruction. So does Rosetta, with which Docker on
+    an M-series Mac runs x86-64 images.
 
-    Remedy: Run an image of the machine's own architecture (docker run --platform linux/arm64), or
-    switch on KVM and the CPU model "host" in the virtual machine.
+    Remedy: Run an image of the machine's architecture (docker run --platform linux/arm64), or
+    enable KVM and the CPU model "host".
 
     Source: https://www.qemu.org/docs/master/devel/index-tcg.html,
     https://developer.apple.com/documentation/virtualization/running-intel-binaries-in-linux-vms
@@ -41,13 +41,13 @@ def cpu_emulated(facts: HostFacts) -> Iterator[Finding]:
 def isa_hidden(facts: HostFacts) -> Iterator[Finding]:
     """This processor has instructions that are hidden here
 
-    Symptom: a new machine trains like an old one, bf16 most of all.
+    Symptom: a new machine trains like an old one, most of all in bf16.
 
-    Cause: the hypervisor shows a generic or an older CPU model, or the kernel was started with
-    clearcpuid or noxsave. Libraries take the instructions that they see.
+    Cause: the hypervisor shows a generic CPU model, or the kernel was started with clearcpuid or
+    noxsave.
 
-    Remedy: Set the CPU model of the virtual machine to "host", or take clearcpuid from the kernel's
-    command line.
+    Remedy: Set the CPU model of the virtual machine to "host", or remove clearcpuid from the
+    kernel's command line.
 
     Source: https://www.qemu.org/docs/master/system/qemu-cpu-models.html
     """
@@ -79,10 +79,10 @@ def isa_hidden(facts: HostFacts) -> Iterator[Finding]:
 def memory_high(facts: HostFacts) -> Iterator[Finding]:
     """The container is slowed down before it reaches its memory limit
 
-    Symptom: steps take many times longer once the model and its moments are in memory; no error.
+    Symptom: steps become many times slower once the model and its moments are in memory; no error.
 
-    Cause: above memory.high the kernel takes pages back from the processes of the cgroup and lets
-    them sleep. systemd sets it by MemoryHigh, Kubernetes with memory QoS.
+    Cause: above memory.high the kernel reclaims pages of the cgroup and makes its processes sleep.
+    systemd sets it by MemoryHigh, Kubernetes with memory QoS.
 
     Remedy: Raise memory.high, or train with fewer ranks or a smaller batch.
 
@@ -99,9 +99,9 @@ def memory_high(facts: HostFacts) -> Iterator[Finding]:
 def cpu_weight(facts: HostFacts) -> Iterator[Finding]:
     """This container gets CPU time only if others leave it
 
-    Symptom: the same training takes several times longer when other pods or services are busy.
+    Symptom: training is several times slower when other pods or services are busy.
 
-    Cause: its cgroup has the lowest weight, or cpu.idle. A pod without a CPU request has it.
+    Cause: its cgroup has the lowest weight, or cpu.idle; a pod without a CPU request has it.
 
     Remedy: Request CPUs (resources.requests.cpu, in Kubernetes equal to the limit), or raise
     cpu.weight.
@@ -117,12 +117,12 @@ def cpu_weight(facts: HostFacts) -> Iterator[Finding]:
 
 @check("priority-low", Severity.WARNING)
 def priority_low(facts: HostFacts) -> Iterator[Finding]:
-    """What is started here runs with a low priority
+    """Processes started here have a low priority
 
-    Symptom: training is slow whenever anything else runs, and OpenMP threads wait at barriers.
+    Symptom: training is slow whenever anything else runs.
 
-    Cause: nice, chrt --idle, batch systems and some terminals lower the priority of a shell, and
-    all that it starts inherits it.
+    Cause: nice, chrt --idle, batch systems and some terminals lower the priority of a shell;
+    children inherit it.
 
     Remedy: Start from a shell of normal priority.
 
@@ -143,15 +143,14 @@ def priority_low(facts: HostFacts) -> Iterator[Finding]:
 
 @check("memory-remote", Severity.WARNING)
 def memory_remote(facts: HostFacts) -> Iterator[Finding]:
-    """Memory comes from a NUMA node of which no CPU may be used
+    """Memory comes from a NUMA node whose CPUs may not be used
 
-    Symptom: half of the bandwidth, or less, whatever is bound.
+    Symptom: half the memory bandwidth, or less.
 
-    Cause: cpuset.mems names other nodes than those of cpuset.cpus, so every page is on another
-    socket.
+    Cause: cpuset.mems names other nodes than those of cpuset.cpus.
 
-    Remedy: Give the cpuset the memory of its CPUs: docker run --cpuset-mems, the topology manager
-    of the kubelet (single-numa-node), AllowedMemoryNodes of systemd.
+    Remedy: Give the cpuset the memory of its CPUs: docker run --cpuset-mems, the kubelet's topology
+    manager (single-numa-node), AllowedMemoryNodes of systemd.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files
     """
@@ -168,12 +167,12 @@ def memory_remote(facts: HostFacts) -> Iterator[Finding]:
 
 @check("overcommit-never", Severity.WARNING)
 def overcommit_never(facts: HostFacts) -> Iterator[Finding]:
-    """The kernel reserves memory for every address that is mapped
+    """The kernel reserves memory for every mapped address
 
     Symptom: "Cannot allocate memory" from fork, mmap or a DataLoader while memory is free.
 
-    Cause: with vm.overcommit_memory=2 the stacks of all threads, the arenas of malloc and each
-    forked worker count in full against CommitLimit.
+    Cause: with vm.overcommit_memory=2 thread stacks, malloc arenas and forked workers count in full
+    against CommitLimit.
 
     Remedy: Set vm.overcommit_memory to 0, the default, or train with fewer threads and workers.
 
@@ -188,7 +187,7 @@ def overcommit_never(facts: HostFacts) -> Iterator[Finding]:
 
 
 CAPPED = 0.9
-"""Of the frequency that a CPU can have: what is above counts as not capped. Assumed."""
+"""Share of the highest frequency; a limit above it counts as not capped. Assumed."""
 
 
 @check("frequency-capped", Severity.WARNING)
@@ -197,8 +196,8 @@ def frequency_capped(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: all cores stay at a low frequency, also under load.
 
-    Cause: scaling_max_freq or intel_pstate/max_perf_pct was lowered: by a power profile, a tool for
-    laptops, or by hand.
+    Cause: a power profile, a laptop tool or a person lowered scaling_max_freq or
+    intel_pstate/max_perf_pct.
 
     Remedy: Set the limit to what the hardware allows.
 
@@ -226,7 +225,7 @@ def frequency_capped(facts: HostFacts) -> Iterator[Finding]:
 
 
 HOT_SHARE = 0.01
-"""Of the time since the machine started: less is one hot minute among many days."""
+"""Share of the time since boot; less is one hot minute in many days."""
 
 
 @check("thermal-throttled", Severity.ADVICE)
@@ -235,10 +234,10 @@ def thermal_throttled(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: steps become slower after some minutes of training.
 
-    Cause: the processor lowers its frequency when it is too hot. The kernel counts the time since
-    the machine was started.
+    Cause: the processor lowers its frequency when it is too hot. The kernel counts that time since
+    boot.
 
-    Remedy: Look at fans, dust, the power limit and the temperature of the room.
+    Remedy: Check fans, dust, the power limit and the room temperature.
 
     Source: https://docs.kernel.org/arch/x86/x86_64/machinecheck.html
     """

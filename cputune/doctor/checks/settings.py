@@ -1,4 +1,4 @@
-"""Variables that do something else than was meant: mistyped, left over, malformed."""
+"""Variables with another effect than intended: mistyped, left over, malformed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cputune.plans.cores import usable_cores
 
 @check("threads-serial", Severity.WARNING)
 def threads_serial(facts: HostFacts) -> Iterator[Finding]:
-    """OMP_MAX_ACTIVE_LEVELS=0 lets no thread but the first one compute
+    """OMP_MAX_ACTIVE_LEVELS=0 lets only one thread compute
 
     Symptom: one core is busy, the others are idle, and torch.get_num_threads() says many.
 
@@ -23,8 +23,8 @@ def threads_serial(facts: HostFacts) -> Iterator[Finding]:
 
     Remedy: Unset the variable.
 
-    Source: https://www.openmp.org/spec-html/5.0/openmpse57.html; executed: the other threads did
-    0 % of a matmul, 49 % without it
+    Source: https://www.openmp.org/spec-html/5.0/openmpse57.html; executed: the other threads did 0
+    % of a matmul, 49 % without it
     """
     if env.value(facts, "OMP_MAX_ACTIVE_LEVELS") == "0" and len(usable_cores(facts)) > 1:
         yield env.unset(threads_serial, facts, "OMP_MAX_ACTIVE_LEVELS")
@@ -36,10 +36,10 @@ def training_changed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: other losses, another number of steps or a long first step, with the same command.
 
-    Cause: accelerate launch and guides pass such settings in variables, and every later run in this
-    shell takes them.
+    Cause: accelerate launch and guides export such variables, and every later run in this shell
+    uses them.
 
-    Remedy: Unset the variable, unless this training is meant to have it.
+    Remedy: Unset the variable, unless this training is meant to use it.
 
     Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables,
     https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
@@ -55,12 +55,11 @@ def training_changed(facts: HostFacts) -> Iterator[Finding]:
 
 @check("variable-mistyped", Severity.WARNING)
 def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
-    """A variable is almost called like one that libraries read
+    """A variable's name is almost one that libraries read
 
-    Symptom: a setting changes nothing.
+    Symptom: the variable changes nothing.
 
-    Cause: nobody reads a variable of this name; one letter more, less, other or swapped makes the
-    name of one that is read.
+    Cause: no library reads this name. It differs by one letter from a name that is read.
 
     Remedy: Correct the name.
 
@@ -78,7 +77,7 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
 
 @cache
 def _known() -> frozenset[str]:
-    """Names that libraries read, and those of other rows."""
+    """Names that libraries read, and names of the other rows."""
     (row,) = env.variable_rows("read")
     rows = (*env.variable_rows("refused"), *env.variable_rows("slow"), *env.variable_rows("caps"))
     return frozenset((*row["names"], *(each["name"] for each in rows)))
@@ -86,7 +85,7 @@ def _known() -> frozenset[str]:
 
 @cache
 def _meant(name: str) -> str | None:
-    """The one known name that is one slip away from this one, which nobody knows."""
+    """The known name one slip away from this unknown name; None if there is none or several."""
     if name in _known() or len(name) < 7:
         return None
     near = [known for known in _known() if _one_slip(name, known)]
@@ -94,7 +93,7 @@ def _meant(name: str) -> str | None:
 
 
 def _one_slip(typed: str, meant: str) -> bool:
-    """Whether one letter was added, left out, changed, or swapped with the next one."""
+    """Whether one letter was added, left out, changed, or swapped with the next."""
     if abs(len(typed) - len(meant)) > 1:
         return False
     start = 0
@@ -118,7 +117,7 @@ def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: the variable was set on another machine, or in an image with other certificates.
 
-    Remedy: Unset the variable, or name the file of this machine.
+    Remedy: Unset the variable, or name a file of this machine.
 
     Source: https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification
     """
@@ -128,11 +127,11 @@ def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
 
 @check("master-addr-malformed", Severity.ERROR)
 def master_addr_malformed(facts: HostFacts) -> Iterator[Finding]:
-    """MASTER_ADDR is no address
+    """MASTER_ADDR is not an address
 
     Symptom: "Name or service not known", "getaddrinfo failed", after the ranks have waited.
 
-    Cause: MASTER_ADDR holds the name or the address of rank 0 alone; its port is MASTER_PORT.
+    Cause: MASTER_ADDR holds only the name or address of rank 0; the port is MASTER_PORT.
 
     Remedy: Set both.
 
@@ -153,12 +152,13 @@ def pin_processor_list(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: all threads of a rank run on one core.
 
-    Cause: I_MPI_PIN_PROCESSOR_LIST gives each rank one CPU of its list, and every OpenMP thread of
-    the rank inherits it. I_MPI_PIN_DOMAIN gives each rank several.
+    Cause: I_MPI_PIN_PROCESSOR_LIST gives each rank one CPU, which all its OpenMP threads inherit.
+    I_MPI_PIN_DOMAIN gives a rank several.
 
-    Remedy: Unset it, and let I_MPI_PIN_DOMAIN=omp give each rank as many CPUs as it has threads.
+    Remedy: Unset it, and set I_MPI_PIN_DOMAIN=omp: each rank then gets as many CPUs as threads.
 
-    Source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/2021-14/process-pinning.html
+    Source:
+    https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/2021-14/process-pinning.html
     """
     name, threads = "I_MPI_PIN_PROCESSOR_LIST", env.number(facts, "OMP_NUM_THREADS")
     if env.value(facts, name) and not env.value(facts, "I_MPI_PIN_DOMAIN") and threads != 1:

@@ -15,9 +15,9 @@ from cputune.host.facts import HostFacts
 from cputune.text.plain import GIB, MIB
 
 CHECKPOINT = 3
-"""Times the weights: they themselves and the two moments of AdamW."""
+"""Size of a checkpoint in weights: the weights and the two moments of AdamW."""
 LEAST_FREE_FILES = 100
-"""A checkpoint of a Trainer has some twenty files, and there may be several. Assumed."""
+"""A Trainer checkpoint has about twenty files, and there may be several. Assumed."""
 
 
 @check("module-shadowed", Severity.ERROR)
@@ -28,7 +28,7 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
     package", "module 'datasets' has no attribute 'Dataset'", often called a circular import.
 
     Cause: Python searches the folder of the script (with -m and -c the working folder), then
-    PYTHONPATH, and only then its own modules and the installed ones.
+    PYTHONPATH, then installed modules.
 
     Remedy: Rename the file and correct its imports, or remove its folder from PYTHONPATH.
 
@@ -50,15 +50,16 @@ def _searched_first(facts: HostFacts) -> list[str]:
 
 
 def _without(place: str, facts: HostFacts) -> str:
-    """The command that takes a folder out of PYTHONPATH."""
+    """The command that removes a folder from PYTHONPATH."""
     kept = ":".join(path for path in _searched_first(facts) if os.path.abspath(path) != place)
     return f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
 
 
 def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
-    """The same; where pip is to mend a package that Python finds by PYTHONPATH, that is its cause.
+    """The finding with PYTHONPATH as its fix, if Python finds there the package that pip should
+    fix.
 
-    pip does not touch what lies there, and Python goes on finding it first.
+    pip does not change files there, and Python would still import them first.
     """
     if "pip " not in (finding.command or ""):
         return finding
@@ -84,11 +85,10 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: packages are installed, but training does not see them.
 
-    Cause: VIRTUAL_ENV or CONDA_PREFIX in this shell names another environment (set by an IDE,
-    two environments were activated, or cputune is installed apart, by pipx). pip and uv install
-    into that environment, `python` may be its Python, and allocators are looked for in it.
+    Cause: VIRTUAL_ENV or CONDA_PREFIX in this shell names another environment (set by an IDE, two
+    were activated, or cputune is installed by pipx). pip and `python` use that one.
 
-    Remedy: Activate the environment that trains, or examine it: cputune doctor --python
+    Remedy: Activate the environment that trains, or name it: cputune doctor --python
     ENV/bin/python.
 
     Source: https://docs.python.org/3/library/venv.html#how-venvs-work
@@ -109,11 +109,11 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
 def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
     """Another process listens on the port of this launch
 
-    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
-    wait for each other.
+    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that wait
+    for each other.
 
-    Cause: a launch that has not ended, yours or another user's, uses this port on this machine.
-    torchrun takes 29500 where none is given.
+    Cause: a launch that has not ended, yours or another user's, uses this port. torchrun uses 29500
+    by default.
 
     Remedy: Choose another port, unless the process belongs to this launch.
 
@@ -150,9 +150,9 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Read-only file system", "Permission denied", "No usable temporary directory found".
 
-    Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
-    below TMPDIR, checkpoints in --output_dir, batches of loader workers in /dev/shm. Containers
-    often run as a user without a home, or with a read-only root.
+    Cause: models and data sets go to HF_HOME (~/.cache/huggingface), temporary files to TMPDIR,
+    checkpoints to --output_dir, batches of loader workers to /dev/shm. Containers often run as a
+    user without a home, or with a read-only root.
 
     Remedy: Name a folder that can be written.
 
@@ -185,9 +185,9 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "No space left on device", often at the first checkpoint or download.
 
-    Cause: a checkpoint holds the weights and the two moments of AdamW: 1.3 GB for BERT base. Where
-    the weights of the launch lie on this machine, their size is taken. A disk may also have room,
-    and no more files.
+    Cause: a checkpoint holds the weights and the two moments of AdamW: 1.3 GB for BERT base; the
+    check uses the size of your weights if they are on this machine. A disk may also run out of
+    inodes.
 
     Remedy: Free space, or name a folder on another disk.
 

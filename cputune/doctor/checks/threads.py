@@ -20,9 +20,8 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: training is up to thirty times slower than with fewer threads.
 
-    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) allows
-    fewer CPUs than there are threads. Threads share CPUs and wait at each barrier for
-    those that are not running.
+    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) allows fewer CPUs
+    than there are threads. They wait at each barrier for those that do not run.
 
     Remedy: Start one thread per allowed core, or widen the affinity.
 
@@ -42,10 +41,10 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
 def threads_one(facts: HostFacts) -> Iterator[Finding]:
     """Each rank computes with one thread
 
-    Symptom: training on the CPU is very slow under torchrun, most cores are idle.
+    Symptom: training is very slow under torchrun, and most cores are idle.
 
-    Cause: torchrun sets OMP_NUM_THREADS=1 in every rank when it starts more than one
-    and the variable is unset (torch/distributed/run.py).
+    Cause: torchrun sets OMP_NUM_THREADS=1 if it starts several ranks and the variable is unset
+    (torch/distributed/run.py).
 
     Remedy: Set OMP_NUM_THREADS to the number of cores per rank; cputune tune also tries fewer.
 
@@ -82,7 +81,7 @@ def _cure(facts: HostFacts, name: str) -> str:
 
 
 def _per_rank(facts: HostFacts) -> str:
-    """``28 threads fit each of 2 ranks``: which launch the advised count is meant for."""
+    """``28 threads fit each of 2 ranks``: the launch that the advised count is for."""
     advice = env.advised(facts)
     whom = "one rank" if advice.ranks == 1 else f"each of {advice.ranks} ranks"
     why = "" if advice.why == whom else f" ({advice.why})"
@@ -95,10 +94,10 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "libgomp: Invalid value for environment variable OMP_NUM_THREADS".
 
-    Cause: the value is not a positive number (an unexpanded ``$(nproc)`` in a YAML
-    file, say). The runtime goes on with its own default.
+    Cause: the value is no positive number, for example an unexpanded ``$(nproc)`` from YAML. The
+    runtime then uses its own default.
 
-    Remedy: Give a whole number from 1 on; OpenMP ignores anything else.
+    Remedy: Set a whole number, 1 or more.
 
     Source: https://www.openmp.org/spec-html/5.0/openmpse50.html
     """
@@ -112,10 +111,10 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
 def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     """MKL_NUM_THREADS and OMP_NUM_THREADS disagree
 
-    Symptom: torch.get_num_threads() is not what OMP_NUM_THREADS says.
+    Symptom: torch.get_num_threads() differs from OMP_NUM_THREADS.
 
-    Cause: torch built with MKL uses MKL's count, and MKL_NUM_THREADS overrides
-    OMP_NUM_THREADS there (aten/src/ATen/ParallelOpenMP.cpp).
+    Cause: in torch built with MKL, MKL_NUM_THREADS overrides OMP_NUM_THREADS
+    (aten/src/ATen/ParallelOpenMP.cpp).
 
     Remedy: Unset MKL_NUM_THREADS; torch then follows OMP_NUM_THREADS.
 
@@ -135,7 +134,7 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: fewer cores are busy than torch.get_num_threads() says.
 
-    Cause: OMP_THREAD_LIMIT caps every team without a message.
+    Cause: OMP_THREAD_LIMIT caps every team of threads without a message.
 
     Remedy: Unset OMP_THREAD_LIMIT.
 
@@ -151,11 +150,11 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
 def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
     """Two compute threads share one core
 
-    Symptom: all CPUs are busy, and training is no faster than with half the threads.
+    Symptom: all CPUs are busy, but training is no faster than with half the threads.
 
-    Cause: SMT siblings share the units that multiply matrices, AMX above all.
+    Cause: SMT siblings share the units that multiply matrices.
 
-    Remedy: One thread per physical core is usually best; let the tuner measure both.
+    Remedy: Start one thread per physical core; cputune tune measures both.
 
     Source: intel/intel-extension-for-pytorch#310
     """
@@ -175,12 +174,11 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: everything runs on CPU 0; DataLoader workers and children are slow.
 
-    Cause: with KMP_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the thread that
-    loads it as soon as torch is imported. sched_getaffinity then shows one core, and
-    every worker process that is forked later inherits it.
+    Cause: with KMP_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the thread that imports torch
+    to one core, and every worker process forked later inherits that.
 
     Remedy: Unset the variable and bind the whole process from outside: taskset, numactl or the
-    launcher's own binding.
+    launcher.
 
     Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850,
     huggingface/accelerate#3911
@@ -194,10 +192,10 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
 def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
     """GOMP_CPU_AFFINITY binds the main thread to one core
 
-    Symptom: after ``import torch`` the process may use one CPU only.
+    Symptom: after ``import torch`` the process may use only one CPU.
 
-    Cause: libgomp binds the thread that loads it to the first CPU of the list. Every
-    thread and process that it starts inherits that CPU.
+    Cause: libgomp binds the thread that loads it to the first CPU of the list; threads and
+    processes that it starts inherit that.
 
     Remedy: Unset the variable and bind the whole process from outside (taskset, numactl).
 
@@ -214,10 +212,10 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "numactl: failed to set … Invalid argument"; memory binding is lost.
 
-    Cause: launchers test numactl with ``-C 0 -m 0`` and give up binding when it fails,
-    as it does in a cpuset without CPU 0.
+    Cause: launchers test numactl with ``-C 0 -m 0``, which fails in a cpuset without CPU 0, and
+    then do not bind.
 
-    Remedy: Bind to the nodes that are allowed; numactl -C 0 -m 0 fails in this cpuset.
+    Remedy: Bind to the nodes that are allowed.
 
     Source: pytorch/pytorch#131011
     """
@@ -238,10 +236,9 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "set_mempolicy: Operation not permitted" from numactl in a container.
 
-    Cause: Docker's seccomp profile lets set_mempolicy and mbind through only with
-    CAP_SYS_NICE.
+    Cause: Docker's seccomp profile allows set_mempolicy and mbind only with CAP_SYS_NICE.
 
-    Remedy: Bind CPUs only (memory is then allocated where it is first used), or add SYS_NICE.
+    Remedy: Bind CPUs only (memory is allocated on the node that first writes it), or add SYS_NICE.
 
     Source: intel/intel-extension-for-pytorch#354, vllm-project/vllm#45438
     """
@@ -258,10 +255,10 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
 def shell_bound(facts: HostFacts) -> Iterator[Finding]:
     """This shell is bound to some of the CPUs
 
-    Symptom: training uses fewer cores than the machine has, whatever is set.
+    Symptom: training uses fewer cores than the machine has.
 
-    Cause: a parent process (taskset, a launcher, a scheduler) set an affinity that every
-    child inherits.
+    Cause: a parent process (taskset, a launcher, a scheduler) set an affinity, which children
+    inherit.
 
     Remedy: To use the whole machine, start from a shell that is not bound.
 
@@ -273,7 +270,7 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _narrowed(facts: HostFacts) -> str | None:
-    """The CPUs of this process, where an affinity leaves it fewer than the cpuset does."""
+    """CPUs of this process, if its affinity allows fewer than its cpuset; else None."""
     allowed = set(facts.topology.allowed)
     limit = set(facts.limits.cpuset or facts.topology.online)
     narrower = allowed and allowed < limit
@@ -286,10 +283,10 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: two ranks, both slow; all threads of a rank run on one core.
 
-    Cause: with one or two ranks Open MPI binds each to a core (``--bind-to core``),
-    from three on to a package or NUMA node.
+    Cause: with one or two ranks Open MPI binds each to a core (``--bind-to core``), from three on
+    to a package or NUMA node.
 
-    Remedy: Tell mpirun how many cores each rank gets, or pass --bind-to none.
+    Remedy: Give mpirun the number of cores per rank, or pass --bind-to none.
 
     Source: open-mpi/ompi#13009, open-mpi/ompi#12900
     """
@@ -310,10 +307,10 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ranks share CPUs, although either binding alone would keep them apart.
 
-    Cause: numactl or taskset, Intel MPI's I_MPI_PIN and the OpenMP runtime each choose
-    CPUs independently; the second chooses among the CPUs that the first allows.
+    Cause: numactl or taskset, Intel MPI's I_MPI_PIN and the OpenMP runtime bind independently; the
+    second chooses among the CPUs that the first allows.
 
-    Remedy: Keep one binding: the launcher's, or that of numactl or taskset around it.
+    Remedy: Keep one binding: the launcher's, or that of numactl or taskset.
 
     Source: deepspeedai/DeepSpeed#4531
     """
@@ -337,10 +334,10 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ranks run on all CPUs, or on the wrong ones, with exit code 0.
 
-    Cause: Intel MPI prints "IPL2 Error" for a mask without 0x and goes on with its
-    default; a mask with CPUs that do not exist is accepted in silence.
+    Cause: Intel MPI prints "IPL2 Error" for a mask without 0x and uses its default; a mask with
+    CPUs that do not exist gives no message.
 
-    Remedy: Write masks with 0x and only CPUs that exist; then look at the affinity of a rank.
+    Remedy: Write masks with 0x and existing CPUs only; then check the affinity of a rank.
 
     Source: geopm/geopm#614
     """

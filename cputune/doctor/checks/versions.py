@@ -1,7 +1,7 @@
-"""Versions of packages that do not fit each other. They are read from metadata, never by import.
+"""Versions of packages that do not fit each other, read from metadata and never by import.
 
-Importing a mismatched package can end the interpreter: IPEX 1.12 to 2.5 calls exit, and the
-oneCCL bindings abort. pip does not notice the mismatch, because IPEX's wheels do not declare torch.
+Importing a mismatched package can end the interpreter: IPEX 1.12 to 2.5 calls exit, and the oneCCL
+bindings abort. pip does not notice, because IPEX's wheels do not declare torch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def misfit(
     wrong: Callable[[Versions], str | None],
     cure: Callable[[Versions], tuple[str | None, str | None]] = advised_changes,
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check that looks at nothing but versions; the decorated function is its docstring.
+    """A check of versions alone; the decorated function only carries the docstring.
 
-    ``wrong`` says what is wrong with the versions, or None; ``cure`` gives remedy and command.
+    ``wrong`` returns what is wrong with the versions, or None. ``cure`` returns remedy and command.
     """
 
     def find(described: Check, facts: HostFacts) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def _ipex_ignored(versions: Versions) -> str | None:
 
 
 _ENDED = "2026-03-30"
-"""The day on which the repository of IPEX was archived; its bindings of oneCCL ended with it."""
+"""The day on which IPEX's repository was archived; its oneCCL bindings ended with it."""
 _INSTEAD = (
     "torch itself runs bf16 on AMX and AVX-512 (--bf16 --use_cpu), torch.compile compiles graphs, "
     "cputune run, or python -m torch.backends.xeon.run_cpu, starts what ipexrun did, and gloo or "
@@ -70,7 +70,9 @@ _INSTEAD = (
 
 
 def _archived(name: str, versions: Versions) -> str | None:
-    """That a package which fits and is used has had its last release."""
+    """The evidence that a package which fits and is used had its last release; None if it is not
+    so.
+    """
     package = versions.get(name)
     trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
     used = trainer.possible or own.possible
@@ -86,7 +88,7 @@ def _archived(name: str, versions: Versions) -> str | None:
 
 
 def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
-    """Both ways on for who has such a package: what keeps it alive, and what replaces each use."""
+    """How to keep such a package, and what replaces each use. There is no command."""
     kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
@@ -97,7 +99,7 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
-    """The versions that fit, both ways, and what replaces each use of what has ended."""
+    """The versions that fit, and what replaces each use of what has ended."""
     said, command = advised_changes(versions)
     return f"{said or ''} Without it: {_INSTEAD}.".strip(), command
 
@@ -112,7 +114,7 @@ def _oneccl_unused(versions: Versions) -> str | None:
 
 
 def _remove(name: str, versions: Versions) -> tuple[str, str]:
-    """The cure of a package that nothing uses: remove it, or install versions that use it."""
+    """Remedy for a package that nothing uses: remove it, or install versions that use it."""
     change = version_change("ipex", versions)
     stay = change.command() if change else None
     said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
@@ -129,8 +131,8 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``importlib.metadata.version`` returns None, and programs that compare it fail.
 
-    Cause: pip was interrupted while it installed the package, or the METADATA file has no
-    version. The doctor cannot say which other packages this one fits.
+    Cause: pip was interrupted, or the METADATA file has no version. The doctor cannot compare such
+    a package with others.
 
     Remedy: Install the package again: its metadata is damaged.
 
@@ -152,10 +154,9 @@ def ipex_torch_mismatch() -> None:
 
     Symptom: ``undefined symbol: …autograd4Node4name…``, or Python ends without a traceback.
 
-    Cause: intel_extension_for_pytorch x.y works only with torch x.y. Its wheels do not
-    declare torch, so ``pip install -U torch`` replaces torch without a message. Importing
-    the pair prints an ERROR and then exits with 127 (1.12 to 2.5) or fails with an
-    AttributeError (2.6 to 2.8).
+    Cause: intel_extension_for_pytorch x.y works only with torch x.y. Its wheels do not declare
+    torch, so ``pip install -U torch`` breaks the pair. Importing it exits with 127 (1.12 to 2.5) or
+    raises AttributeError (2.6 to 2.8).
 
     Remedy: Install the pair that fits.
 
@@ -170,9 +171,8 @@ def ipex_ended() -> None:
 
     Symptom: "No matching distribution found for intel_extension_for_pytorch".
 
-    Cause: IPEX 2.8.0 is the last release for CPUs; the project was archived on
-    2026-03-30. From torch 2.9 on stock torch is the successor, with nothing to install.
-    An older IPEX beside it fails at import.
+    Cause: IPEX 2.8.0 is the last release for CPUs; the project was archived on 2026-03-30. From
+    torch 2.9 on stock torch replaces it. An older IPEX fails at import.
 
     Remedy: Remove IPEX: torch itself runs bf16 and AMX through oneDNN.
 
@@ -186,9 +186,9 @@ def oneccl_torch_mismatch() -> None:
 
     Symptom: an abort or an undefined symbol at ``import oneccl_bindings_for_pytorch``.
 
-    Cause: oneccl_bind_pt has the version of the one torch that it was linked against.
-    1.12.0 works only with torch 1.12.0, torch 1.12.1 needs 1.12.100. The module is
-    called ``torch_ccl`` before 1.12.0 and ``oneccl_bindings_for_pytorch`` after.
+    Cause: oneccl_bind_pt has the version of the torch that it was linked with: 1.12.0 for torch
+    1.12.0, 1.12.100 for 1.12.1. The module is ``torch_ccl`` before 1.12.0, then
+    ``oneccl_bindings_for_pytorch``.
 
     Remedy: Install the bindings for this torch, or remove them and use gloo.
 
@@ -202,9 +202,8 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Disabling PyTorch because PyTorch >= … is required", then "requires PyTorch".
 
-    Cause: from 4.52 on, transformers reads the version of torch when it is imported, and
-    behaves as if torch were not installed if that is too old. Earlier releases declare a
-    minimum only for ``transformers[torch]``, and fail later.
+    Cause: transformers 4.52 and later act as if an older torch were not installed. Earlier releases
+    declare a minimum only for ``transformers[torch]``, and fail later.
 
     Remedy: Install versions that fit each other.
 
@@ -229,10 +228,10 @@ def transformers_accelerate() -> None:
 
     Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
-    Cause: since transformers 4.29 Trainer uses accelerate, and refuses a version below its
-    minimum. The minimum rises with almost every release.
+    Cause: since 4.29 Trainer uses accelerate, and refuses one below its minimum, which rises with
+    almost every release.
 
-    Remedy: Install a version of accelerate that this Trainer accepts.
+    Remedy: Install an accelerate that this Trainer accepts.
 
     Source: https://pypi.org/project/transformers/
     """
@@ -242,11 +241,11 @@ def transformers_accelerate() -> None:
 def trainer_arguments() -> None:
     """Scripts cannot parse TrainingArguments with this pair
 
-    Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
-    failed for TrainingArguments" from run_qa.py and every other script with HfArgumentParser.
+    Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution failed for
+    TrainingArguments" from run_qa.py and every other script with HfArgumentParser.
 
     Cause: transformers 4.56 annotates a field with a type that accelerate has from 1.10.1 on.
-    Only scripts that build TrainingArguments themselves work without that type.
+    Scripts that build TrainingArguments themselves work.
 
     Remedy: Install another version of transformers or accelerate.
 
@@ -258,12 +257,12 @@ def trainer_arguments() -> None:
 def pair_does_not_train() -> None:
     """These versions of transformers and accelerate do not train together
 
-    Symptom: a TypeError or an ImportError as training begins, evaluates or saves:
-    "unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
-    "unexpected keyword argument 'dispatch_batches'".
+    Symptom: a TypeError or an ImportError as training begins, evaluates or saves: "unwrap_model()
+    got an unexpected keyword argument 'keep_torch_compile'", "unexpected keyword argument
+    'dispatch_batches'".
 
-    Cause: Trainer calls functions that this accelerate does not have yet, or no longer has,
-    although the metadata of both allow the pair.
+    Cause: Trainer calls functions that this accelerate does not have, although the metadata allow
+    the pair.
 
     Remedy: Install another version of transformers or accelerate.
 
@@ -278,7 +277,7 @@ def accelerate_torch() -> None:
     Symptom: an ImportError or AttributeError in accelerate or torch at import.
 
     Cause: accelerate declares a minimum version of torch (2.0 from accelerate 1.3 on).
-    Installing with ``--no-deps``, or with two package managers, does not obey it.
+    ``--no-deps`` or a second package manager ignores it.
 
     Remedy: Install versions that fit each other.
 
@@ -288,13 +287,13 @@ def accelerate_torch() -> None:
 
 @check("numpy-too-new", Severity.ERROR)
 def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
-    """numpy 2 beside a package that needs numpy 1
+    """numpy 2 is installed with a package that needs numpy 1
 
-    Symptom: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", and
-    then "RuntimeError: Numpy is not available".
+    Symptom: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", and then
+    "RuntimeError: Numpy is not available".
 
-    Cause: torch before 2.3 was compiled against the binary interface of numpy 1.
-    transformers 4.42 and accelerate 0.32 to 0.33 declare numpy below 2 as well.
+    Cause: torch before 2.3 was compiled for numpy 1. transformers 4.42 and accelerate 0.32 to 0.33
+    declare numpy below 2.
 
     Remedy: Install a numpy below 2, or torch 2.3 or later.
 
@@ -315,8 +314,8 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
 
-    Cause: transformers, accelerate, IPEX and the oneCCL bindings can be installed without
-    torch. Or the doctor runs in another environment than the training (pipx, conda).
+    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch. Or the
+    doctor runs in another environment than the training (pipx, conda).
 
     Remedy: Install torch; the build on this page has no CUDA libraries.
 
@@ -336,7 +335,7 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _torch_for(facts: HostFacts) -> str:
-    """``torch``, if the newest release fits what is there; else the newest that does."""
+    """``torch`` if the newest release fits the installed packages; else the newest that does."""
     versions = versions_of(facts)
     newest = versions.changed(torch=load().torch[-1].version)
     fitting = newest_fitting("torch", versions)
@@ -351,10 +350,10 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
-    Cause: Trainer uses accelerate since transformers 4.29, and ``pip install
-    transformers`` does not install it.
+    Cause: Trainer uses accelerate since transformers 4.29, and ``pip install transformers`` does
+    not install it.
 
-    Remedy: Install accelerate; pip install 'transformers[torch]' does it too.
+    Remedy: Install accelerate, or transformers[torch].
 
     Source: https://pypi.org/project/transformers/
     """
@@ -370,7 +369,7 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _accelerate_for(facts: HostFacts, needed: str) -> str:
-    """The newest accelerate that fits what is there, as a requirement."""
+    """The newest accelerate that fits the installed packages, as a requirement."""
     fitting = newest_fitting("accelerate", versions_of(facts))
     return f"'accelerate{needed}'" if fitting is None else f"accelerate=={fitting}"
 
@@ -379,11 +378,10 @@ def _accelerate_for(facts: HostFacts, needed: str) -> str:
 def ipex_ignored() -> None:
     """IPEX is installed, but nothing calls it
 
-    Symptom: IPEX is installed and fits torch, but training is as fast as without it.
+    Symptom: IPEX fits torch, but training is as fast as without it.
 
-    Cause: Trainer called ``ipex.optimize`` itself in transformers 4.20 to 4.52. Later
-    versions leave the call to accelerate: 1.8 to 1.12 make it only with torch below 2.7,
-    1.13 and later never.
+    Cause: Trainer called ``ipex.optimize`` in transformers 4.20 to 4.52. Later it is left to
+    accelerate: 1.8 to 1.12 call it only with torch below 2.7, 1.13 and later never.
 
     Remedy: Remove IPEX, or install an accelerate that calls it.
 
@@ -397,11 +395,10 @@ def oneccl_unused() -> None:
 
     Symptom: ``--ddp_backend ccl`` is refused, or the ranks use gloo.
 
-    Cause: accelerate 1.13 removed the ccl backend, and transformers 5.1 the value ccl of
-    --ddp_backend. The bindings were deprecated in November 2025; their last release is 2.8.0.
+    Cause: accelerate 1.13 removed the ccl backend, transformers 5.1 --ddp_backend ccl. The bindings
+    were deprecated in November 2025; their last release is 2.8.0.
 
-    Remedy: Use gloo, or install versions that know ccl: transformers 4.22 to 5.0, accelerate up
-    to 1.12.
+    Remedy: Use gloo, or versions that know ccl: transformers 4.22 to 5.0, accelerate up to 1.12.
 
     Source: huggingface/accelerate#3883
     """
@@ -414,13 +411,13 @@ def oneccl_unused() -> None:
     partial(_stay_or_leave, "ipex"),
 )
 def ipex_archived() -> None:
-    """IPEX works here, and has had its last release
+    """IPEX works here, but had its last release
 
-    Symptom: none today; the next torch, transformers or Python has no IPEX.
+    Symptom: none now; the next torch, transformers or Python has no IPEX.
 
-    Cause: 2.8 is the last release of IPEX for CPUs, and its repository is archived since
-    2026-03-30. Its versions go on working together: torch 2.8 at most, transformers 4.56,
-    accelerate 1.7 (1.12 with torch below 2.7), Python 3.9 to 3.13.
+    Cause: 2.8 is the last IPEX for CPUs; its repository is archived since 2026-03-30. These work
+    together: torch up to 2.8, transformers 4.56, accelerate 1.7 (1.12 with torch below 2.7), Python
+    3.9 to 3.13.
 
     Remedy: Stay and pin these versions, or leave.
 
@@ -435,14 +432,14 @@ def ipex_archived() -> None:
     partial(_stay_or_leave, "oneccl"),
 )
 def oneccl_archived() -> None:
-    """The oneCCL bindings work here, and have had their last release
+    """The oneCCL bindings work here, but had their last release
 
-    Symptom: none today; the next torch has no bindings, and today's accelerate no ccl.
+    Symptom: none now; the next torch has no bindings, and the newest accelerate no ccl.
 
-    Cause: 2.8 is the last release of the bindings, deprecated in November 2025; accelerate knows
-    ccl up to 1.12, transformers up to 5.0.
+    Cause: 2.8 is their last release, deprecated in November 2025; accelerate knows ccl up to 1.12,
+    transformers up to 5.0.
 
-    Remedy: Stay and pin these versions, or leave: gloo or MPI exchange gradients without them.
+    Remedy: Stay and pin these versions, or leave: gloo or MPI exchange gradients too.
 
     Source: intel/torch-ccl#48, huggingface/accelerate#3883
     """
@@ -454,8 +451,8 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``ACCELERATE_USE_IPEX=true`` or ``CCL_WORKER_COUNT=1`` changes nothing.
 
-    Cause: accelerate 1.13 and later read neither of them; TRANSFORMERS_CACHE is read by
-    transformers to 4.57, and models are then downloaded into another folder.
+    Cause: accelerate 1.13 and later read neither; transformers reads TRANSFORMERS_CACHE up to 4.57,
+    later models are downloaded into another folder.
 
     Remedy: Unset the variable: it has no effect.
 
@@ -480,17 +477,16 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
 @check("ipex-unasked", Severity.ADVICE, under=("ipex-archived",))
 def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
-    """accelerate uses IPEX although nobody asked for it
+    """accelerate uses IPEX without being asked to
 
     Symptom: the run uses IPEX although ``use_ipex=False``.
 
-    Cause: if ``ACCELERATE_USE_IPEX`` is unset, accelerate 0.20 to 1.7 (and 1.8 to 1.12 with
-    torch below 2.7) calls ``ipex.optimize`` wherever IPEX can be imported. Trainer uses
-    accelerate from transformers 4.30 on. In 4.32 to 4.57 TrainingArguments sets the
-    variable to false, so it concerns only scripts with an Accelerator of their own.
+    Cause: if ``ACCELERATE_USE_IPEX`` is unset, accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below
+    2.7) calls ``ipex.optimize``. transformers 4.32 to 4.57 sets it to false in TrainingArguments;
+    then only scripts with an Accelerator are concerned.
 
-    Remedy: To run without IPEX, set the variable to false, or write ipex_config: {ipex: false}
-    into accelerate's YAML.
+    Remedy: To run without IPEX, set the variable to false, or ipex_config: {ipex: false} in
+    accelerate's YAML.
 
     Source: huggingface/transformers#24871
     """
@@ -513,11 +509,11 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``libccl.so.1: cannot open shared object file``.
 
-    Cause: the wheel of the bindings contains oneCCL and Intel MPI. Its ``env/setvars.sh``
-    adds both to LD_LIBRARY_PATH and PATH, and sets CCL_ROOT.
+    Cause: the wheel contains oneCCL and Intel MPI. Its ``env/setvars.sh`` adds both to
+    LD_LIBRARY_PATH and PATH, and sets CCL_ROOT.
 
     Remedy: Source setvars.sh in every shell that starts ranks. If the bindings contain no oneCCL,
-    install oneCCL and source its setvars.sh.
+    install it and source its setvars.sh.
 
     Source: intel/torch-ccl#43
     """
@@ -542,7 +538,7 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: an image of seven gigabytes and a slow first import.
 
-    Cause: on Linux x86-64 PyPI's torch is the CUDA build, which installs the NVIDIA libraries.
+    Cause: on Linux x86-64 PyPI's torch is the CUDA build, with the NVIDIA libraries.
 
     Remedy: Install the CPU build: it is several gigabytes smaller.
 
@@ -577,4 +573,4 @@ INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_bu
 """Checks of an installation: `cputune doctor --stack`, which names versions, skips them."""
 
 CHECKS = checks_of(__name__)
-"""Versions are often wrong in several ways at once; what ends the interpreter comes first."""
+"""Versions are often wrong in several ways; checks for what ends the interpreter come first."""

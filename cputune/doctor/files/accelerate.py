@@ -1,7 +1,4 @@
-"""accelerate's configuration, judged by the accelerate that will read it.
-
-Its keys, and the launch that its values are the options of.
-"""
+"""accelerate's configuration, judged by the accelerate that will read it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from cputune.launch.words import number_of
 from cputune.stack import load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
-"""Keys by which an accelerate configuration is known."""
+"""Keys that identify an accelerate configuration."""
 
 _GPU = (
     *("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU"),
@@ -39,10 +36,10 @@ def key_unknown() -> None:
 
     Symptom: "ValueError: The config file at … had unknown keys".
 
-    Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
-    ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.
+    Cause: accelerate 0.23 and later refuse unknown top-level keys. ipex_config came with 0.19 and
+    went with 1.13, mpirun_config came with 0.28.
 
-    Remedy: Take the key out, or write the file with the accelerate that will read it.
+    Remedy: Remove the key, or write the file with the accelerate that will read it.
 
     Source: huggingface/accelerate#3883, huggingface/peft#3564
     """
@@ -52,12 +49,11 @@ def key_unknown() -> None:
 def key_ignored() -> None:
     """accelerate ignores a key of this file
 
-    Symptom: mpirun_ccl is set, and nothing changes.
+    Symptom: mpirun_ccl is set and has no effect.
 
-    Cause: accelerate 1.13 dropped oneCCL; mpirun_config.mpirun_ccl is read no more, without a
-    message.
+    Cause: accelerate 1.13 dropped oneCCL and ignores mpirun_config.mpirun_ccl.
 
-    Remedy: Take it out: it has no effect.
+    Remedy: Remove it: it has no effect.
 
     Source: huggingface/accelerate#3883
     """
@@ -70,8 +66,8 @@ def value_wrong() -> None:
     Symptom: accelerate launch ends with an assertion, or its ranks wait for each other. Kubernetes
     refuses the job ("quantities must match the regular expression").
 
-    Cause: num_processes counts the ranks of all machines. Several machines need main_process_ip
-    and main_process_port. Kubernetes writes memory as 32Gi or 32G, not as 32GB.
+    Cause: num_processes counts the ranks of all machines. Several machines need main_process_ip and
+    main_process_port. Kubernetes writes memory as 32Gi or 32G, not 32GB.
 
     Remedy: Correct the value as the evidence says.
 
@@ -85,7 +81,7 @@ def no_gpu() -> None:
 
     Symptom: accelerate launch ends with an error about devices.
 
-    Cause: the file was written on another machine.
+    Cause: the file was written for another machine.
 
     Remedy: Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.
 
@@ -99,8 +95,8 @@ def unreadable() -> None:
 
     Symptom: every ``accelerate launch`` ends with a traceback of yaml or of a missing key.
 
-    Cause: accelerate launch reads default_config.yaml wherever no --config_file is given, and the
-    file is no YAML, or of another kind. Script and Trainer alone do not read it.
+    Cause: accelerate launch reads default_config.yaml unless --config_file is given, and that file
+    is not YAML, or of another kind. A script started by python does not read it.
 
     Remedy: Move it away, or write it again: accelerate config.
 
@@ -141,7 +137,7 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
 def _configured(
     found: Finding, document: Document, context: Context, machines: int
 ) -> tuple[Edit, ...]:
-    """The keys that cure what is wrong with the launch of a configuration file."""
+    """The keys that fix the launch of a configuration file."""
     if found.code in (use_cpu_missing.code, ranks_alone.code):
         return _asks_cpu(document, context)
     if found.code == fp16_ignored.code:
@@ -174,7 +170,7 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
-    """The file says ``use_cpu: true``."""
+    """The edits that write ``use_cpu: true``."""
     if document.spans.get(("use_cpu",)):
         return with_value(document, context, ("use_cpu",), "true")
     keys = list(document.mapping())

@@ -1,4 +1,4 @@
-"""Arguments of Trainer that no CPU can follow, or that need a package."""
+"""Arguments of Trainer that a CPU cannot follow, or that need a package."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OPTIMIZERS = {
     "paged": "bitsandbytes",
     "torchao": "torchao",
 }
-"""A word of the name of an optimizer of Trainer: what it imports (transformers/trainer.py). Of
-other packages the metadata is not read."""
+"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py). The
+metadata of other packages is not read."""
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config")
 
 
@@ -30,10 +30,10 @@ def no_cpu() -> None:
     Symptom: "--tf32 requires Ampere", "FlashAttention2 … GPU", "fused=True requires …",
     "Distributed package doesn't have NCCL built in".
 
-    Cause: the arguments were written for a GPU. TF32 and FlashAttention are of CUDA; torch for CPUs
-    has neither NCCL nor MPI; its fused AdamW steps on CPUs from torch 2.4 on.
+    Cause: the arguments were written for a GPU. TF32 and FlashAttention need CUDA; torch for CPUs
+    has neither NCCL nor MPI; its fused AdamW works on CPUs from torch 2.4 on.
 
-    Remedy: Take the argument out, or write what the evidence says instead.
+    Remedy: Remove the argument, or write what the evidence says.
 
     Source: gensyn-ai/rl-swarm#148, deepmodeling/deepmd-kit#4667, pytorch/pytorch#108491
     """
@@ -46,9 +46,9 @@ def lacks_package() -> None:
     Symptom: "You need to install `bitsandbytes`", "--deepspeed requires Deepspeed", an ImportError
     after the model was loaded.
 
-    Cause: some optimizers, reporters and ways to divide a model are in packages of their own.
+    Cause: some optimizers, reporters and sharding methods are in other packages.
 
-    Remedy: Install the package, or write what the evidence says instead.
+    Remedy: Install the package, or write what the evidence says.
 
     Source: bitsandbytes-foundation/bitsandbytes#1226
     """
@@ -60,11 +60,10 @@ def sharded() -> None:
 
     Symptom: an ImportError of deepspeed, or a ValueError about FSDP.
 
-    Cause: --deepspeed and --fsdp divide the weights over the memories of several accelerators. The
-    ranks of one machine share its memory: nothing is gained, and `cputune tune` refuses them.
+    Cause: --deepspeed and --fsdp divide the weights over the memories of several accelerators.
+    Ranks of one machine share its memory and gain nothing. `cputune tune` refuses both.
 
-    Remedy: Leave the argument out. What its file sets of batch, optimizer and precision has to be
-    given to the script in its place.
+    Remedy: Remove the argument, and pass the script the batch, optimizer and precision of its file.
 
     Source: https://huggingface.co/docs/transformers/deepspeed
     """
@@ -143,7 +142,7 @@ def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _is_installed(module: str, context: Context) -> bool | None:
-    """Whether a package is there; None if only the stack is named, or nothing is known."""
+    """Whether a package is installed; None if that is not known, as for a named stack."""
     if context.facts.package(module) is not None:
         return True
     installed = context.facts.packages
@@ -153,7 +152,7 @@ def _is_installed(module: str, context: Context) -> bool | None:
 def _value(
     launch: Launch, context: Context, name: str, value: str, instead: str
 ) -> tuple[Edit, ...]:
-    """Another value of an argument."""
+    """The edits that give an argument another value."""
     return context.mended(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
 
 

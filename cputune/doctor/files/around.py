@@ -1,4 +1,4 @@
-"""What stands around a launch: wrappers, srun, launchers inside launchers, lines that end early."""
+"""What surrounds a launch: wrappers, srun, launchers inside launchers, lines that end early."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _WRAPPERS = {
     "horovodrun": "",
     "jemalloc.sh": "",
 }
-"""Programs in front of a launcher that a machine may lack, and the package of Debian and Fedora."""
+"""Programs before a launcher that a machine may lack, with their package in Debian and Fedora."""
 
 
 @fault("file-wrapper-missing", Severity.ERROR)
 def wrapper_missing() -> None:
-    """A program in front of this launch is not there
+    """A program before this launch is not installed
 
-    Symptom: "numactl: command not found", "FileNotFoundError: … 'numactl'", and nothing trains.
+    Symptom: "numactl: command not found", "FileNotFoundError: … 'numactl'".
 
-    Cause: the launch is started by a program that is not on the PATH of this machine. Slim images
-    have no numactl; srun is on the machines of a Slurm cluster alone.
+    Cause: a program that starts the launch is not on PATH. Slim images have no numactl; only
+    machines of a Slurm cluster have srun.
 
     Remedy: Install the program, or start the launch without it.
 
@@ -70,7 +70,7 @@ def _wrappers(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _install(name: str, context: Context) -> str | None:
-    """The command that brings a program on this distribution."""
+    """The command that installs a program on this distribution."""
     package, distribution = _WRAPPERS[name], context.facts.settings.distribution
     if not package or distribution is None:
         return None
@@ -86,10 +86,10 @@ def srun_one_cpu() -> None:
 
     Symptom: a job of many CPUs trains on one of them.
 
-    Cause: from Slurm 22.05 on srun does not take --cpus-per-task from the job. Its tasks have one
-    CPU each unless srun is given --cpus-per-task itself, or SRUN_CPUS_PER_TASK is set.
+    Cause: since Slurm 22.05 srun ignores --cpus-per-task of the job. Each task gets one CPU unless
+    srun has --cpus-per-task, or SRUN_CPUS_PER_TASK is set.
 
-    Remedy: Set SRUN_CPUS_PER_TASK in the job, or give --cpus-per-task to srun.
+    Remedy: Set SRUN_CPUS_PER_TASK in the job, or pass --cpus-per-task to srun.
 
     Source: https://slurm.schedmd.com/srun.html, Lightning-AI/pytorch-lightning#18650
     """
@@ -112,12 +112,12 @@ def _srun_cpus(launch: Launch, context: Context) -> Iterator[Finding]:
 def srun_alone() -> None:
     """srun starts several processes that do not know of each other
 
-    Symptom: no error; each task trains on all the data, and all write the same files.
+    Symptom: no error; each task trains on all the data and writes the same files.
 
     Cause: srun numbers its tasks by SLURM_PROCID. torch, Trainer and accelerate read RANK,
     LOCAL_RANK and WORLD_SIZE, which srun does not set.
 
-    Remedy: Start one torchrun on each machine by srun, or set RANK, LOCAL_RANK and WORLD_SIZE from
+    Remedy: Let srun start one torchrun per machine, or set RANK, LOCAL_RANK and WORLD_SIZE from
     SLURM_PROCID, SLURM_LOCALID and SLURM_NTASKS in each task, as `cputune emit --format slurm`
     does.
 
@@ -131,7 +131,7 @@ _MAPS = re.compile(
 
 
 def _tasks(launch: Launch, context: Context) -> int:
-    """Tasks that the srun of this launch starts, as far as its words and the job say."""
+    """Tasks that the srun of this launch starts, as far as its options and the job say."""
     step, target = launch.step, context.target
     if step is None or step.unknown:
         return 0
@@ -168,12 +168,12 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
 def nested() -> None:
     """A launcher starts another launcher several times
 
-    Symptom: "address already in use", more ranks than CPUs, or several trainings beside each other.
+    Symptom: "address already in use", more ranks than CPUs, or several trainings at the same time.
 
-    Cause: torchrun, accelerate and deepspeed start the ranks of a machine themselves. Started
-    several times on it, each starts all of them.
+    Cause: torchrun, accelerate and deepspeed start all ranks of a machine. Started several times on
+    it, each does so.
 
-    Remedy: Leave one of the launchers out.
+    Remedy: Remove one of the launchers.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -198,10 +198,10 @@ def deprecated() -> None:
 
     Symptom: "unrecognized arguments: --local-rank=0", or a FutureWarning.
 
-    Cause: torch.distributed.launch passes --local-rank to the script, with a dash from torch 2.0
-    on. A script that declares --local_rank alone refuses it.
+    Cause: torch.distributed.launch passes --local-rank to the script (with a dash from torch 2.0
+    on). A script that declares only --local_rank refuses it.
 
-    Remedy: Start it with torchrun, and read LOCAL_RANK from the environment in the script.
+    Remedy: Use torchrun, and read LOCAL_RANK from the environment in the script.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html, babylm/baseline-pretraining#2
     """
@@ -230,14 +230,14 @@ def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
 def node_rank_fixed() -> None:
     """Every machine would have the same number
 
-    Symptom: the machines wait for each other for ever, or end with a time-out of the store.
+    Symptom: the machines wait for each other for ever, or end with a timeout of the store.
 
-    Cause: --node_rank (--machine_rank) has to be different on each machine. A number in the file is
-    the same on all of them; SLURM_NODEID in the line of an srun is read before srun starts, on the
-    first machine.
+    Cause: --node_rank (--machine_rank) must differ on each machine. A number in the file is the
+    same on all; the shell expands SLURM_NODEID in an srun line on the first machine, before srun
+    starts.
 
-    Remedy: Give each machine its own number. Behind srun: bash -c 'torchrun --node_rank
-    $SLURM_NODEID …', in single quotes. With --rdzv_backend c10d no number is needed.
+    Remedy: Give each machine its number. Behind srun: bash -c 'torchrun --node_rank $SLURM_NODEID
+    …', in single quotes. --rdzv_backend c10d needs no number.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -264,13 +264,13 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _has_place(value: str, launch: Launch) -> bool:
-    """Whether the word with this value is written as such in the file."""
+    """Whether the word with this value is written literally in the file."""
     found = [word for word in launch.options if word.endswith(value)]
     return bool(found) and span_of(found[-1]) is not None
 
 
 def _is_written(value: str, launch: Launch, context: Context) -> bool:
-    """Whether a value is in the words as such, and no variable of the file brings it."""
+    """Whether a value is among the words literally, and not through a variable."""
     if context.places is None or launch.span is None:
         return True
     start, end = launch.span
@@ -283,10 +283,10 @@ def endpoint_wrong() -> None:
 
     Symptom: "RendezvousConnectionError", a machine that waits for ever.
 
-    Cause: --rdzv_endpoint is HOST:PORT of one of the machines, the same on all of them. The name of
-    a network interface is no host.
+    Cause: --rdzv_endpoint is HOST:PORT of one machine, the same on all. An interface name is not a
+    host.
 
-    Remedy: Write the name or the address of one machine, and a port: node1:29400.
+    Remedy: Write the name or address of one machine, and a port: node1:29400.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -324,12 +324,12 @@ def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
 def fewer_nodes() -> None:
     """This launch may train on fewer machines than you think
 
-    Symptom: the training is slower, its global batch smaller, and no error is printed.
+    Symptom: training is slower and its global batch smaller; no error.
 
-    Cause: --nnodes MIN:MAX starts as soon as MIN machines have waited for the others for the
-    last-call time-out (30 seconds), and restarts when more join.
+    Cause: --nnodes MIN:MAX starts when MIN machines have waited 30 seconds for the others
+    (last-call timeout), and restarts when more join.
 
-    Remedy: Write the number of machines, --nnodes N, if all of them have to take part.
+    Remedy: Write --nnodes N if all N machines must take part.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -337,16 +337,16 @@ def fewer_nodes() -> None:
 
 @fault("file-line-ends", Severity.ERROR)
 def line_ends() -> None:
-    """A command ends before its last line
+    r"""A command ends before its last line
 
     Symptom: "--use_cpu: command not found", or arguments that have no effect; with carriage returns
-    "\\r: command not found", "invalid option".
+    "\r: command not found", "invalid option".
 
-    Cause: a backslash continues a line only as its last character. A missing one, a blank behind
-    it, a comment between two lines or the carriage return of a file from Windows ends the command
-    there, and the shell runs the rest as another one.
+    Cause: a backslash continues a line only as its last character. If it is missing, or followed by
+    a blank, a comment line or a Windows carriage return, the shell runs the rest as another
+    command.
 
-    Remedy: End every line but the last with a backslash and nothing behind it.
+    Remedy: End every line but the last with a backslash and nothing after it.
 
     Source: https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html
     """
@@ -391,7 +391,7 @@ def _without_carriage_returns(places: Places) -> tuple[Edit, ...]:
 
 
 def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
-    """The lines joined: a backslash more, blanks less, or the comment before the command."""
+    """The edits that join lines: add a backslash, remove blanks, or move the comment up."""
     start, end = one.span
     if one.kind == "blank behind a backslash":
         return (Edit(start=start, end=end),)
@@ -404,7 +404,7 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
 
 
 def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
-    """What stands around a launch."""
+    """Faults in what surrounds a launch."""
     yield from _deprecated(launch, context)
     yield from _nested(launch, context)
     yield from _node_rank(launch, context)

@@ -1,4 +1,4 @@
-"""A file that is judged, before the machine and the packages that will run what it starts."""
+"""A file that is judged, with the machine and the packages that will run its launches."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _More = ParamSpec("_More")
 
 
 class FilesOf(Host):
-    """The files of a host, of which nothing else is asked: the launch runs on other machines."""
+    """Reads the files of a host and asks nothing else of it: the launch runs on other machines."""
 
     def __init__(self, host: Host) -> None:
         """Read the files of this host."""
         self._host = host
 
     def read_text(self, path: str) -> str:
-        """The text of a file that the login node and the job see alike."""
+        """The text of a file that login node and job share."""
         return self._host.read_text(path)
 
 
 def facts_elsewhere(
     facts: HostFacts, cpus: float | None, *, accelerators: tuple[str, ...] | None = ()
 ) -> HostFacts:
-    """A machine with so many CPUs and these packages, of which nothing else is known.
+    """Facts of a machine with this many CPUs and these packages; everything else is unknown.
 
-    ``cpus`` is None or 0 if only running shows how many there are.
+    ``cpus`` is None or 0 if the number is known only at run time.
     """
     numbers = tuple(range(math.ceil(cpus or 0)))
     return replace(
@@ -64,18 +64,18 @@ def facts_elsewhere(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One file before one machine and the packages in its facts.
+    """One file, with the machine and packages that will run it.
 
     Attributes:
         facts: of the machine that the launch will run on.
-        target: what is known of that machine, and what says it.
-        host: is asked for the files that the launch names.
+        target: what is known of that machine, and from where.
+        host: where the files that the launch names are looked up.
         here: whether the launch will run on that machine, so that its ranks are judged too.
-        parser: who reads the flags of its training script ("trainer": TrainingArguments, or "its
-            own"), where that is known.
-        lines: where the keys or the variables stand, in a file that has no lines of commands.
-        places: where its words stand, so that what is found can be mended there; None where the
-            launch stands in no file.
+        parser: what reads the flags of its script ("trainer": TrainingArguments, or "its own"), if
+            known.
+        lines: lines of keys or variables, for a file that has no lines of commands.
+        places: places of its words, so that findings can be fixed there; None if the launch is in
+            no file.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Context:
     places: Places | None = None
 
     def on(self, target: Target) -> Context:
-        """This file on the machines of a job; nothing is asked of this one but its files."""
+        """This file on the machines of a job; of this machine only files are read."""
         if not target.elsewhere:
             return replace(self, target=target)
         gpus = None if target.gpus else ()
@@ -96,7 +96,7 @@ class Context:
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
     def of_a_task(self, launch: Launch) -> Context:
-        """The same with the CPUs that this launch has: of a task of srun those of the task."""
+        """The same with the CPUs of one srun task, if there is one."""
         step = launch.step
         if not self.target.elsewhere or step is None:
             return self
@@ -113,7 +113,7 @@ class Context:
         *what: _More.args,
         **more: _More.kwargs,
     ) -> tuple[Edit, ...]:
-        """The edits that a function of ``mending`` makes; none where there is no file."""
+        """The edits that a function of ``mending`` makes; empty without a file."""
         return () if self.places is None else mend(self.places, *what, **more)
 
     @property
@@ -123,17 +123,17 @@ class Context:
 
     @property
     def accelerate(self) -> Version:
-        """The accelerate to judge by: the installed one, else today's."""
+        """The installed accelerate, else the newest of the tables."""
         return self.versions.accelerate or load().era("today").versions["accelerate"]
 
     @property
     def read_by(self) -> str:
-        """``accelerate 1.15.0``, and that it is not installed, where it is not."""
+        """``accelerate 1.15.0``, with a remark if it is not installed."""
         absent = "" if self.versions.accelerate else " (not installed; today's stack)"
         return f"accelerate {self.accelerate}{absent}"
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """What reaches the launcher: the environment around us, as the file changes it."""
+        """The environment of the launcher: ours, as changed by the file."""
         around = self.facts.environment if self.here else {}
         kept = {
             name: text
@@ -143,14 +143,16 @@ class Context:
         return {**kept, **launch.environment}
 
     def text_of(self, path: str) -> str | None:
-        """The text of a file that the file names, where it can be read."""
+        """The text of a file that the file names; None if it cannot be read."""
         for place in (path, posixpath.join(posixpath.dirname(self.name), path)):
             with contextlib.suppress(OSError, ValueError):
                 return self.host.read_text(place)
         return None
 
     def at(self, line: int | None, text: str) -> str:
-        """``train.sh:12: text``; a line of ``lines`` that the text names goes before ``line``."""
+        """``train.sh:12: text``; a line of ``lines`` that the text names takes precedence over
+        ``line``.
+        """
         line = next((self.lines[w] for w in re.findall(r"\w+", text) if w in self.lines), line)
         text = re.sub(r"--(\w+)", lambda key: key[1] if key[1] in self.lines else key[0], text)
         return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"

@@ -1,7 +1,7 @@
-"""A Dockerfile judged: its image, the versions that it installs, and the command that it starts.
+"""A Dockerfile judged: its image, the versions that it installs, and its command.
 
-The command is judged by the versions that stand in the file, and where none stand, by today's; of
-the machine that will run the image nothing is known.
+The command is judged by the versions in the file, or by the newest of the tables for those it does
+not name. The machine that will run the image is unknown.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:==([0-9][\w.+]*))?")
 def image_ended() -> None:
     """The image holds a stack that has ended
 
-    Symptom: pip finds no version of transformers for the Python of the image, or IPEX does not
-    fit the torch that is installed over it.
+    Symptom: pip finds no version of transformers for the Python of the image, or IPEX does not fit
+    the torch that is installed over it.
 
-    Cause: Intel's images for PyTorch on CPUs hold IPEX 2.8 or older, and the torch and the
-    Python of its time.
+    Cause: Intel's images for PyTorch on CPUs contain IPEX 2.8 or older, and the torch and Python of
+    that time.
 
-    Remedy: Start from the image of Python that the evidence names, and install what is needed.
+    Remedy: Start from the Python image in the evidence, and install what you need.
 
     Source: https://hub.docker.com/r/intel/intel-optimized-pytorch
     """
 
 
 def judge_dockerfile(context: Context) -> Iterator[Finding]:
-    """Every fault of a Dockerfile. Raises UsageError where it neither installs nor starts any."""
+    """Every fault of a Dockerfile. Raises UsageError if it neither installs nor starts anything."""
     places = context.places or Places("")
     found = list(_INSTRUCTION.finditer(places.code))
     pins = [
@@ -75,7 +75,7 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
 
 
 def _pins(places: Places, run: re.Match[str]) -> Iterator[Pin]:
-    """The packages of the stack that a RUN installs by pip."""
+    """The packages of the stack that RUN instructions install by pip."""
     for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
         for token in places.tokens(found.start(1), found.end(1)):
             pin = pin_of(token)
@@ -98,7 +98,7 @@ def _python(places: Places, instructions: list[re.Match[str]]) -> str | None:
 def _without(
     places: Places, instructions: list[re.Match[str]], ended: list[Pin]
 ) -> tuple[Edit, ...]:
-    """The packages taken out; a pip that would install nothing goes as a whole, also its RUN."""
+    """Edits that remove packages; a pip that would install nothing is removed with its RUN."""
     edits = list[Edit]()
     tokens = {pin.token for pin in ended}
     for run in instructions:
@@ -138,7 +138,7 @@ def _installs(words: list[Token], gone: list[Token]) -> bool:
 
 
 def _without_command(places: Places, run: re.Match[str], pip: re.Match[str]) -> Edit:
-    """A pip command taken out, with its ``&&``; the whole RUN if there is nothing else in it."""
+    """A pip command removed with its ``&&``; the whole RUN if it contains nothing else."""
     text = places.text
     start, end = pip.span()
     before = re.search(r"(?:[\w./]*python[\d.]*[ \t]+-m[ \t]+)?$", text[run.start(2) : start])

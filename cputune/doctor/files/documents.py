@@ -1,4 +1,4 @@
-"""A YAML document with the line and the span of every value, and changes of its keys."""
+"""A YAML document with line and span of every value, and changes of its keys."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cputune.launch.edit import Edit
 from cputune.launch.words import Span, Word
 
 VALUES_AT_MOST = 20_000
-"""A job has some hundred; by aliases a small file can stand for any number."""
+"""A job has a few hundred; aliases let a small file expand to any number."""
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A YAML document as plain values, with the line (from 1) of each path into it.
+    """A YAML document as plain values, with the line (from 1) of each path.
 
-    ``spans`` say from which character to which a key with its value stands (of an item of a list
-    the value); there are none in a document in flow style (JSON), which has no lines to change.
-    ``words`` are the scalars as they are written, each with its own span.
+    ``spans`` are the character ranges of a key with its value (of a list item, the value);
+    documents in flow style (JSON) have none. ``words`` are the scalars as written, each with its
+    span.
     """
 
     value: Any
@@ -33,7 +33,7 @@ class Document:
     words: dict[Path, Word] = field(default_factory=dict)
 
     def get(self, *path: str | int) -> Any:
-        """The value at a path; None where there is nothing, or another kind of thing."""
+        """The value at a path; None if there is none, or it is of another type."""
         value = self.value
         for step in path:
             if isinstance(value, dict) and isinstance(step, str):
@@ -45,12 +45,12 @@ class Document:
         return value
 
     def mapping(self, *path: str | int) -> dict[str, Any]:
-        """The mapping at a path; an empty one where there is none."""
+        """The mapping at a path, or an empty one."""
         value = self.get(*path)
         return value if isinstance(value, dict) else {}
 
     def items(self, *path: str | int) -> list[Any]:
-        """The list at a path; an empty one where there is none."""
+        """The list at a path, or an empty one."""
         value = self.get(*path)
         return value if isinstance(value, list) else []
 
@@ -60,14 +60,14 @@ class Document:
         return [self.words.get((*path, n), str(item)) for n, item in enumerate(items)]
 
     def line(self, *path: str | int) -> int | None:
-        """The line of a path, or of the nearest thing around it; None for the whole document."""
+        """The line of a path, or of its nearest parent; None for the whole document."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path) if path else None
 
 
 def read_documents(text: str, name: str) -> tuple[Document, ...]:
-    """Every document of a YAML (or JSON) file. Raises UsageError where it is none."""
+    """Every document of a YAML (or JSON) file. Raises UsageError if it cannot be read."""
     try:
         return tuple(_document(root, text) for root in yaml.compose_all(text, yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -110,7 +110,7 @@ def _document(root: yaml.Node, text: str) -> Document:
 
 
 def _word(node: yaml.ScalarNode, text: str) -> Word:
-    """A scalar as a word with its span; of a literal block with the place of each letter."""
+    """A scalar as a word with its span; in a literal block with the place of each character."""
     value, span = str(node.value), Span(node.start_mark.index, node.end_mark.index)
     source = text[span.start : span.end]
     exact = source in (value, f'"{value}"', f"'{value}'")
@@ -129,7 +129,7 @@ def _word(node: yaml.ScalarNode, text: str) -> Word:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the last scalar of a node ends: its own mark may stand behind comments."""
+    """End of the last scalar of a node; the node's own end mark may come after comments."""
     if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -137,7 +137,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def without_key(document: Document, context: Context, *path: str | int) -> tuple[Edit, ...]:
-    """A key taken out with the lines of its value."""
+    """The edit that removes a key with the lines of its value."""
     span = document.spans.get(path)
     if span is None or context.places is None:
         return ()
@@ -150,7 +150,7 @@ def without_key(document: Document, context: Context, *path: str | int) -> tuple
 def with_key(
     document: Document, context: Context, line: str, *before: str | int, behind: bool = True
 ) -> tuple[Edit, ...]:
-    """A key and its value in a line of its own, beside a key that is there."""
+    """The edit that adds a key and value as a line next to an existing key."""
     span = document.spans.get(before)
     if span is None or context.places is None:
         return ()
@@ -166,7 +166,7 @@ def with_key(
 
 
 def with_value(document: Document, context: Context, path: Path, value: str) -> tuple[Edit, ...]:
-    """Another value of a key."""
+    """The edit that changes the value of a key."""
     span = document.spans.get(path)
     if span is None or context.places is None:
         return ()

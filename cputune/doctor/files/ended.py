@@ -1,7 +1,7 @@
-"""What a launch file of an earlier stack needs, and this one has no longer.
+"""What a launch file of an earlier stack uses and this stack does not have.
 
-Launchers that a package brought, files that are sourced, variables that nobody reads: which they
-are, and since when, stands in ``stack.toml``.
+Launchers of a package, files that are sourced, variables that are no longer read; ``stack.toml``
+has the versions.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from cputune.launch.write import translated
 from cputune.stack.tables import load
 
 BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
-"""What may put a launcher on the PATH before it is called."""
+"""Commands that may put a launcher on PATH before it is called."""
 
 
 @fault("file-launcher-missing", Severity.ERROR)
 def launcher_missing() -> None:
-    """The launcher of this file is not there
+    """The launcher of this file is not installed
 
     Symptom: "ipexrun: command not found", "mpirun: command not found", "No module named
     'intel_extension_for_pytorch'".
 
-    Cause: ipexrun and intel_extension_for_pytorch.cpu.launch came with IPEX, whose last release
-    is 2.8.0; deepspeed is a package of its own.
+    Cause: ipexrun and intel_extension_for_pytorch.cpu.launch came with IPEX, last release 2.8.0;
+    deepspeed is a separate package.
 
-    Remedy: Start one rank with python, several with torchrun or mpirun; set OMP_NUM_THREADS and
-    the CPUs as `cputune emit` does.
+    Remedy: Start one rank with python, several with torchrun or mpirun; set OMP_NUM_THREADS and the
+    CPUs as `cputune emit` does.
 
     Source: https://github.com/intel/intel-extension-for-pytorch,
     https://docs.pytorch.org/docs/stable/elastic/run.html
@@ -42,14 +42,15 @@ def launcher_missing() -> None:
 
 @fault("file-variable-unread", Severity.WARNING)
 def variable_unread() -> None:
-    """A variable that nobody reads here
+    """A variable that nothing reads here
 
-    Symptom: it is set, and models are downloaded into another folder, or ccl is not used.
+    Symptom: models are downloaded into another folder, or ccl is not used, although the variable is
+    set.
 
-    Cause: TRANSFORMERS_CACHE is read by transformers to 4.57. CCL_ variables are read by oneCCL
-    and by an accelerate to 1.12.
+    Cause: transformers reads TRANSFORMERS_CACHE up to 4.57. oneCCL, and accelerate up to 1.12, read
+    CCL_ variables.
 
-    Remedy: Write what the evidence says instead, or take it out.
+    Remedy: Write what the evidence says, or remove it.
 
     Source: huggingface/transformers:src/transformers/utils/hub.py, huggingface/accelerate#3883
     """
@@ -82,8 +83,8 @@ def instances_alone() -> None:
 
     Symptom: no error, and no faster: every instance reports world size 1.
 
-    Cause: torch.backends.xeon.run_cpu starts processes that know nothing of each other. It is
-    made for inference.
+    Cause: torch.backends.xeon.run_cpu starts processes that do not communicate. It is made for
+    inference.
 
     Remedy: Start the ranks with torchrun.
 
@@ -92,7 +93,7 @@ def instances_alone() -> None:
 
 
 def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
-    """Launchers that are gone, and variables that nobody reads."""
+    """Launchers that are gone, and variables that nothing reads."""
     yield from _launcher(launch, context)
     yield from _variables(launch, context)
 
@@ -116,7 +117,7 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
 def by_another(
     found: Check, text: str, said: Translated, launch: Launch, context: Context
 ) -> Finding:
-    """A launcher that another one has to replace: the edits, or why there are none."""
+    """The finding for a launcher to replace, with the edits or why there are none."""
     edits = context.mended(mending.relaunched, launch, said)
     if said.refused and context.places is not None and launch.script:
         program = " ".join(said.words)
@@ -130,22 +131,22 @@ def by_another(
 
 @fault("file-sourced-missing", Severity.ERROR)
 def sourced_missing() -> None:
-    """A file that is sourced is not there
+    """A sourced file does not exist
 
     Symptom: "setvars.sh: No such file or directory", or "No module named
     'oneccl_bindings_for_pytorch'" before the training starts.
 
-    Cause: env/setvars.sh lies in the oneCCL bindings, or below /opt/intel/oneapi. Neither the
-    bindings nor oneAPI are needed for gloo, which is what today's stack uses.
+    Cause: env/setvars.sh is in the oneCCL bindings, or below /opt/intel/oneapi. gloo, the backend
+    of the current stack, needs neither.
 
-    Remedy: Take the line out, or install what brings the file.
+    Remedy: Remove the line, or install what contains the file.
 
     Source: https://huggingface.co/docs/transformers/v4.43.2/en/perf_train_cpu_many
     """
 
 
 def judge_sourced(context: Context) -> Iterator[Finding]:
-    """What a file sources of oneCCL, oneAPI or an environment, and what is not there."""
+    """Sourced files of oneCCL, oneAPI or an environment that do not exist."""
     if context.places is None:
         return
     versions = context.versions
@@ -160,7 +161,7 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
 
 
 def _is_gone(path: str, context: Context) -> bool:
-    """Whether a file of this machine is not there; of one with a variable nothing is known."""
+    """Whether a file is missing on this machine; False if its path has a variable."""
     if "$" in path or context.target.elsewhere:
         return False
     home = context.host.environment().get("HOME")

@@ -1,8 +1,8 @@
-"""Judging a launch, whatever it is written in: its words, and what one of its ranks would see.
+"""Judging a launch, in whatever file it is written: its words, and what one of its ranks would see.
 
-The words are held against what the versions take. Then the launch becomes the facts of a rank: the
-variables that its launcher would set, and the CPUs that it may use. The checks of machines judge
-those, so that a fault has one name, in a shell, a file and a pod.
+First the words are compared with what the versions accept. Then the launch becomes the facts of a
+rank: the variables that its launcher sets, and the CPUs that it may use. The checks of machines
+judge those, so that a fault has one code in a shell, a file and a pod.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from cputune.text import cpulist
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches.
 
-    Of one behind a variable that is not known its arguments alone are judged: the variable may
-    hold any launcher.
+    If a launch begins with an unknown variable only its arguments are judged: the variable may hold
+    any launcher.
     """
     known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
     for launch in launches:
@@ -65,11 +65,11 @@ def flag_refused() -> None:
 
     Symptom: "unrecognized arguments", "invalid choice", or an error about a flag.
 
-    Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
-    --xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
-    1.12). ``cputune doctor --stack installed`` lists what these versions take.
+    Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57), --xpu_backend
+    (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to 1.12). ``cputune doctor
+    --stack installed`` lists what your versions accept.
 
-    Remedy: Write what the evidence says instead.
+    Remedy: Write what the evidence says.
 
     Source: huggingface/transformers#40784, huggingface/transformers#42852,
     huggingface/accelerate#3883
@@ -78,14 +78,14 @@ def flag_refused() -> None:
 
 @fault("file-flag-ignored", Severity.WARNING)
 def flag_ignored() -> None:
-    """A flag that does nothing here
+    """A flag has no effect here
 
-    Symptom: the flag is given, and neither speed nor memory changes.
+    Symptom: the flag changes neither speed nor memory.
 
-    Cause: --fp16 trains in fp32 on a CPU, without a message. --use_ipex is taken by
-    transformers 4.53 to 4.56 and left to an accelerate that may not act on it.
+    Cause: --fp16 trains in fp32 on a CPU, without a message. transformers 4.53 to 4.56 accept
+    --use_ipex and leave it to accelerate, which may ignore it.
 
-    Remedy: Take it out, or write what the evidence says instead.
+    Remedy: Remove it, or write what the evidence says.
 
     Source: huggingface/transformers#40784
     """
@@ -112,7 +112,7 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
-    """The flag as these versions spell it; taken out where they have nothing in its place."""
+    """The edit that writes a flag as these versions spell it, or removes it."""
     if context.places is None:
         return ()
     if word.instead and word.instead.startswith("--"):
@@ -123,7 +123,7 @@ def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, .
 
 
 def faulty_words(launch: Launch, context: Context) -> Iterator[tuple[Word, str]]:
-    """The flags that are refused or ignored, each with who reads it: trainer, or unknown."""
+    """The flags that are refused or ignored, each with its reader: trainer, or unknown."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
         given = launch.argument(flag) if flag.startswith("--") else None
@@ -144,15 +144,15 @@ def use_cpu_missing() -> None:
 
     Cause: bf16 without use_cpu means bf16 on a GPU.
 
-    Remedy: Write use_cpu: true in the file of accelerate, --cpu for accelerate launch, --use_cpu
-    for Trainer.
+    Remedy: Set use_cpu: true in accelerate's file, or pass --cpu to accelerate launch or --use_cpu
+    to Trainer.
 
     Source: huggingface/transformers#20445
     """
 
 
 def _runs_on_cpu(launch: Launch, context: Context) -> bool:
-    """Whether the launch asks for the CPU, in any of the ways that there are."""
+    """Whether the launch asks for the CPU in any way."""
     inside = launch.inner or launch
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
     flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
@@ -180,10 +180,10 @@ def wrong_backend() -> None:
 
     Symptom: "Default process group has not been initialized", or "backend ccl is not available".
 
-    Cause: a backend in a run of one process is a ValueError. accelerate takes ccl only where
+    Cause: a backend with one process raises ValueError. accelerate accepts ccl only if
     CCL_WORKER_COUNT is 1 or more.
 
-    Remedy: Name a backend only where there are several ranks.
+    Remedy: Name a backend only for several ranks.
 
     Source: intel/torch-ccl#48, intel/llm-on-ray#242
     """
@@ -212,11 +212,11 @@ def one_process() -> None:
 
     Symptom: num_processes is 2, and one process trains.
 
-    Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
-    host file is named. 0.34.2 to 1.15.0 were tried.
+    Cause: on CPUs accelerate launch starts ranks only through mpirun, and only with a host file.
+    Tried with 0.34.2 to 1.15.0.
 
-    Remedy: Name a host file (mpirun_config.mpirun_hostfile, --mpirun_hostfile: one line
-    'localhost' will do) beside distributed_type MULTI_CPU, or launch with mpirun or torchrun.
+    Remedy: Name a host file (mpirun_config.mpirun_hostfile, --mpirun_hostfile: one line 'localhost'
+    is enough) with distributed_type MULTI_CPU, or launch with mpirun or torchrun.
 
     Source: huggingface/accelerate#2741
     """
@@ -244,16 +244,15 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
 
 @fault("file-mpi-dialect", Severity.ERROR)
 def mpi_dialect() -> None:
-    """The mpirun that is here does not know these options
+    """The installed mpirun does not know these options
 
-    Symptom: "unrecognized argument …", or "mpirun was unable to find the specified
-    executable file" with a name that is an option.
+    Symptom: "unrecognized argument …", or "mpirun was unable to find the specified executable file"
+    with a name that is an option.
 
-    Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x K=V,
-    --map-by ppr:P:node and --hostfile FILE. Each refuses the words of the other, and all of
-    them call their launcher mpirun.
+    Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x K=V, --map-by
+    ppr:P:node and --hostfile FILE. All call their launcher mpirun.
 
-    Remedy: Write them in its dialect; `cputune emit --format mpirun` does.
+    Remedy: Write them in its dialect, as `cputune emit --format mpirun` does.
 
     Source: https://www.mpich.org/static/docs/latest/www1/mpiexec.html,
     https://docs.open-mpi.org/en/main/man-openmpi/man1/mpirun.1.html
@@ -266,8 +265,8 @@ def one_core_each() -> None:
 
     Symptom: two ranks, both as slow as one thread.
 
-    Cause: with at most two ranks Open MPI binds to a core unless told otherwise, and all
-    the threads of a rank share it.
+    Cause: with at most two ranks Open MPI binds each to a core by default, which all its threads
+    share.
 
     Remedy: Add --bind-to none, or --map-by ppr:P:node:pe=T for T cores each.
 
@@ -281,10 +280,10 @@ def bound_behind() -> None:
 
     Symptom: all ranks share a few cores, or the second binding is refused.
 
-    Cause: numactl behind mpirun binds every rank to the same CPUs, inside what mpirun has
-    given it already.
+    Cause: numactl behind mpirun binds every rank to the same CPUs, within those that mpirun gave
+    it.
 
-    Remedy: Keep one binder: mpirun's pinning, or numactl for each rank.
+    Remedy: Keep one: mpirun's pinning, or numactl for each rank.
 
     Source: deepspeedai/DeepSpeed#4531
     """
@@ -319,7 +318,7 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterator[Finding]:
-    """What the machine's checks find in a rank of this launch, and do not find without it."""
+    """What the machine's checks find in a rank of this launch and not without it."""
     variables, options = _set_in_a_rank(launch, context)
     kept = {name: text for name, text in variables.items() if "$" not in text}
     unknown = [name for name in variables if name not in kept and name != "LD_PRELOAD"]
@@ -362,7 +361,7 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
 
 
 def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
-    """Whether --use_cpu may be told to the script, or --cpu to its accelerate launch."""
+    """Whether --use_cpu can be passed to the script, or --cpu to accelerate launch."""
     by_accelerate = (launch.inner or launch).launcher == "accelerate"
     return by_accelerate or reader_of("--use_cpu", launch, context) == "trainer"
 
@@ -370,7 +369,7 @@ def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
 def _of_a_rank_mended(
     finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
 ) -> tuple[Edit, ...]:
-    """The cure of a machine's finding, in the file: an option that decides, or the variable."""
+    """The edits for a machine's finding: the deciding option, or the variable."""
     if context.places is None:
         return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
@@ -390,25 +389,25 @@ _ADDRESS = {
     "torchrun": ("--master_addr", "--rdzv_endpoint"),
     "accelerate": ("--main_process_ip",),
 }
-"""The options that say where rank 0 listens; without them it is 127.0.0.1."""
+"""The options that set the address of rank 0; the default is 127.0.0.1."""
 _MEANT = ("one-core",)
-"""Faults of a machine that are meant where a launch asks for them: ``taskset -c 0``."""
+"""Faults of a machine that are intended if a launch asks for them: ``taskset -c 0``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RankVariables:
-    """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
+    """The variables of rank 0, and what decides some of them: an option, or a default."""
 
     found: dict[str, str]
     options: dict[str, str]
 
     def decide(self, name: str, option: str, value: str | None) -> None:
-        """An option sets a variable, where it has a value."""
+        """Set a variable from an option, if that has a value."""
         if value:
             self.found[name], self.options[name] = value, option
 
     def of_launcher(self, launch: Launch, cores: int, ranks: int | None) -> None:
-        """What the launcher sets of the address, of threads, and of the ranks of a machine."""
+        """Variables for the address, the threads and the local ranks that the launcher sets."""
         if launch.launcher in _ADDRESS:
             address = launch.option(*_ADDRESS[launch.launcher]) or self.found.get("PET_MASTER_ADDR")
             said = f"{_ADDRESS[launch.launcher][0]} {address or 'missing'}"
@@ -426,7 +425,7 @@ class _RankVariables:
             self.decide("OMP_NUM_THREADS", said, str(cores))
 
     def number(self, launch: Launch, machines: int, ranks: int | None) -> None:
-        """The numbers that mpirun or torchrun gives to the first rank."""
+        """The rank numbers that mpirun or torchrun gives to the first rank."""
         world = ranks * machines if ranks else number_of(launch.total) or 0
         if _by_mpi(launch) and world:
             self.found.update(PMI_RANK="0", PMI_SIZE=str(world))
@@ -437,14 +436,14 @@ class _RankVariables:
 
 
 def _by_mpi(launch: Launch) -> bool:
-    """Whether an mpirun starts the ranks; accelerate has one do it where it is given its hosts."""
+    """Whether mpirun starts the ranks; accelerate uses it if it has a host file."""
     if launch.launcher == "accelerate":
         return launch.option("--mpirun_hostfile") is not None
     return launch.launcher == "mpirun"
 
 
 def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables of rank 0, and of some what decides them: an option, or that it is unset."""
+    """The variables of rank 0, and what decides some of them."""
     rank = _RankVariables(context.variables(launch), {})
     found, options = rank.found, rank.options
     machines = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
@@ -470,7 +469,7 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
 
 
 def _preload(variables: Mapping[str, str], host: Host) -> str:
-    """LD_PRELOAD with the variables in it filled in; nothing where only running would show it."""
+    """LD_PRELOAD with its variables expanded; empty if they are known only at run time."""
     outside = host.environment()
     preload = re.sub(
         r"\$\{?([A-Za-z_]\w*)\}?",
@@ -481,7 +480,7 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
 
 
 def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
-    """The CPUs that numactl or taskset leave of the allowed ones; all if they do not say."""
+    """The CPUs that numactl or taskset allow; all allowed ones if they name none."""
     with contextlib.suppress(ValueError):
         named = cpulist.parse(launch.cpus or "")
         allowed = tuple(cpu for cpu in named if cpu in allowed) or allowed

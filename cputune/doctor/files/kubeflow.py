@@ -1,8 +1,7 @@
-"""PyTorchJob and TrainJob of Kubeflow: what stops or slows a training on CPUs.
+"""PyTorchJob and TrainJob of Kubeflow: what stops or slows training on CPUs.
 
-What the operator and ``kubectl apply`` refuse in plain words (names, types, counts) is left to
-them. The command of a pod is judged as any launch is, on a machine of which nothing is known but
-the CPUs that it may use.
+What the operator and ``kubectl apply`` refuse themselves (names, types, counts) is left to them.
+The command of a pod is judged as a launch on a machine of which only the CPUs are known.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from cputune.text.quantities import bytes_of
 
 @fault("file-k8s-field", Severity.ERROR)
 def job_field() -> None:
-    """The operator takes this job, and starts it wrongly
+    """The operator starts this job wrongly
 
     Symptom: the pods wait for a master that never comes.
 
-    Cause: a PyTorchJob of workers alone has no MASTER_ADDR, unless it is elastic.
+    Cause: a PyTorchJob with only workers has no MASTER_ADDR, unless it is elastic.
 
     Remedy: Make one replica the Master.
 
@@ -56,7 +55,7 @@ def job_no_workers() -> None:
 
     Cause: the training operator sets replicas that are 0 to their default, 1.
 
-    Remedy: Leave Worker out if there are no workers.
+    Remedy: Remove Worker if there are no workers.
 
     Source: kubeflow/training-operator#1709
     """
@@ -66,13 +65,13 @@ def job_no_workers() -> None:
 def job_elastic() -> None:
     """The job trains with fewer workers than it has
 
-    Symptom: no error; of four workers one or two train, with a smaller batch for all of them.
+    Symptom: no error; one or two of four workers train, with a smaller batch.
 
-    Cause: an elastic policy lets the job begin with minReplicas workers. torchrun waits 30 s for
-    the others, and starts without those whose pods are still pending or pull their image.
+    Cause: an elastic policy starts the job with minReplicas workers. torchrun waits 30 s for the
+    others, and starts without pods that are pending or pull their image.
 
-    Remedy: Give minReplicas as many workers as the job has, or leave the elastic policy out and
-    make one replica the Master.
+    Remedy: Set minReplicas to the number of workers, or remove the elastic policy and make one
+    replica the Master.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/rendezvous.html (last_call_timeout),
     https://huggingface.co/docs/transformers/perf_train_cpu_many
@@ -81,14 +80,14 @@ def job_elastic() -> None:
 
 @fault("file-k8s-resources", Severity.WARNING)
 def pod_resources() -> None:
-    """The pod is not given whole CPUs of its own
+    """The pod does not get whole CPUs for itself
 
     Symptom: the speed of a pod changes from run to run, or it is evicted.
 
-    Cause: only where requests equal limits is a pod of the Guaranteed class, and only with
-    whole CPUs does the kubelet's static policy give it CPUs that nobody else uses.
+    Cause: a pod is Guaranteed only if requests equal limits, and the kubelet's static policy gives
+    exclusive CPUs only for whole numbers.
 
-    Remedy: Give cpu and memory as requests equal to limits, cpu as a whole number.
+    Remedy: Set requests of cpu and memory equal to limits, and cpu to a whole number.
 
     Source: https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/,
     kubeflow/trainer#2407
@@ -101,9 +100,9 @@ def pod_shm() -> None:
 
     Symptom: "Bus error" in a DataLoader worker.
 
-    Cause: DataLoader workers and ranks on one machine hand data over through /dev/shm.
+    Cause: DataLoader workers and ranks of one machine pass data through /dev/shm.
 
-    Remedy: Add a volume emptyDir with medium: Memory, mounted at /dev/shm.
+    Remedy: Mount a volume emptyDir with medium: Memory at /dev/shm.
 
     Source: pytorch/pytorch#16979
     """
@@ -119,7 +118,7 @@ RANKS: dict[str, Path] = {
 
 
 def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
-    """What the operator does wrongly with a job: fault, place and words."""
+    """What the operator does wrongly with a job: fault, path and evidence."""
     place = RANKS[str(document.get("kind"))]
     if _ranks(document) is None:
         ranks = document.get(*place)
@@ -141,7 +140,7 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
 
 
 def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
-    """What is wrong with the CPUs and the memory of a container."""
+    """What is wrong with CPUs and memory of a container."""
     limits = document.mapping(*resources, "limits")
     requests = document.mapping(*resources, "requests") or limits
     for what in ("cpu", "memory"):
@@ -162,7 +161,7 @@ def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check
 
 
 def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
-    """Where the containers that train stand, and where their resources."""
+    """Paths of the containers that train, and of their resources."""
     if document.get("kind") == "TrainJob":
         yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
         return
@@ -206,7 +205,7 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
-    """One rank in each pod: which number is best only `cputune tune` shows."""
+    """One rank in each pod; only `cputune tune` shows the best number."""
     place = RANKS[str(document.get("kind"))]
     edits = without_key(document, context, *place)
     number = '"1"' if document.get("kind") == "PyTorchJob" else "1"
@@ -216,18 +215,18 @@ def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
 
 
 OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
-"""Variables that name CPUs: which ones a pod has only running shows."""
+"""Variables that name CPUs; the CPUs of a pod are known only at run time."""
 
 
 def _ranks(document: Document) -> int | None:
-    """Ranks of a pod; None where that is left to the operator."""
+    """Ranks of a pod; None if the operator decides."""
     return number_of(str(document.get(*RANKS[str(document.get("kind"))])))
 
 
 def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[Launch]:
-    """What the container starts, with the ranks and the variables that the operator gives it.
+    """What the container starts, with the ranks and variables that the operator sets.
 
-    Where its command shows no training, torchrun with a script that is not known.
+    If its command shows no training: torchrun with an unknown script.
     """
     words = [word for key in ("command", "args") for word in document.command(*at, key)]
     found = read_words(words)
@@ -248,7 +247,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 
 
 def job_launches(document: Document) -> Iterator[Launch]:
-    """What the containers of a job that train start, with the variables of their ``env``."""
+    """What the training containers of a job start, with the variables of their ``env``."""
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
         variables = {str(item.get("name")): str(item["value"]) for item in items if "value" in item}
@@ -266,7 +265,7 @@ def _shares_memory(document: Document, container: Path) -> bool:
 
 
 def cpus_of(quantity: object) -> float:
-    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 where it is none."""
+    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 if it cannot be read."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
     if match is None:
         return 0.0

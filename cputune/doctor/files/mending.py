@@ -1,7 +1,7 @@
-"""Which edits cure a fault of a launch: the launcher, its options, its variables, its lines.
+"""The edits that fix a launch: its launcher, its options, its variables, its lines.
 
-Each function is given the places of a file and what is wrong there; the fault that found it hands
-the edits on with its finding. What has no safe cure in the file has none here.
+Each function gets the places of a file and what is wrong; a finding carries the edits. A fault
+without a safe fix in the file has none here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNSETS = re.compile(r"unset((?: [A-Za-z_]\w*)+)")
 
 
 def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edit, ...]:
-    """What a command would set or unset in a shell, written where the file does."""
+    """What a shell command would set or unset, written into the file."""
     sets, unsets = _SETS.fullmatch(command or ""), _UNSETS.fullmatch(command or "")
     edits = list[Edit]()
     if sets:
@@ -36,7 +36,7 @@ def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edi
 
 
 def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
-    """The launch asks for the CPU: accelerate launch by its option, a script by its flag."""
+    """Ask for the CPU: accelerate launch by its option, a script by its flag."""
     inside = launch.inner or launch
     if inside.launcher == "accelerate" and launch.script:
         return behind_program(places, inside, "--cpu")
@@ -44,7 +44,7 @@ def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
 
 
 def behind_program(places: Places, launch: Launch, *words: str) -> tuple[Edit, ...]:
-    """Options of a launcher, as the first of its line."""
+    """Insert options right behind the launcher."""
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
     if at is None:
@@ -65,7 +65,7 @@ def plain_launcher(launch: Launch) -> Translated:
 
 
 def ranks_by_torchrun(launch: Launch) -> Translated:
-    """Ranks of one machine that accelerate would start through mpirun alone, by torchrun."""
+    """Start by torchrun the ranks that accelerate would start only through mpirun."""
     said = by_torchrun(launch)
     if any(word.startswith("ACCELERATE_USE_CPU=") for word in said.variables):
         return said
@@ -73,10 +73,10 @@ def ranks_by_torchrun(launch: Launch) -> Translated:
 
 
 def relaunched(places: Places, launch: Launch, said: Translated) -> tuple[Edit, ...]:
-    """The launch by another launcher.
+    """The launch with another launcher.
 
-    There are no edits if an option has no counterpart there, or if only running shows which of the
-    words is the script.
+    There are no edits if an option has no counterpart, or if the script's word is known only at run
+    time.
     """
     known = launch.module or launch.script.endswith(".py") or "$" not in launch.script
     if said.refused or not launch.script or not known:
@@ -85,7 +85,7 @@ def relaunched(places: Places, launch: Launch, said: Translated) -> tuple[Edit, 
 
 
 def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]:
-    """The options of an mpirun in the words that this one knows."""
+    """Options of mpirun in the dialect of the installed one."""
     rows = {name: row for row in load().mpirun for name in row.names}
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), len(tokens))
@@ -107,7 +107,7 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
 
 
 def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
-    """Options of an mpirun that this dialect has nothing for, with their values."""
+    """Options of mpirun that this dialect lacks, with their values."""
     rows = {name: row for row in load().mpirun for name in row.names}
     for one in launch.given:
         row = rows.get(one.name)
@@ -118,7 +118,7 @@ def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
 def _with_values(
     tokens: Sequence[Token], at: int, takes: int
 ) -> tuple[Sequence[Token], tuple[str, ...]]:
-    """An option with the words behind it; ``NAME=VALUE`` stands for two of them."""
+    """An option with its values; ``NAME=VALUE`` counts as two."""
     first = tokens[at + 1].text if at + 1 < len(tokens) else ""
     if takes == 2 and "=" in first:
         name, _, value = first.partition("=")
@@ -139,9 +139,10 @@ _ASKED = re.compile(
 
 
 def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]:
-    """What a file sources of oneAPI or an environment: line, path, if it is the bindings', edits.
+    """Files of oneAPI or an environment that are sourced: line, path, whether of the bindings,
+    edits.
 
-    The edits take the line out, and with it the one that asks Python for the bindings' folder.
+    The edits remove the line, and the one that asks Python for the folder of the bindings.
     """
     asked = list(_ASKED.finditer(places.code))
     for found in _SETVARS.finditer(places.code):
@@ -157,7 +158,7 @@ def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]
 
 
 def _statement(places: Places, start: int, end: int) -> Edit:
-    """A statement of shell taken out, with what separates it from the next."""
+    """The edit that removes a shell statement with its separator."""
     separated = re.match(r"[ \t]*(?:;|&&)[ \t]*", places.code[end:])
     if separated:
         end += separated.end()

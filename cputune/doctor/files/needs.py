@@ -1,6 +1,6 @@
-"""What a launch needs of the machine: a compiler, memory for each rank, time, threads to itself.
+"""What a launch needs of the machine: a compiler, memory for each rank, time, CPUs for its threads.
 
-Its words and its script are read; the compiler is asked, in a child, whether it finds its headers.
+Words and script are read; the compiler is started in a child to see whether it finds its headers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cputune.text.plain import GIB, count
 
 COMPILE_SECONDS = 20.0
 SHORT_SECONDS = 600
-"""An assumption: a data set of some GB is tokenized in so long by one process."""
+"""One process tokenizes a data set of some GB in this time. Assumed."""
 
 
 @fault("compiler-missing", Severity.ERROR)
@@ -35,8 +35,8 @@ def compiler_missing() -> None:
     Symptom: "No working C++ compiler found", "CppCompileError", "fatal error: omp.h", after the
     model was loaded and the data prepared.
 
-    Cause: inductor writes C++ for CPUs and compiles it with $CXX, else g++, OpenMP and the headers
-    of Python. Slim images have none of them.
+    Cause: inductor compiles C++ with $CXX, else g++, and needs OpenMP and the headers of Python.
+    Slim images lack them.
 
     Remedy: Install what is missing, or train without --torch_compile.
 
@@ -67,7 +67,7 @@ def _compiler(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 
 
 def _lacks(compiler: str, context: Context) -> str | None:
-    """What the compiler says where it does not find the headers that inductor includes."""
+    """What the compiler prints if it misses headers that inductor includes."""
     where = "import sysconfig; print(sysconfig.get_path('include'))"
     try:
         asked = context.host.run(Command(argv=(context.host.executable, "-c", where)))
@@ -90,9 +90,9 @@ def memory_short() -> None:
 
     Symptom: the process is killed (exit code 137, SIGKILL) in its first steps.
 
-    Cause: each rank holds the weights, their gradients and the two moments of AdamW: four times
-    the weights, whose files lie on this machine, or which a recipe tells. The activations of its
-    batch come on top. Of a command that was tuned before, what its ranks held then is taken.
+    Cause: each rank holds weights, gradients and two moments of AdamW: four times the weights, plus
+    activations. The check reads the weights' files or the recipe; if the command was tuned before,
+    it uses the memory that its ranks took.
 
     Remedy: Start fewer ranks, train a smaller model, or raise the limit.
 
@@ -118,7 +118,7 @@ def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _exceeded(said: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
-    """The finding that the bytes of so many ranks are not free, or can never be."""
+    """The finding that the memory of these ranks is not free, or exceeds the limit."""
     room, need = room_bytes(facts), ranks * each
     if room is None:
         return
@@ -136,7 +136,7 @@ def _exceeded(said: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Fi
 
 
 def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, ...]]:
-    """What a recipe takes at least with the advised ranks, in words; and whether that fits here."""
+    """The least memory of a recipe with the advised ranks, in words; and whether that fits here."""
     ranks = advised(facts).ranks
     need = needed_bytes(job, ranks)
     needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {count(ranks, 'rank')}"
@@ -150,8 +150,8 @@ def timeout_short() -> None:
     Symptom: "Timed out waiting … for recv operation", "Socket Timeout", after minutes without a
     step.
 
-    Cause: rank 0 loads and tokenizes the data first, and the others wait in gloo for as long as
-    --ddp_timeout (1800 seconds where nothing is said) or the time-out of init_process_group says.
+    Cause: rank 0 prepares the data first; the others wait in gloo for --ddp_timeout (default 1800
+    seconds) or the timeout of init_process_group.
 
     Remedy: Raise it, or prepare the data once before: its cache is used again.
 
@@ -176,15 +176,14 @@ def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 
 @fault("tokenizer-threads", Severity.WARNING)
 def tokenizer_threads() -> None:
-    """Each process of this launch has a tokenizer with threads of its own
+    """Each process of this launch has tokenizer threads
 
     Symptom: loader workers hang, or more ranks prepare data no faster.
 
-    Cause: TOKENIZERS_PARALLELISM=true keeps the tokenizer's pool (Rayon) of a thread for each CPU
-    in every rank and loader worker, beside the threads of OpenMP; in a forked worker the pool has
-    no threads, and waits for ever.
+    Cause: TOKENIZERS_PARALLELISM=true starts a thread per CPU in every rank and loader worker, in
+    addition to OpenMP's. In a forked worker that pool has no threads and waits for ever.
 
-    Remedy: Unset it, or set it to false: tokenize before training, with datasets' num_proc.
+    Remedy: Unset it, or set it to false; tokenize before training, with datasets' num_proc.
 
     Source: huggingface/tokenizers#187, NVIDIA-NeMo/Megatron-Bridge#5328
     """
@@ -212,10 +211,10 @@ def loader_threads() -> None:
 
     Symptom: more loader workers make a step slower.
 
-    Cause: each rank starts its own workers, and a worker computes with one thread unless the script
-    gives it more (torch.set_num_threads in worker_init_fn).
+    Cause: each rank starts its own workers; a worker computes with one thread unless the script
+    sets more (torch.set_num_threads in worker_init_fn).
 
-    Remedy: Start fewer workers: one or two for each rank feed a text model.
+    Remedy: Start fewer workers: one or two per rank are enough for a text model.
 
     Source: pytorch/pytorch#101850
     """
@@ -236,14 +235,14 @@ def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 
 @fault("script-threads", Severity.WARNING)
 def script_threads() -> None:
-    """The script sets its threads itself
+    """The script sets its number of threads itself
 
     Symptom: OMP_NUM_THREADS changes nothing, or more threads compute than there are cores.
 
-    Cause: torch.set_num_threads, or os.environ["OMP_NUM_THREADS"] before torch is imported, is
-    stronger than the variable of the launch.
+    Cause: torch.set_num_threads, or os.environ["OMP_NUM_THREADS"] before torch is imported,
+    overrides the launch.
 
-    Remedy: Take it out of the script, and say it in the launch: OMP_NUM_THREADS.
+    Remedy: Remove it from the script, and set OMP_NUM_THREADS in the launch.
 
     Source: pytorch/pytorch#125547
     """
@@ -264,7 +263,7 @@ def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 
 
 def _set_threads(text: str) -> list[tuple[str, str]]:
-    """Calls of torch.set_num_threads: the function around it, "" for none or main; the argument."""
+    """Calls of torch.set_num_threads: the enclosing function ("" for none or main), the count."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
@@ -280,12 +279,12 @@ def _set_threads(text: str) -> list[tuple[str, str]]:
 
 @fault("script-processes", Severity.WARNING)
 def script_processes() -> None:
-    """The script starts a process for each CPU, and each computes with all threads
+    """The script starts a process per CPU, each with a thread per CPU
 
-    Symptom: many CPUs, and it is slower than one process.
+    Symptom: many CPUs, but slower than one process.
 
-    Cause: a process of multiprocessing inherits OMP_NUM_THREADS, and without it starts a thread for
-    each CPU. A process for each CPU makes that the number of CPUs squared.
+    Cause: a process of multiprocessing inherits OMP_NUM_THREADS; without it each starts a thread
+    per CPU.
 
     Remedy: Set OMP_NUM_THREADS=1 before the script starts, or call torch.set_num_threads(1) in each
     process.
@@ -325,20 +324,20 @@ def _processes(launch: Launch, text: str, context: Context) -> Iterator[Finding]
 def batch_undivided() -> None:
     """No rank for each NUMA node can share this batch
 
-    Symptom: `cputune tune` does not try a rank for each NUMA node, often the fastest layout.
+    Symptom: `cputune tune` does not try a rank per NUMA node, often the fastest layout.
 
-    Cause: plans are compared at the batch of the launch as typed, the samples that all ranks
-    take in a step, and every rank takes the same number of them.
+    Cause: plans are compared at the global batch of your launch, and every rank takes the same
+    number of samples.
 
-    Remedy: If another batch is as good for your training, take one that can be divided:
-    `cputune tune --global-batch-size N`. It is another training.
+    Remedy: If another batch is as good for you, use one that can be divided: `cputune tune
+    --global-batch-size N`. It is another training.
 
     Source: https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
 
 
 def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
-    """A batch that cannot be divided over a rank for each NUMA node, so that none can be tried."""
+    """A batch that cannot be divided over a rank per NUMA node."""
     each = launch.batch_per_rank
     batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
     ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
@@ -355,7 +354,7 @@ def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
-    """What this launch needs and this machine does not have."""
+    """What this launch needs and this machine lacks."""
     text = context.text_of(launch.script) if launch.script and not launch.module else None
     yield from _compiler(launch, text or "", context)
     yield from _memory(launch, context)

@@ -1,4 +1,4 @@
-"""Versions that a file installs: of a Dockerfile, a requirements.txt, an environment.yml."""
+"""Versions that a Dockerfile, a requirements.txt or an environment.yml installs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pin(NamedTuple):
 
 
 def pin_of(token: Token) -> Pin | None:
-    """The package that a word names; None if it is none of the stack."""
+    """The package that a word names; None if it is not of the stack."""
     named = _PINNED.fullmatch(token.text)
     name = short_name(named[1]) if named else None
     return None if named is None or name is None else Pin(token, name, named[2])
@@ -34,14 +34,14 @@ def pin_of(token: Token) -> Pin | None:
 
 @fault("file-package-ended", Severity.WARNING)
 def package_ended() -> None:
-    """A package is installed that has ended
+    """A package without further releases is installed
 
-    Symptom: the stack cannot be renewed: each part wants the others as they were.
+    Symptom: the stack cannot be upgraded: each part requires old versions of the others.
 
-    Cause: IPEX 2.8 was the last, and its repository is archived; the oneCCL bindings are not on
-    PyPI. transformers 5 and accelerate 1.13 know neither.
+    Cause: IPEX 2.8 was the last, its repository is archived; the oneCCL bindings are not on PyPI.
+    transformers 5 and accelerate 1.13 know neither.
 
-    Remedy: Leave them out, and install today's torch, transformers and accelerate: torch itself
+    Remedy: Remove them, and install the current torch, transformers and accelerate: torch itself
     trains in bf16 with AMX, over gloo.
 
     Source: huggingface/transformers#40784, huggingface/accelerate#3883
@@ -63,7 +63,9 @@ def pins_unfit() -> None:
 
 
 def packages_of(pins: list[Pin]) -> tuple[Package, ...]:
-    """What will be installed: the versions of the file, and today's of all others."""
+    """The packages that will be installed: versions of the file, the newest of the tables for
+    others.
+    """
     held = {name: str(version) for name, version in load().era("today").versions.items()}
     for pin in pins:
         newest = {"ipex": load().ipex[-1].version, "oneccl": load().oneccl[-1].version}
@@ -77,7 +79,7 @@ def judge_pins(
     python: str | None,
     without: Callable[[list[Pin]], tuple[Edit, ...]],
 ) -> Iterator[Finding]:
-    """Packages that have ended, versions that do not fit, and packages without a version."""
+    """Packages without further releases or without a version, and versions that do not fit."""
     if context.places is None or not pins:
         return
     ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
@@ -105,10 +107,10 @@ def judge_pins(
 def unpinned() -> None:
     """Packages of the stack are installed without a version
 
-    Symptom: the same file installs another torch or transformers next month, and flags are refused.
+    Symptom: next month the same file installs another torch or transformers, and flags are refused.
 
-    Cause: pip takes the newest release of a package without a version, and versions of torch,
-    transformers and accelerate have to fit together.
+    Cause: pip takes the newest release, but versions of torch, transformers and accelerate must fit
+    each other.
 
     Remedy: Name versions that were tried together; `cputune doctor --stack` says which fit.
 
@@ -117,7 +119,7 @@ def unpinned() -> None:
 
 
 def _renewed(places: Places, pins: list[Pin]) -> tuple[Edit, ...]:
-    """Each version that is pinned becomes today's."""
+    """The edits that set each pinned version to the newest of the tables."""
     today = load().era("today").versions
     edits = list[Edit]()
     for pin in pins:

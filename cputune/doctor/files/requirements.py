@@ -1,4 +1,4 @@
-"""``requirements.txt`` and conda's ``environment.yml``: the stack that they install, judged."""
+"""``requirements.txt`` and conda's ``environment.yml``: the stack that they install."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMED = re.compile(r"(?:^|.*/)(?:[\w-]*requirements[\w.-]*|constraints[\w.-]*)\
 
 
 def is_requirements(name: str) -> bool:
-    """Whether a file is one that pip takes by -r, by its name."""
+    """Whether a file is for pip -r, by its name."""
     return _NAMED.match(name) is not None
 
 

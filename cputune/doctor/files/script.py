@@ -1,6 +1,6 @@
-"""What kind of script a launch trains: one of Trainer, one of accelerate, or one with its own loop.
+"""What a launch trains with: Trainer, accelerate, or a training loop of the script.
 
-Its text is read if it is on this machine; else its name and its arguments are all that is known.
+The script is read if it is on this machine; else only its name and arguments are known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cputune.doctor.files.context import Context
 from cputune.launch.launch import Launch
 
 TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
-"""Flags by which a script is known that parses TrainingArguments."""
+"""Flags that show that a script parses TrainingArguments."""
 _BY_ACCELERATE = re.compile(
     r"\baccelerate\b|\bAccelerator\b|\btransformers\b|\btrl\b|sentence_transformers"
 )
@@ -19,14 +19,14 @@ _OWN_RANKS = re.compile(r"init_process_group\(|DistributedDataParallel|\blightni
 
 
 def text_of(launch: Launch, context: Context) -> str | None:
-    """The text of the script; None if it cannot be read, and of a module."""
+    """The text of the script; None for a module, or if it cannot be read."""
     if not launch.script or launch.module:
         return None
     return context.text_of(launch.script)
 
 
 def reader_of(flag: str, launch: Launch, context: Context) -> str:
-    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    """What reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
     if context.parser is not None:
         return context.parser
     text = context.text_of(launch.script)

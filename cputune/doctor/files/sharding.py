@@ -1,4 +1,4 @@
-"""A configuration of DeepSpeed, and a file of hosts."""
+"""DeepSpeed configurations and hostfiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_deepspeed(document: Document) -> bool:
 
 
 def judge_deepspeed(document: Document, context: Context) -> Iterator[Finding]:
-    """What of a configuration of DeepSpeed CPUs cannot follow."""
+    """What CPUs cannot do of a DeepSpeed configuration."""
     stage = document.get("zero_optimization", "stage")
     if stage not in (None, 0):
         text = f"zero_optimization.stage {stage}: it divides a model over accelerators"
@@ -38,15 +38,15 @@ def judge_deepspeed(document: Document, context: Context) -> Iterator[Finding]:
 
 @fault("file-hosts", Severity.ERROR)
 def hosts_wrong() -> None:
-    """The launcher does not read this file of hosts as it was meant
+    """The launcher reads this hostfile in another way
 
     Symptom: "could not resolve slots", all ranks on one machine, or "There are not enough slots".
 
-    Cause: Open MPI and DeepSpeed write HOST slots=N, Intel MPI and MPICH HOST:N, one host in a
-    line. Each takes the words of the other for a part of the name, or ignores them. localhost is
-    another machine on each host that reads it.
+    Cause: Open MPI and DeepSpeed write HOST slots=N, Intel MPI and MPICH HOST:N, one host per line.
+    Each ignores the other form, or takes it as part of the name. localhost is another machine on
+    each host.
 
-    Remedy: Write the hosts in the form of the mpirun that reads the file.
+    Remedy: Write the hosts in the form of your mpirun.
 
     Source: https://docs.open-mpi.org/en/main/man-openmpi/man1/mpirun.1.html,
     https://www.mpich.org/static/docs/latest/www1/mpiexec.html
@@ -62,7 +62,7 @@ def is_hostfile(name: str) -> bool:
 
 
 def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
-    """Every fault of a file of hosts. Raises UsageError if it names none, or cannot be read."""
+    """Every fault of a hostfile. Raises UsageError if it names no host, or cannot be read."""
     if not parse_hostfile(text, where=context.name):
         raise UsageError(f"{context.name} names no host", hint="a line for each: node1 slots=2")
     lines = [line.partition("#")[0].split() for line in text.splitlines()]

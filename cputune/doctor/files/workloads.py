@@ -1,6 +1,6 @@
-"""Job, MPIJob, Pod and compose files: the launch of each container, judged on the CPUs it may use.
+"""Job, MPIJob, Pod and compose files: the launch of each container, judged on its CPUs.
 
-PyTorchJob and TrainJob, which an operator starts ranks for, are in ``documents``.
+PyTorchJob and TrainJob, whose ranks an operator starts, are in ``kubeflow``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MPI: Path = ("spec", "mpiReplicaSpecs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Container:
-    """One container: its place, its words, its variables, and what it may use."""
+    """One container: its path, its words, its variables, and what it may use."""
 
     at: Path
     words: list[str]
@@ -45,7 +45,7 @@ class _Container:
 
 
 def is_workload(document: Document) -> bool:
-    """Whether a document starts containers in one of the ways that are read here."""
+    """Whether a document starts containers in a way that is read here."""
     kind = document.get("kind")
     if kind is None:
         services = document.mapping("services").values()
@@ -108,7 +108,7 @@ def _of_pod(document: Document, template: Path) -> Iterator[_Container]:
 
 
 def _of_mpi(document: Document) -> Iterator[_Container]:
-    """The mpirun of the launcher, which starts ranks with the CPUs of the workers."""
+    """The mpirun of the launcher, which starts ranks on the CPUs of the workers."""
     workers: Path = (*_MPI, "Worker", "template", "spec", "containers", 0, "resources")
     count = number_of(str(document.get(*_MPI, "Worker", "replicas"))) or 1
     cpus = cpus_of(document.get(*workers, "limits", "cpu"))
@@ -170,7 +170,7 @@ def _services(document: Document) -> Iterator[_Container]:
 
 
 def _service_cpus(document: Document, at: Path) -> float:
-    """CPUs of a service; 0 if it may use all of the machine that runs it."""
+    """CPUs of a service; 0 if it may use all of its machine."""
     limit = document.get(*at, "deploy", "resources", "limits", "cpus")
     limit = document.get(*at, "cpus") if limit is None else limit
     return cpus_of(limit) if limit is not None else 0.0
@@ -182,8 +182,7 @@ def compose_shm() -> None:
 
     Symptom: "Bus error" in a DataLoader worker.
 
-    Cause: loader workers hand batches over through /dev/shm, and Docker gives a container 64 MiB of
-    it unless it is asked for more.
+    Cause: loader workers pass batches through /dev/shm; Docker's default is 64 MiB.
 
     Remedy: Write shm_size: 2gb, or ipc: host.
 

@@ -1,4 +1,4 @@
-"""The doctor on several hosts: each is asked once, then the answers are compared."""
+"""The doctor on several hosts: each is examined once, then the answers are compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cputune.launch.target import Target
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
-"""Every check of several hosts. The checks of `network` need all hosts to be asked together."""
+"""Every check of several hosts. The checks of `network` need all hosts at the same time."""
 _TYPED = "what was typed"
 
 
@@ -38,11 +38,11 @@ def look_at_hosts(
     """Examine each host, then compare the hosts and try the network between them.
 
     Args:
-        nodes: the hosts, each once; the first is where ranks will meet.
+        nodes: the hosts, each once; ranks meet on the first.
         reach: how they are reached.
-        seconds: the most that one host may take; one that takes longer is a finding.
-        python: the path of the interpreter that trains, on all hosts; None: as here.
-        on_seen: is called with each host when it has answered, from several threads.
+        seconds: time limit for one host; a slower one is a finding.
+        python: path of the interpreter that trains, on all hosts; None: the same as here.
+        on_seen: called with each host when it has answered, from several threads.
         launch: is judged for each host too.
     """
     answers = probe_each(
@@ -66,7 +66,7 @@ def look_at_hosts(
 
 
 def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
-    """The findings of each host by itself; a finding that several hosts have is told once."""
+    """The findings of each host; a finding that several hosts have appears once."""
     having: dict[str, list[tuple[str, Finding]]] = {}
     for host in hosts:
         for code, finding in {finding.code: finding for finding in host.findings}.items():
@@ -79,7 +79,7 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
 
 
 def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:
-    """What a host reported, and what the doctor finds on it alone, and of a launch there."""
+    """What a host reported, and the findings for it alone and for a launch on it."""
     if isinstance(answer, Answer):
         error = answer.unreachable
         assert error is not None
@@ -122,10 +122,10 @@ def diagnose_hosts(
     Args:
         hosts: their names, each once; ``node1:2`` has two slots.
         ssh: another ssh with its options, as one text.
-        seconds: the most that one host may take.
-        python: the path of the interpreter that trains, on all hosts; None: as here.
+        seconds: time limit for one host.
+        python: path of the interpreter that trains, on all hosts; None: the same as here.
 
-    Raises UsageError for names that cannot be hosts, CannotError if other hosts cannot be reached.
+    Raises UsageError for invalid host names, CannotError if other hosts cannot be reached.
     """
     nodes = parse_distinct_hosts(",".join(hosts))
     reach = find_reach(ssh=ssh)

@@ -1,8 +1,8 @@
 """What differs between hosts: machines, limits, software.
 
 All ranks wait for the slowest one, one plan has to fit all hosts, and different versions may fail
-late or train different models without an error. The checks are given all hosts, those that were not
-reached too. A fact that is unknown on a host counts as no difference.
+late or train different models without an error. Checks get all hosts, also those that were not
+reached. An unknown fact is not a difference.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cputune.text import cpulist
 from cputune.text.plain import count
 
 MOST_NAMES = 6
-"""The most hosts that a finding names; of more hosts it gives the number of the others."""
+"""A finding names at most this many hosts, and the number of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHost:
-    """One host. ``facts`` is None if it was not reached; ``reason`` and ``cure`` then say why.
+    """One host. If it was not reached ``facts`` is None, and ``reason`` and ``cure`` say why.
 
     ``seconds`` is how long its answer took. ``python`` is the path of the interpreter that was
     examined there. ``findings`` are those of this host alone.
@@ -45,7 +45,7 @@ class SeenHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HostsDiagnosis(FoundOn):
-    """What the doctor has to say about several hosts; the worst findings come first."""
+    """Findings about several hosts, the worst first."""
 
     hosts: tuple[SeenHost, ...]
 
@@ -53,11 +53,11 @@ class HostsDiagnosis(FoundOn):
 Reading = Callable[[HostFacts], "str | None"]
 
 MEMORY_SHARE = 0.05
-"""Hosts with equal memory report total sizes that differ by less: firmware reserves some of it."""
+"""Total sizes of equal memory differ by less than this: firmware reserves some of it."""
 
 
 def grouped(values: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
-    """Names of hosts by their value, the largest group first; hosts with None are left out."""
+    """Names of hosts by value, the largest group first; hosts with None are left out."""
     found: dict[str, list[str]] = {}
     for name, value in values:
         if value is not None:
@@ -80,7 +80,7 @@ def names_of(names: Sequence[str]) -> str:
 def difference(hosts: Iterable[SeenHost], read_by_name: Mapping[str, Reading]) -> str:
     """What differs and on which hosts, in words; empty if nothing does.
 
-    ``read_by_name`` gives by its name each value to compare; a value of None is unknown.
+    ``read_by_name`` returns each value to compare by name; None is unknown.
     """
     seen = [(host.name, host.facts) for host in hosts if host.facts is not None]
     differs = []
@@ -94,7 +94,7 @@ def difference(hosts: Iterable[SeenHost], read_by_name: Mapping[str, Reading]) -
 def differing(
     code: str, severity: Severity, read_by_name: Mapping[str, Reading]
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check that finds values which differ; the decorated function is its docstring."""
+    """A check that compares values; the decorated function only carries the docstring."""
 
     def find(described: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         if words := difference(hosts, read_by_name):
@@ -169,10 +169,10 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Symptom: mpirun or another launcher hangs, or ends with an error of ssh.
 
-    Cause: launchers log in as the doctor does, and nobody is there to type a password. If ssh
-    refuses the doctor's key, it refuses the launcher's too.
+    Cause: launchers log in as the doctor does, without a password. If ssh refuses the doctor's key,
+    it refuses the launcher's too.
 
-    Remedy: Make the host reachable without a password, or leave it out of the list.
+    Remedy: Make the host reachable without a password, or remove it from the list.
 
     Source: https://man.openbsd.org/ssh
     """
@@ -207,11 +207,10 @@ def cpu() -> None:
 
     Symptom: adding a host makes training slower.
 
-    Cause: after every step the gradients are summed over all ranks, so all wait for the slowest
-    one: an older generation, or one without AMX or bf16. A plan in bf16 may be fast on one
-    generation and slow on another.
+    Cause: after every step all ranks wait for the slowest: an older generation, or one without AMX
+    or bf16, which may make bf16 slow.
 
-    Remedy: Use hosts of one kind (a partition, a constraint, a node pool), or fewer hosts.
+    Remedy: Use hosts of one kind (a partition, a constraint, a node pool), or fewer.
 
     Source: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds
     """
@@ -227,10 +226,10 @@ def cores() -> None:
 
     Symptom: a rank ends with "cannot be bound" and the others wait for it, or cores stay idle.
 
-    Cause: a launch binds the ranks of all hosts to the same CPUs. A host that has fewer CPUs, or
-    may use fewer (affinity, a cpuset, offline CPUs), cannot start its ranks.
+    Cause: a launch binds the ranks of all hosts to the same CPUs. A host with fewer CPUs (affinity,
+    a cpuset, offline CPUs) cannot start its ranks.
 
-    Remedy: Use hosts of one shape, allow all CPUs (cpuset, taskset, the request to Slurm), or tune
+    Remedy: Use hosts of one shape, allow all CPUs (cpuset, taskset, the Slurm request), or tune
     over the hosts: cputune tune --hosts gives each host its own CPUs.
 
     Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html,
@@ -244,8 +243,8 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Symptom: one host runs out of memory, files or shared memory, or is throttled; others do not.
 
-    Cause: limits come from the setup of each host, and from the program that starts the process:
-    a login by ssh may have others than the job. The smallest limit holds for the whole job.
+    Cause: limits come from each host and from the program that starts the process: a login by ssh
+    may have others than the job. The smallest limit decides for the whole job.
 
     Remedy: Give all hosts the same limits (limits.conf, the unit of sshd or slurmd, the pod).
 
@@ -261,12 +260,12 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
 
 _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
-"""What computes and what communicates with other ranks: all hosts need the same versions."""
+"""What computes and communicates: all hosts need the same versions."""
 
 _LIBRARIES = _versions(
     *("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
 )
-"""These decide the order of the batches and the names of arguments."""
+"""These decide the order of batches and the names of arguments."""
 
 
 @check("hosts-python", Severity.ERROR)
@@ -275,8 +274,8 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Symptom: "No such file or directory" for the interpreter on one host, or missing packages.
 
-    Cause: a launch starts the interpreter by one path on all hosts. One version of Python may not
-    read what another one has pickled.
+    Cause: a launch starts the interpreter by one path on all hosts. One Python may not read what
+    another pickled.
 
     Remedy: Give all hosts the same environment at the same path (a shared file system, an image,
     conda-pack); --python PATH names it.
@@ -300,8 +299,8 @@ def training_stack() -> None:
     Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
 
     Cause: different versions of torch need not understand each other, and torch does not compare
-    them at the start: a rank may wait for a message that another never sends. Builds of one version
-    (``+cpu``, CUDA) have different kernels.
+    them: a rank may wait for a message that another never sends. Builds of one version (``+cpu``,
+    CUDA) have different kernels.
 
     Remedy: Install the same versions on every host, from one lock file or image.
 
@@ -315,8 +314,8 @@ def libraries() -> None:
 
     Symptom: one rank ends with an unknown argument, or the ranks see different batches.
 
-    Cause: versions differ in flags and defaults, and in how they shuffle a data set and divide it
-    over the ranks. Some samples are then used twice in an epoch and others never.
+    Cause: flags and defaults differ between versions, and so does the division of a shuffled data
+    set: some samples are then used twice in an epoch and others never.
 
     Remedy: Install the same versions on every host, from one lock file or image.
 

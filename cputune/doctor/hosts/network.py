@@ -1,8 +1,8 @@
 """The network between hosts: names, interfaces and ports.
 
 The probe of each host (``remote/sent/probe.py``) has resolved the names of all hosts.
-``doctor/looks/meet.py`` tries the ports, and sends 64 KiB through each connection: where the
-network drops large packets, ``connect`` succeeds and gloo then waits for ever.
+``doctor/looks/meet.py`` tries the ports, and sends 64 KiB through each connection: if the network
+drops large packets, ``connect`` succeeds and gloo then waits for ever.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from cputune.text.documents import record_of
 
 PORTS_SECONDS = 6.0
 START_SECONDS = 10.0
-"""The most that Python needs to start on a busy host."""
+"""Time limit for the start of Python on a busy host."""
 
 MASTER_PORT = 29500
 """torchrun's default."""
 
 EPHEMERAL = (33000, 60000)
-"""The range of ports that the kernel gives to gloo (net.ipv4.ip_local_port_range)."""
+"""The ports from which the kernel gives gloo one (net.ipv4.ip_local_port_range)."""
 
 STUCK = "64 KiB"
-"""With this begins what meet.py says of a connection through which 64 KiB do not get."""
+"""meet.py begins its message with this if 64 KiB do not get through a connection."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)
 def not_asked() -> None:
     """The network of a host could not be tested
 
-    The doctor sent a script to this host, which did not end in time or printed no answer.
+    The doctor's script on this host did not end in time or printed no answer.
 
-    Remedy: Mend what the evidence says, and run the doctor again.
+    Remedy: Fix what the evidence says, and run the doctor again.
 
     Source: https://docs.python.org/3/library/socket.html
     """
@@ -53,10 +53,10 @@ def name_unknown() -> None:
 
     Symptom: "Name or service not known", or a launcher that never starts on a host.
 
-    Cause: MASTER_ADDR and host files contain names, and each host resolves them by itself. The
-    doctor lets every host resolve the names of all others.
+    Cause: each host resolves the names in MASTER_ADDR and host files itself. The doctor lets every
+    host resolve all names.
 
-    Remedy: Give all hosts the same names in /etc/hosts or DNS, or name them by their addresses.
+    Remedy: Give all hosts the same names in /etc/hosts or DNS, or use addresses.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -68,10 +68,10 @@ def name_elsewhere() -> None:
 
     Symptom: ranks wait for rank 0 for ever, or connect to another machine.
 
-    Cause: an old entry in /etc/hosts or DNS. The doctor compares the address to which one host
-    resolves a name with the addresses of the host of this name.
+    Cause: an old entry in /etc/hosts or DNS. The doctor compares the address that a name resolves
+    to with the addresses of that host.
 
-    Remedy: Correct the entry in /etc/hosts, on the host that is named, or in DNS.
+    Remedy: Correct the entry in /etc/hosts of the host in the evidence, or in DNS.
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
@@ -83,11 +83,11 @@ def gloo_interface() -> None:
 
     Symptom: "connectFullMesh failed", "Connection refused", and mpirun does not end.
 
-    Cause: gloo listens on the first address to which its host's own name resolves, and Debian's
-    /etc/hosts resolves that to 127.0.1.1. The doctor lets every host resolve its own name.
+    Cause: gloo listens on the first address of its host's own name, which Debian's /etc/hosts maps
+    to 127.0.1.1.
 
-    Remedy: Set GLOO_SOCKET_IFNAME on all hosts; --interface of cputune emit sets it, and its like
-    of the launcher.
+    Remedy: Set GLOO_SOCKET_IFNAME on all hosts; cputune emit --interface sets it, and the
+    launcher's option.
 
     Source: aws-samples/aws-do-eks#50
     """
@@ -99,8 +99,8 @@ def interface_unnamed() -> None:
 
     Symptom: "Unable to find address for: …" on some hosts.
 
-    Cause: a launch gives all ranks one name of an interface (GLOO_SOCKET_IFNAME and its like), but
-    on these hosts the interfaces have different names.
+    Cause: a launch gives all ranks one interface name (GLOO_SOCKET_IFNAME and similar), but here
+    the names differ.
 
     Remedy: Give the interface between the hosts one name (systemd.link(5)).
 
@@ -126,10 +126,10 @@ def port_taken() -> None:
 def master_blocked() -> None:
     """Some hosts cannot connect to MASTER_PORT of the first host
 
-    Symptom: the job waits, and after half an hour ends with a timeout of the store.
+    Symptom: the job waits, and ends after half an hour with a timeout of the store.
 
-    Cause: a firewall on the first host or between the hosts, or a name that resolves to another
-    machine. The doctor listens on this port of the first host, and connects from every other one.
+    Cause: a firewall, or a name that resolves to another machine. The doctor listens on this port
+    of the first host and connects from every other.
 
     Remedy: Open the port between the hosts (nft, firewalld, security groups), or use another.
 
@@ -143,11 +143,10 @@ def mesh_blocked() -> None:
 
     Symptom: "connectFullMesh failed", although MASTER_PORT is open.
 
-    Cause: each rank listens on a free port and connects to all others, so it is not enough if a
-    firewall opens MASTER_PORT. The doctor listens on such a port of each host, and connects from
-    all others.
+    Cause: each rank listens on any free port and connects to all others. The doctor tries such a
+    port of each host from all others.
 
-    Remedy: Allow all TCP ports between the hosts of a job: gloo uses any free port.
+    Remedy: Allow all TCP ports between the hosts of a job.
 
     Source: https://github.com/pytorch/gloo/blob/main/docs/rendezvous.md
     """
@@ -161,10 +160,10 @@ def large_blocked() -> None:
 
     Cause: an interface has an MTU of 9000 (jumbo frames) and a switch carries 1500, or a firewall
     drops the ICMP message "fragmentation needed". Connecting needs only small packets. The doctor
-    sends 64 KiB from each host to all others, over every interface that ranks may use.
+    sends 64 KiB between all hosts over every interface that ranks may use.
 
-    Remedy: Set the MTU of the interfaces to what the switches carry (ip link set DEV mtu 1500), or
-    let the ranks use another interface.
+    Remedy: Set the MTU of the interfaces to that of the switches (ip link set DEV mtu 1500), or use
+    another interface.
 
     Source: https://www.rfc-editor.org/rfc/rfc4821
     """
@@ -172,7 +171,7 @@ def large_blocked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPorts:
-    """What ``looks/meet.py`` answers: why it cannot listen on a port or connect to a place."""
+    """Answer of ``looks/meet.py``: why it cannot listen on a port or connect to an address."""
 
     closed: Mapping[str, str] = field(default_factory=dict)
     reached: Mapping[str, str]
@@ -181,7 +180,7 @@ class OfPorts:
 def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
     """Whether the hosts resolve each other's names and reach each other's ports.
 
-    Rank 0 is on the first host. It takes some seconds, however many hosts there are.
+    Rank 0 is on the first host. It takes some seconds, for any number of hosts.
     """
     yield from judge_names(hosts)
     yield from judge_interface(hosts)
@@ -224,7 +223,7 @@ def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
 def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
     """The addresses on which ranks may listen, by interface and host; the best interface first.
 
-    If no interface has one name on all hosts: those that gloo chooses, by an empty name.
+    If no interface has one name on all hosts: those that gloo chooses, under an empty name.
     """
     chosen = chosen_interface(hosts)
     if chosen.name is None:
@@ -235,7 +234,7 @@ def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
 
 
 def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
-    """Where gloo would listen on loopback, and where no interface has one name on all hosts."""
+    """Hosts on which gloo would listen on loopback, and interfaces without a common name."""
     known = [host for host in hosts if host.facts.network.links is not None]
     chosen = chosen_interface(hosts)
     inside = [
@@ -255,10 +254,10 @@ def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Which ports were tried, and what each host answers.
+    """Which ports were tried, and the answer of each host.
 
-    ``places`` are address and port by host and interface. In ``answers`` a place is called
-    ``HOST INTERFACE``, and MASTER_PORT "". ``silent`` says why a host gave no answer.
+    ``places`` are address and port by host and interface. In ``answers`` a place is called ``HOST
+    INTERFACE``, and MASTER_PORT "". ``silent`` says why a host gave no answer.
     """
 
     first: str
@@ -326,7 +325,7 @@ def ask_ports(
 
 
 def judge_ports(reached: Reached) -> Iterator[Finding]:
-    """The findings that follow from the answers: one for each port that is not reached."""
+    """Findings from the answers: one for each port that is not reached."""
     for name, why in reached.silent.items():
         yield not_asked.finding(f"the ports of {name}: {why}")
     first, port = reached.first, str(reached.master_port)

@@ -2,8 +2,8 @@
 
     python imports.py /home/you/project torch transformers
 
-Given: the folder that Python would search first ("" for none), then names of modules. Prints lines
-of JSON: the CPUs of the process, then of each module that it is tried and what came of it.
+Arguments: the folder that Python searches first ("" for none), then names of modules. Prints lines
+of JSON: the CPUs of the process, then the result of each import.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 
 def tell(**facts: object) -> None:
-    """Print what is known so far; a crash leaves it."""
+    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
@@ -34,7 +34,7 @@ def openmp_libraries() -> list[str]:
 
 
 def look(name: str) -> None:
-    """Import one module. What it prints goes to stderr; how it fails is told with the place."""
+    """Import one module. Its output goes to stderr; a failure is reported with its place."""
     try:
         module = importlib.import_module(name)
     except Exception as error:

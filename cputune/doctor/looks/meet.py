@@ -20,14 +20,14 @@ import sys
 import time
 
 AGAIN_SECONDS = 0.1
-"""Before a connection that was refused is tried again: the other host may not listen yet."""
+"""Wait before a refused connection is tried again: the other host may not listen yet."""
 
 LARGE = b"x" * (64 << 10)
-"""More than one packet holds: a path may let small ones through and drop large ones."""
+"""More than one packet: a path may let small ones through and drop large ones."""
 
 
 def in_words(error: Exception) -> str:
-    """What the system says of an error; asyncio adds addresses to it."""
+    """The system's message for an error, without the addresses that asyncio adds."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)
@@ -46,7 +46,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def reach(address: str, port: int, deadline: float) -> str:
-    """Why a connection fails, or "". A host that refuses may not listen yet, and is tried again."""
+    """Why a connection fails, or "". A refused one is tried again: the host may not listen yet."""
     why = "no time"
     while time.monotonic() < deadline:
         late = "no answer"
@@ -69,7 +69,7 @@ async def reach(address: str, port: int, deadline: float) -> str:
 async def meet(
     listen: list[tuple[str, int, int]], others: list[tuple[str, str, int]], seconds: float
 ) -> dict[str, dict[str, str]]:
-    """Listen and connect at the same time; the answer as it is printed."""
+    """Listen and connect at the same time; returns the answer that is printed."""
     deadline = time.monotonic() + seconds
     come, expected = asyncio.Semaphore(0), 0
     seen: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}

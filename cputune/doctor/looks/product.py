@@ -1,6 +1,6 @@
-"""How one core multiplies matrices in fp32 and in bf16, and by which oneDNN kernel.
+"""How fast one core multiplies matrices in fp32 and in bf16, and with which oneDNN kernel.
 
-Started with ONEDNN_VERBOSE=1, so that oneDNN names its instruction set and its kernels.
+Start it with ONEDNN_VERBOSE=1, so that oneDNN names its instruction set and its kernels.
 """
 
 import json
@@ -10,12 +10,12 @@ import time
 
 SIZE = 768
 ROUNDS = 7
-"""Rows of the matrices, as many as BERT's hidden states are wide: a product takes milliseconds. The
-median of the rounds is told; two more before them warm up."""
+"""Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds is
+printed; two earlier ones warm up."""
 
 
 def main() -> None:
-    """Multiply in turns, and tell the median seconds of each type."""
+    """Multiply by turns, and print the median seconds of each type."""
     import torch
 
     torch.set_num_threads(1)

@@ -4,16 +4,16 @@
                          "numbered": true, "seconds": 25, "offline": false}'
 
 Starts the ranks on loopback, ends them after these seconds, and prints a line of JSON for each
-thing that a rank reports: {"rank": 0, "error": "TypeError", "said": …, "where": "file:line",
-"during": …}, or {"rank": 0, "stopped": "Trainer"}. ``numbered``: a single rank has a number, too,
-as under torchrun. In a rank:
+report of a rank: {"rank": 0, "error": "TypeError", "said": …, "where": "file:line", "during": …},
+or {"rank": 0, "stopped": "Trainer"}. ``numbered``: a single rank has a number too, as under
+torchrun. In a rank:
 
-- data sets are a stand-in, weights are made on the meta device from the model's configuration,
-- nothing is downloaded, and nothing is written but caches and a folder that is removed,
+- data sets are replaced by an empty one, models are built on the meta device,
+- nothing is downloaded, and nothing is written except caches and a folder that is removed,
 - the script is stopped before it builds its Trainer, takes a step, writes a file, starts another
   program, or connects to another machine,
-- then a model of a few numbers trains one step with the TrainingArguments or the Accelerator that
-  the script has built, so that transformers, accelerate and torch judge them themselves.
+- then a tiny model trains one step with the TrainingArguments or the Accelerator that the script
+  built, so that transformers, accelerate and torch check them.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ LOOPBACK = ("127.", "::1", "localhost")
 STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill")
 CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 OWN_DEADLINE_SECONDS = 3
-"""Before the ranks are ended each writes where it stands."""
+"""Before the ranks are ended each writes where it is."""
 
 
 class Stopped(BaseException):
-    """The script has come as far as it may; no ``except Exception`` of a script holds it."""
+    """The script has come as far as it may; ``except Exception`` in a script does not catch it."""
 
 
 def tell(**facts: object) -> None:
-    """Print what is known so far; a crash leaves it."""
+    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps({"rank": int(os.environ.get("RANK", 0)), **facts}) + "\n").encode())
 
 
@@ -97,7 +97,7 @@ def coordinate(asked: dict[str, Any]) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """The file and the line that raised, of ours none."""
+    """File and line that raised, outside this module."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
     ours = [place for place in places if not place.startswith("<")]
@@ -105,13 +105,13 @@ def place_of(error: BaseException) -> str:
 
 
 def failed(error: BaseException, during: str) -> None:
-    """Report how something failed, in the words of whoever raised it."""
+    """Report a failure with the message of the library that raised it."""
     said = " ".join(str(error).split())[:400]
     tell(error=type(error).__name__, said=said, where=place_of(error), during=during)
 
 
 class Rehearsal:
-    """What a script built until it was stopped; ``faked``: whether it has met made-up data."""
+    """What a script built until it was stopped; ``faked``: whether it used replaced data."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class Rehearsal:
         raise Stopped(what)
 
     def stopping(self, what: str) -> Callable[..., NoReturn]:
-        """A function that stops the script in the place of another one."""
+        """A function that stops the script when it is called."""
         return lambda *args, **kwargs: self.stop(what)
 
     def watched(self, original: Any, kind: str) -> Callable[..., None]:
@@ -146,12 +146,12 @@ class Rehearsal:
         return built
 
     def data(self, *args: Any, **kwargs: Any) -> mock.MagicMock:
-        """A data set that takes every call, and has nothing in it."""
+        """A data set that accepts every call, and is empty."""
         self.faked = True
         return mock.MagicMock(name="data")
 
     def trainer(self, original: Any) -> Callable[..., None]:
-        """In the place of a Trainer's constructor: Python binds the arguments, then we stop."""
+        """Replaces a Trainer's constructor: Python binds the arguments, then we stop."""
         import inspect
 
         signature = inspect.signature(original)
@@ -168,7 +168,7 @@ class Rehearsal:
 
 
 def is_written(event: str, given: tuple[Any, ...]) -> bool:
-    """Whether this event of Python's audit hooks changes a file or a folder."""
+    """Whether this audit event changes a file or a folder."""
     if event != "open":
         return event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
     mode, flags = given[1], given[2]
@@ -178,7 +178,7 @@ def is_written(event: str, given: tuple[Any, ...]) -> bool:
 
 
 def by_the_script(project: str) -> bool:
-    """Whether the script calls, by itself or through the standard library."""
+    """Whether the script is the caller, directly or through the standard library."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -192,7 +192,7 @@ def by_the_script(project: str) -> bool:
 
 def guard(rehearsal: Rehearsal, project: str) -> None:
     """Stop the script before it writes anything but caches and its own temporary files, starts
-    another program, or leaves this machine.
+    another program, or connects to another machine.
     """
     home = os.path.expanduser("~")
     allowed = (
@@ -218,7 +218,7 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
 
 
 def replace_parts(rehearsal: Rehearsal) -> None:
-    """Put stand-ins in the place of what loads data and weights, builds trainers, and steps."""
+    """Replace what loads data and weights, builds trainers, and steps."""
     import torch
 
     torch.Tensor.backward = rehearsal.stopping("the first step")
@@ -247,7 +247,7 @@ def replace_parts(rehearsal: Rehearsal) -> None:
 
 
 def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
-    """Models are made of their configuration, on the meta device: without weights and memory."""
+    """Build models from their configuration on the meta device, without weights and memory."""
     import torch
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
@@ -270,7 +270,7 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
 
 
 def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
-    """Run the script to where it is stopped; report how it fails by itself."""
+    """Run the script until it is stopped; report its own failure."""
     script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
     sys.argv = [script, *arguments]
     folder = os.getcwd() if asked["module"] else os.path.dirname(os.path.realpath(script))
@@ -298,7 +298,7 @@ def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
 
 
 def one_step(rehearsal: Rehearsal) -> None:
-    """Let a model of a few numbers train one step with what the script has built."""
+    """Train a tiny model for one step with what the script built."""
     import torch
 
     for name, original in ORIGINALS.items():

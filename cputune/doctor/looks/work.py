@@ -1,8 +1,8 @@
 """Five seconds of real work: what all allowed CPUs reach, and how many threads really run.
 
 Prints a line of JSON after each part: {"threads": 8, "ran": 8}, {"fp32_gflops": …}, {"mhz": …},
-{"bf16_gflops": …}, {"copy_gb_per_second": …}, {"all_reduce_gb_per_second": …}. Times are those of
-the clock, so that whatever takes CPU time away shows.
+{"bf16_gflops": …}, {"copy_gb_per_second": …}, {"all_reduce_gb_per_second": …}. Times are wall-clock
+times, so that CPU time lost to others shows.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 2048
-"""Rows of the matrices that are multiplied: 17 GFLOP a product, and 50 MB of fp32."""
+"""Rows of the matrices: 17 GFLOP a matmul, and 50 MB in fp32."""
 SECONDS = 1.0
-"""Of each part."""
+"""Duration of each part."""
 COPIED_BYTES = 256 << 20
 REDUCED_BYTES = 64 << 20
 TICKS_PER_SECOND = 100
 RAN_SHARE = 0.5
-"""Of the time of the part, that a thread has used a CPU."""
+"""A thread counts as running if it used a CPU for this share of a part."""
 
 
 def tell(**facts: object) -> None:
-    """Print what is known so far; a crash leaves it."""
+    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
@@ -44,7 +44,7 @@ def ticks() -> dict[str, int]:
 
 
 def times_of(work: Callable[[], object], seconds: float = SECONDS) -> tuple[int, float]:
-    """How often this was done, and in what time; once before it counts."""
+    """How often this was done, and in what time; one warm-up call is not counted."""
     work()
     count, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
@@ -54,7 +54,7 @@ def times_of(work: Callable[[], object], seconds: float = SECONDS) -> tuple[int,
 
 
 def megahertz() -> float:
-    """The highest frequency that /proc/cpuinfo shows at the moment; 0 if it shows none."""
+    """The highest current frequency in /proc/cpuinfo; 0 if it shows none."""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
         return max((float(mhz) for mhz in re.findall(r"cpu MHz\s*:\s*([\d.]+)", text)), default=0.0)
@@ -78,7 +78,7 @@ def multiply(torch: Any) -> None:
 
 
 def copy(torch: Any) -> None:
-    """Memory is read and written by all threads."""
+    """Read and write memory with all threads."""
     one = torch.ones(COPIED_BYTES // 4)
     other = torch.empty_like(one)
     count, seconds = times_of(lambda: other.copy_(one))
@@ -115,7 +115,7 @@ def reduce(torch: Any) -> None:
 
 
 def main() -> None:
-    """Each part in turn; one that this torch cannot do leaves the others."""
+    """Each part in turn; a part that this torch cannot do is skipped."""
     import torch
 
     with torch.no_grad():
