@@ -8,10 +8,9 @@ from cputune.report.writing import source_urls
 
 _HEAD = """# Every check of the doctor
 
-Made from the checks themselves by `make doc`; do not edit it here. The same story is told
-by `cputune doctor --explain CODE`. Codes never change their meaning. The severity is the
-usual one: **error** fails or is wrong, **warning** costs much speed, **advice** is worth
-doing. A check is silent on what is not known.
+What each finding means, its cause, its fix and its source. `cputune doctor --explain CODE` prints
+the same. Codes never change their meaning. **error**: it fails or is wrong. **warning**: it costs
+much speed. **advice**: it is worth doing. An unknown fact leads to no finding. Made by `make doc`.
 """
 
 

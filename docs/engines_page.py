@@ -83,9 +83,8 @@ ROWS: dict[str, tuple[Cell, ...]] = {
 }
 
 _HEAD = """
-Each number is a test of `make test-nodes`, and the word how it ended when it was last run: on
-hosts that are network namespaces of one machine, with an sshd each, and a Slurm of two nodes over
-them. Made by `make doc` from those results.
+Each number is a test of `make test-nodes`, with the outcome of its last run. The hosts are network
+namespaces of one machine, with an sshd each and a Slurm of two nodes. Made by `make doc`.
 """
 
 

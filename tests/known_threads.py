@@ -256,10 +256,11 @@ def _is_code(thread: Thread) -> bool:
 
 HEAD = """# Threads of users
 
-What {} threads about training on CPUs met, and what cputune says on such a machine: a finding of
-`cputune doctor`, or why a launch failed, from its last words. Made by `make doc`; each is a test.
+Search this page for a problem that you have. It lists {} public threads about training on CPUs and
+what cputune reports in that situation: a finding of `cputune doctor`, or the cause of a failed
+launch from its last words. Each row is a test. Made by `make doc`.
 
-| thread | what was met | found by | what is said |
+| thread | problem | found by | report |
 |---|---|---|---|"""
 
 
