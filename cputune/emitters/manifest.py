@@ -63,6 +63,7 @@ def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
     yield RANKS, at(trainer, "numProcPerNode")
     yield PODS, at(trainer, "numNodes")
     yield "runtime", at(job, "spec", "runtimeRef", "name")
+    yield "kind of the runtime", at(job, "spec", "runtimeRef", "kind")
     yield from _of_container(trainer, at(trainer, "resourcesPerNode"))
     for patch in at(job, "spec", "runtimePatches") or []:
         template = at(patch, "trainingRuntimeSpec", "template", "spec")

@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from cputune.errors import UsageError
 
-_BYTES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
 }
-"""Bytes by the suffix of a Kubernetes quantity
+"""Factors by the suffix of a Kubernetes quantity
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)."""
 
 LEAST_BYTES = 64 * 2**20
 """Smallest accepted memory of a pod. A process that imports torch needs more."""
 
-_QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([A-Za-z]*)")
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]*)")
+_QUANTITY = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](\+?-?[0-9]{1,2}))?"
+)
 _SLURM_TIME = re.compile(r"(?:\d+-)?\d+(?::[0-5]?\d){0,2}|UNLIMITED|INFINITE")
 _TYPED_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
+def quantity_of(text: object) -> Fraction | None:
+    """A Kubernetes quantity as an exact number; None if it is not one.
+
+    ``8``, ``"8"`` and ``8000m`` are equal, and so are ``1Gi`` and 1073741824.
+    """
+    match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
+        return None
+    number = Fraction(match[1])
+    if match[3] is not None:
+        return number * Fraction(10) ** int(match[3])
+    return number * _SUFFIXES[match[2] or ""]
+
+
 def bytes_of(quantity: object) -> float | None:
     """Convert a Kubernetes quantity such as ``8Gi`` or ``500M`` to bytes. None if it is not one."""
-    match = _QUANTITY.fullmatch(str(quantity).strip())
-    if match is None or match[2] not in _BYTES:
-        return None
-    return float(match[1]) * _BYTES[match[2]]
+    number = quantity_of(quantity)
+    return None if number is None else float(number)
+
+
+def cpus_of(quantity: object) -> float:
+    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 if it is not one."""
+    return float(quantity_of(quantity) or 0)
 
 
 def kubernetes_memory(text: str) -> str:
@@ -43,19 +69,23 @@ def kubernetes_memory(text: str) -> str:
 
     Raises UsageError for other text, and for less than ``LEAST_BYTES``.
     """
-    match = _QUANTITY.fullmatch("".join(text.split()))
+    match = _AMOUNT.fullmatch("".join(text.split()))
     if match is None:
         raise UsageError(f"--memory {text!r} is not an amount of memory", hint="--memory 32Gi")
     number, suffix = match[1], match[2]
     meant = suffix
     if len(suffix) > 1 and suffix[-1] in "Bb":  # 8GB, 8gib
         meant = suffix[0].upper() + suffix[1:-1].lower()
-    if meant not in _BYTES:  # Docker reads 8g as 8 GiB, Kubernetes rejects it
+    if meant not in _SUFFIXES or meant in (
+        "n",
+        "u",
+        "m",
+    ):  # 8g is 8 GiB for Docker, and nothing for Kubernetes
         raise UsageError(
             f"--memory {text!r}: {suffix!r} is not a Kubernetes unit (Mi, Gi, Ti, M, G, T)",
             hint=f"--memory {number}Gi",
         )
-    bytes_asked = float(number) * _BYTES[meant]
+    bytes_asked = float(number) * float(_SUFFIXES[meant])
     if bytes_asked < LEAST_BYTES:
         raise UsageError(
             f"--memory {text!r} is {bytes_asked:.0f} bytes, too little to train (at least 64Mi)",

@@ -6,9 +6,14 @@ is not installed, its check says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
+import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from importlib import metadata
 from typing import Any, TypeAlias
 
@@ -16,10 +21,20 @@ import yaml
 
 from cputune.doctor.files.documents import Document
 from cputune.doctor.files.kubeflow import job_faults
+from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
 from cputune.emitters.promise import promise_of
-from cputune.host import Host
+from cputune.host import Host, read_document
 from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.plan import Plan
+from cputune.text.quantities import quantity_of
+from cputune.verifier.pods import (
+    PERSISTENT,
+    lifetime_faults,
+    name_faults,
+    service_faults,
+    volume_faults,
+)
 from cputune.verifier.records import (
     FAILED,
     Answer,
@@ -31,6 +46,7 @@ from cputune.verifier.records import (
     not_checked,
     not_installed,
 )
+from cputune.verifier.schemas import schema_faults
 
 INSTALL = "pip install 'cputune[verify]'"
 NOT_STARTED = "its pods were not started: that needs the image, and a cluster"
@@ -53,12 +69,52 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     if not jobs:
         said = "neither a PyTorchJob nor a TrainJob"
         yield Outcome(name="syntax", state=FAILED, summary=said)
+    claims = _claims(documents, artefact)
     for job in jobs:
         distribution, operator, through = OPERATORS[job["kind"]]
         yield held_to_plan(job, expected)
+        yield from looked_through(job, claims)
         yield round_trip(job, distribution, through)
         yield admission(job, operator)
         yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
+
+
+CLAIM_FILE = "pvc.yaml"
+
+
+def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]:
+    """The volume claims of the file and of ``pvc.yaml`` beside it, by name."""
+    beside = artefact.path.parent / CLAIM_FILE
+    found = list(documents)
+    with contextlib.suppress(OSError, yaml.YAMLError):
+        found += yaml.safe_load_all(read_document(beside))
+    return {
+        str(at(one, "metadata", "name")): one
+        for one in found
+        if at(one, "kind") == "PersistentVolumeClaim"
+    }
+
+
+def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Outcome]:
+    """What needs neither the plan nor an SDK: the schema, the names, the volumes, the class of
+    the pods, and how long they may live.
+    """
+    name = str(job["kind"])
+    questions = (
+        ("schema", f"the definition of {name}", schema_faults(job), "every key and type is known"),
+        ("names", "the rules of Kubernetes", name_faults(job), "all names are accepted"),
+        ("volumes", "the rules of Kubernetes", volume_faults(job, claims), "all mounts fit"),
+        ("quality of service", "the pod as a whole", service_faults(job), "Guaranteed"),
+        ("lifetime", "the job as a whole", lifetime_faults(job), "it starts and may end by itself"),
+    )
+    for check, consumer, faults, good in questions:
+        found = list(faults)
+        wrong = None
+        if found:
+            first = found[0]
+            wanted = "" if first.expected is None else f", expected {first.expected}"
+            wrong = f"{first.what}: {first.seen}{wanted}"
+        yield judged(check, consumer, found, good, wrong=wrong)
 
 
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
@@ -81,10 +137,101 @@ def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
         Evidence(what=name, expected=promised.get(name, NOTHING), seen=shown.get(name, NOTHING))
         for name in [*promised, *others]
     ]
-    wrong = [row for row in rows if row.seen != row.expected]
+    kept = _Kept(plan, promised, shown)
+    wrong = [row for row in rows if not kept.same(row)]
     said = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
     good = f"{len(rows)} values are as they were emitted"
+    if kept.fewer:
+        good += f", with {kept.fewer} CPUs fewer for each pod"
     return judged("plan", "the plan in the file", wrong, good, wrong="".join(said) or None)
+
+
+LEAST_SHARED_BYTES = 2**30
+"""Of a limit on /dev/shm that somebody sets: loader workers and ranks share batches there."""
+_LEAST_THREADS = 0.9
+"""Fewer threads than the plan has, to leave CPUs to the kubelet, are the same plan up to here."""
+
+
+class _Kept:
+    """Whether values of a document that are written otherwise still mean what was emitted.
+
+    ``fewer``: how many CPUs a pod has less than it was emitted with.
+    """
+
+    def __init__(self, plan: Plan, promised: Manifest, shown: Manifest) -> None:
+        self.plan, self.promised, self.shown = plan, promised, shown
+        self.fewer = 0
+
+    def same(self, row: Evidence) -> bool:
+        """Whether a row is no change: the same quantity, more memory, an image by its digest."""
+        if row.seen == row.expected:
+            return True
+        before, _, name = row.what.rpartition(": ")
+        prefix = f"{before}: " if before else ""
+        match name:
+            case "requests.cpu" | "limits.cpu":
+                return self._cpus(prefix, row)
+            case "requests.memory" | "limits.memory":
+                seen = self._asked(prefix, name)
+                wanted = quantity_of(row.expected)
+                return None not in (seen, wanted) and seen >= wanted  # type: ignore[operator]
+            case "OMP_NUM_THREADS":
+                return self._threads(prefix, row)
+            case "args":
+                return self._arguments(prefix, row)
+            case "image":
+                digest = re.fullmatch(r"(.+?)(:[\w.-]+)?@sha256:[0-9a-f]{64}", row.seen)
+                repository = re.sub(r"(?<=[^/]):[\w.-]+$", "", str(row.expected))
+                return digest is not None and digest[1] == repository
+            case "/dev/shm":
+                size = re.fullmatch(r"medium Memory, sizeLimit (\S+)", row.seen)
+                amount = None if size is None else quantity_of(size[1])
+                return amount is not None and amount >= LEAST_SHARED_BYTES
+        return name.startswith("/") and {row.seen, row.expected} <= PERSISTENT
+
+    def _asked(self, prefix: str, name: str) -> Fraction | None:
+        """A quantity of the document; a request that is left out equals the limit."""
+        text = self.shown.get(prefix + name, NOTHING)
+        if text == NOTHING and name.startswith("requests."):
+            text = self.shown.get(f"{prefix}limits.{name.partition('.')[2]}", NOTHING)
+        return quantity_of(text)
+
+    def _cpus(self, prefix: str, row: Evidence) -> bool:
+        """As many CPUs, or fewer whole ones that still give each thread one of its own."""
+        seen, wanted = self._asked(prefix, row.what.rpartition(": ")[2]), quantity_of(row.expected)
+        if seen is None or wanted is None or seen == wanted:
+            return seen == wanted
+        threads = _whole(self.shown.get(f"{prefix}OMP_NUM_THREADS"), self.plan.threads_per_process)
+        needed = self.plan.processes_per_node * (threads + self.plan.ccl_workers)
+        if seen > wanted or seen.denominator != 1 or seen < needed:
+            return False
+        self.fewer = int(wanted - seen)
+        return True
+
+    def _threads(self, prefix: str, row: Evidence) -> bool:
+        """A few threads less, if the pod has fewer CPUs, too."""
+        planned = self.plan.threads_per_process
+        threads = _whole(row.seen, 0)
+        given = self._asked(prefix, "limits.cpu")
+        promised = quantity_of(self.promised.get(f"{prefix}limits.cpu", NOTHING))
+        if given is None or promised is None or given >= promised:
+            return False
+        return min(math.ceil(_LEAST_THREADS * planned), planned - 1) <= threads < planned
+
+    def _arguments(self, prefix: str, row: Evidence) -> bool:
+        """The same words, if place.py is given the number of CPUs that the pod has."""
+        cpus = self._asked(prefix, "limits.cpu")
+        words = [shlex.split(text) for text in (row.seen, str(row.expected))]
+        for line in words:
+            if len(line) > 1 and line[0].endswith(f"/{PLACE_SCRIPT}") and line[1].isdigit():
+                if line is words[0] and Fraction(line[1]) != cpus:
+                    return False
+                line[1] = "CPUS"
+        return words[0] == words[1]
+
+
+def _whole(text: object, otherwise: int) -> int:
+    return int(str(text)) if str(text).isdigit() else otherwise
 
 
 def _is_own(name: str) -> bool:
@@ -112,14 +259,31 @@ def round_trip(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            back = through(document)
+            back = through(with_text_quantities(document))
     except Exception as error:  # the models raise errors of any kind
         said = str(error).strip() or type(error).__name__
         refused = f"the models refuse the document: {said.splitlines()[0]}"
         return judged(name, consumer, [Evidence(what="refusal", seen=said)], "", wrong=refused)
-    differences = tuple(_differences(document, back, document.get("kind", "document")))
+    differences = tuple(
+        _differences(with_text_quantities(document), back, document.get("kind", "document"))
+    )
     wrong = "the document does not survive a round trip through the models"
     return judged(name, consumer, differences[:20], "came back equal", wrong=wrong)
+
+
+def with_text_quantities(value: Any, key: str = "") -> Any:
+    """A document with quantities as text: ``cpu: 8`` is valid, and the models hold only text."""
+    if isinstance(value, Mapping):
+        amounts = key in ("limits", "requests")
+        return {
+            name: str(inner)
+            if amounts and type(inner) is int
+            else with_text_quantities(inner, name)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [with_text_quantities(inner) for inner in value]
+    return value
 
 
 def _through_training_sdk(document: Manifest) -> Any:

@@ -7,7 +7,6 @@ The command of a pod is judged as a launch on a machine of which only the CPUs a
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
 from cputune.launch.words import number_of
-from cputune.text.quantities import bytes_of
+from cputune.text.quantities import bytes_of, cpus_of, quantity_of
 
 
 @fault("file-k8s-field", Severity.ERROR)
@@ -142,12 +141,13 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
 def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
     """What is wrong with CPUs and memory of a container."""
     limits = document.mapping(*resources, "limits")
-    requests = document.mapping(*resources, "requests") or limits
+    requests = document.mapping(*resources, "requests")
     for what in ("cpu", "memory"):
-        limit, request = limits.get(what), requests.get(what)
+        limit = limits.get(what)
+        request = requests.get(what, limit)  # a request that is left out equals the limit
         if limit is None:
             yield pod_resources, resources, f"resources.limits.{what} is missing"
-        elif str(limit) != str(request):
+        elif quantity_of(limit) != quantity_of(request):
             text = f"{what}: requests {request}, limits {limit}"
             yield pod_resources, (*resources, "limits", what), text
     for kind in ("limits", "requests"):
@@ -262,14 +262,6 @@ def _shares_memory(document: Document, container: Path) -> bool:
     ]
     mounts = [Document(value=mount) for mount in document.items(*container, "volumeMounts")]
     return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
-
-
-def cpus_of(quantity: object) -> float:
-    """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; 0 if it cannot be read."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
-    if match is None:
-        return 0.0
-    return float(match[1]) / 1000 if match[2] else float(match[1])
 
 
 CHECKS = checks_of(__name__)

@@ -13,13 +13,14 @@ from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.documents import Document, Path
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.files.kubeflow import OF_CPUS, cpus_of, resource_faults
+from cputune.doctor.files.kubeflow import OF_CPUS, resource_faults
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
 from cputune.launch.words import number_of
+from cputune.text.quantities import cpus_of
 
 _TEMPLATES: dict[str, Path] = {
     "Pod": ("spec",),

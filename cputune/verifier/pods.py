@@ -1,0 +1,514 @@
+"""The pods of a job: their names, volumes, quality of service, and how long they may live.
+
+What is refused or goes wrong here is not in a schema: the API server and the kubelet check it in
+code, or nobody does. Sources: kubernetes/pkg/apis/core/validation/validation.go and
+apimachinery/pkg/util/validation (names), kubernetes.io/docs/concepts/workloads/pods/pod-qos,
+training-operator/pkg/webhooks/pytorch (the container ``pytorch``),
+jobset/pkg/webhooks/jobset_webhook.go (the length of names), kueue.sigs.k8s.io (``suspend``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cputune.emitters.manifest import at
+from cputune.text.quantities import quantity_of
+from cputune.verifier.records import Evidence
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_IMAGE = re.compile(
+    r"[a-zA-Z0-9][-a-zA-Z0-9.]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[\w][\w.-]{0,127})?"
+    r"(@sha256:[0-9a-f]{64})?"
+    r"|[a-z0-9]+([._-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+"""A reference as containerd reads it (distribution/reference/regexp.go)."""
+
+MOST_LETTERS = 63
+"""Of the name of a pod or a service, which is a label of DNS."""
+
+LEAST_SECONDS = 600
+"""A deadline below this ends a job before its image is pulled and its model is loaded."""
+
+PERSISTENT = frozenset(
+    [
+        "persistentVolumeClaim", "nfs", "csi", "hostPath", "cephfs", "glusterfs", "iscsi", "fc",
+        "azureFile", "azureDisk", "awsElasticBlockStore", "gcePersistentDisk", "ephemeral",
+        "flexVolume", "rbd", "portworxVolume",
+    ]
+)  # fmt: skip
+"""Kinds of volumes that hold what was written after the pod has gone."""
+
+_QUEUES = ("kueue.x-k8s.io/queue-name", "scheduling.volcano.sh/queue-name")
+_SIDECAR = "sidecar.istio.io/inject"
+_WRITTEN = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TMPDIR")
+"""Variables that name a folder that a training writes to."""
+_OUTPUTS = ("--output_dir", "--output-dir", "--logging_dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTemplate:
+    """The pods of one role of a job.
+
+    Attributes:
+        place: where the template is in the document.
+        count: how many pods are made of it.
+        spec: the pod's.
+        metadata: the pod's.
+        trains: the name of the container that trains; None: the first.
+        program: of a TrainJob the ``trainer``, whose fields its container gets.
+    """
+
+    place: str
+    count: int
+    spec: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    trains: str | None = None
+    program: Mapping[str, Any] | None = None
+
+    @property
+    def containers(self) -> Sequence[Mapping[str, Any]]:
+        """Those that run beside each other, with what the ``trainer`` gives one of them."""
+        found = _mappings(at(self.spec, "containers"))
+        if self.program is None:
+            return found
+        trainer = {**self.program, "resources": self.program.get("resourcesPerNode")}
+        own = [one for one in found if one.get("name") == self.trains] or [{"name": self.trains}]
+        others = [one for one in found if one.get("name") != self.trains]
+        return [{**trainer, **own[0], "env": _env(trainer, own[0])}, *others]
+
+    @property
+    def first(self) -> Sequence[Mapping[str, Any]]:
+        """Containers that run before the others."""
+        return _mappings(at(self.spec, "initContainers"))
+
+    @property
+    def training(self) -> Mapping[str, Any] | None:
+        """The container that trains."""
+        found = self.containers
+        if self.trains is not None:
+            return next((one for one in found if one.get("name") == self.trains), None)
+        return found[0] if found else None
+
+
+def _env(trainer: Mapping[str, Any], container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*_mappings(trainer.get("env")), *_mappings(container.get("env"))]
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    """The mappings of a list; what is of another type is a fault of the schema."""
+    if not isinstance(value, list):
+        return []
+    return [one for one in value if isinstance(one, Mapping)]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def templates_of(job: Mapping[str, Any]) -> Iterator[PodTemplate]:
+    """The pod templates of a PyTorchJob, MPIJob, TrainJob or Job."""
+    kind, spec = str(job.get("kind")), _mapping(job.get("spec"))
+    if kind in ("PyTorchJob", "MPIJob"):
+        name = "pytorchReplicaSpecs" if kind == "PyTorchJob" else "mpiReplicaSpecs"
+        for role, replica in _mapping(spec.get(name)).items():
+            template = _mapping(at(replica, "template"))
+            yield PodTemplate(
+                place=f"{role}",
+                count=_number(at(replica, "replicas"), 1),
+                spec=_mapping(template.get("spec")),
+                metadata=_mapping(template.get("metadata")),
+                trains="pytorch" if kind == "PyTorchJob" else None,
+            )
+    elif kind == "TrainJob":
+        trainer = _mapping(spec.get("trainer"))
+        patched = list(_patched_pods(spec)) or [{}]
+        for template in patched:
+            yield PodTemplate(
+                place="runtimePatches",
+                count=_number(trainer.get("numNodes"), 1),
+                spec=_mapping(template.get("spec")),
+                metadata=_mapping(template.get("metadata")),
+                trains="node",
+                program=trainer,
+            )
+    elif kind == "Job":
+        template = _mapping(spec.get("template"))
+        yield PodTemplate(
+            place="template",
+            count=_number(spec.get("parallelism"), 1),
+            spec=_mapping(template.get("spec")),
+            metadata=_mapping(template.get("metadata")),
+        )
+
+
+def _patched_pods(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for patch in _mappings(spec.get("runtimePatches")):
+        jobs = at(patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+        for replicated in _mappings(jobs):
+            yield _mapping(at(replicated, "template", "spec", "template"))
+
+
+def _number(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+# --- names ------------------------------------------------------------------------------
+
+
+def name_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Names that are refused, or that get too long with what an operator appends."""
+    kind, metadata = str(job.get("kind")), _mapping(job.get("metadata"))
+    name, begins = metadata.get("name"), metadata.get("generateName")
+    if name is None and begins is None:
+        yield Evidence(what="metadata.name", seen="missing", expected="a name")
+    if isinstance(name, str):
+        yield from _job_name(name, job)
+    if isinstance(begins, str):
+        yield from _job_name(f"{begins}abcde", job)
+    yield from _one("metadata.namespace", metadata.get("namespace"), _LABEL, "DNS label")
+    yield from _labels("metadata", metadata)
+    for template in templates_of(job):
+        yield from _labels(f"{template.place}.metadata", template.metadata)
+        yield from _names_of_pod(template, kind)
+    if kind == "TrainJob":
+        yield from _runtime(_mapping(at(job, "spec", "runtimeRef")))
+
+
+def _job_name(name: str, job: Mapping[str, Any]) -> Iterator[Evidence]:
+    kind = job.get("kind")
+    pattern, said = (_SUBDOMAIN, "small letters, digits, - and .")
+    if kind != "Job":
+        pattern, said = (_LABEL_1035, "small letters, digits and -, a letter first, at most 63")
+    if not pattern.fullmatch(name):
+        yield Evidence(what="metadata.name", seen=name, expected=said)
+        return
+    longest = max((f"{name}{rest}" for rest in _appended(job)), key=len, default=name)
+    if len(longest) > MOST_LETTERS:
+        seen = f"{longest} has {len(longest)} letters"
+        yield Evidence(what="metadata.name", seen=seen, expected=f"at most {MOST_LETTERS}")
+
+
+def _appended(job: Mapping[str, Any]) -> Iterator[str]:
+    """What is appended to a job's name for its pods and services."""
+    for template in templates_of(job):
+        last = max(template.count - 1, 0)
+        match job.get("kind"):
+            case "TrainJob":
+                yield f"-node-0-{last}-abcde"
+            case "Job":
+                yield "-abcde"
+            case _:
+                yield f"-{template.place.lower()}-{last}"
+
+
+def _one(place: str, value: object, pattern: re.Pattern[str], kind: str) -> Iterator[Evidence]:
+    """A name that is no string is a fault of the schema."""
+    if isinstance(value, str) and not pattern.fullmatch(value):
+        yield Evidence(what=place, seen=value or "empty", expected=f"a {kind}")
+
+
+def _labels(place: str, metadata: Mapping[str, Any]) -> Iterator[Evidence]:
+    for key in (*_mapping(metadata.get("labels")), *_mapping(metadata.get("annotations"))):
+        yield from _label_key(place, str(key))
+    for key, value in _mapping(metadata.get("labels")).items():
+        if value != "":
+            yield from _one(f"{place}.labels.{key}", value, _QUALIFIED, "label of at most 63")
+
+
+def _label_key(place: str, key: str) -> Iterator[Evidence]:
+    prefix, slash, name = key.rpartition("/")
+    if not _QUALIFIED.fullmatch(name) or (slash and not _SUBDOMAIN.fullmatch(prefix)):
+        yield Evidence(what=f"{place}.{key}", seen=key, expected="a key: example.com/name")
+
+
+def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
+    place, seen = template.place, set[object]()
+    if kind == "PyTorchJob" and template.training is None:
+        yield Evidence(
+            what=f"{place}.containers",
+            seen=", ".join(str(one.get("name")) for one in template.containers) or "none",
+            expected="one that is called pytorch: the operator trains in that one",
+        )
+    if not template.containers:
+        yield Evidence(what=f"{place}.containers", seen="none", expected="a container")
+    for container in (*template.containers, *template.first):
+        name = container.get("name")
+        yield from _one(f"{place}.containers.{name}", name, _LABEL, "DNS label of at most 63")
+        if name in seen:
+            yield Evidence(what=f"{place}.containers", seen=f"two are called {name}")
+        if kind == "TrainJob" and name != template.trains:
+            text = f"the torch runtimes have no container {name}"
+            yield Evidence(what=f"{place}.containers", seen=text, expected=template.trains)
+        seen.add(name)
+        image = container.get("image")
+        if isinstance(image, str) and "<" not in image and not _IMAGE.fullmatch(image):
+            yield Evidence(what=f"{place}.{name}.image", seen=image or "empty", expected="an image")
+        yield from _variables(f"{place}.{name}", container)
+    yield from _names_beside(template)
+
+
+def _names_beside(template: PodTemplate) -> Iterator[Evidence]:
+    """Names of a pod beside its containers': volumes, nodes, accounts and secrets."""
+    place = template.place
+    for volume in _mappings(template.spec.get("volumes")):
+        name = volume.get("name")
+        yield from _one(f"{place}.volumes.{name}", name, _LABEL, "DNS label of at most 63")
+        claim = at(volume, "persistentVolumeClaim", "claimName")
+        yield from _one(f"{place}.volumes.{name}.claimName", claim, _SUBDOMAIN, "name of a claim")
+    for key, value in _mapping(template.spec.get("nodeSelector")).items():
+        yield from _label_key(f"{place}.nodeSelector", str(key))
+        if value != "":
+            yield from _one(f"{place}.nodeSelector.{key}", value, _QUALIFIED, "label of at most 63")
+    for field in ("serviceAccountName", "priorityClassName", "schedulerName", "runtimeClassName"):
+        yield from _one(f"{place}.{field}", template.spec.get(field), _SUBDOMAIN, "name")
+    for secret in _mappings(template.spec.get("imagePullSecrets")):
+        yield from _one(f"{place}.imagePullSecrets", secret.get("name"), _SUBDOMAIN, "name")
+
+
+def _variables(place: str, container: Mapping[str, Any]) -> Iterator[Evidence]:
+    for variable in _mappings(container.get("env")):
+        name = variable.get("name")
+        yield from _one(f"{place}.env.{name}", name, _VARIABLE, "name of a variable")
+        if variable.get("value") and variable.get("valueFrom"):
+            yield Evidence(what=f"{place}.env.{name}", seen="value and valueFrom", expected="one")
+        secret = at(variable, "valueFrom", "secretKeyRef")
+        yield from _one(f"{place}.env.{name}", at(secret, "name"), _SUBDOMAIN, "name of a Secret")
+
+
+def _runtime(reference: Mapping[str, Any]) -> Iterator[Evidence]:
+    place = "runtimeRef"
+    kind, group = reference.get("kind"), reference.get("apiGroup")
+    if kind not in (None, "ClusterTrainingRuntime", "TrainingRuntime"):
+        known = "ClusterTrainingRuntime or TrainingRuntime"
+        yield Evidence(what=f"{place}.kind", seen=str(kind), expected=known)
+    if group not in (None, "trainer.kubeflow.org"):
+        yield Evidence(what=f"{place}.apiGroup", seen=str(group), expected="trainer.kubeflow.org")
+    yield from _one(f"{place}.name", reference.get("name"), _SUBDOMAIN, "name of a runtime")
+
+
+# --- volumes ----------------------------------------------------------------------------
+
+
+def volume_faults(
+    job: Mapping[str, Any], claims: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Evidence]:
+    """Mounts without a volume, volumes without a source, and places that cannot be written to.
+
+    ``claims`` are the volume claims that are known, by their names.
+    """
+    for template in templates_of(job):
+        volumes = _mappings(template.spec.get("volumes"))
+        names = [volume.get("name") for volume in volumes]
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                yield Evidence(what=f"{template.place}.volumes", seen=f"two are called {name}")
+        for volume in volumes:
+            yield from _source(template.place, volume)
+        for container in (*template.containers, *template.first):
+            yield from _mount_faults(template.place, container, names)
+        if template.training is not None:
+            yield from _read_only(template, template.training)
+        yield from _claim_faults(template, claims, _mapping(job.get("metadata")))
+
+
+def _source(place: str, volume: Mapping[str, Any]) -> Iterator[Evidence]:
+    kinds = [key for key, value in volume.items() if key != "name" and value is not None]
+    if len(kinds) != 1:
+        what = f"{place}.volumes.{volume.get('name')}"
+        yield Evidence(what=what, seen=" and ".join(kinds) or "nothing", expected="one source")
+    claim = volume.get("persistentVolumeClaim")
+    if claim is not None and not at(claim, "claimName"):
+        what = f"{place}.volumes.{volume.get('name')}"
+        yield Evidence(what=what, seen="no claimName", expected="the name of a claim")
+    size = at(volume, "emptyDir", "sizeLimit")
+    if size is not None and quantity_of(size) is None:
+        what = f"{place}.volumes.{volume.get('name')}.sizeLimit"
+        yield Evidence(what=what, seen=str(size), expected="a quantity: 16Gi")
+
+
+def _mount_faults(
+    place: str, container: Mapping[str, Any], names: Sequence[object]
+) -> Iterator[Evidence]:
+    paths = list[object]()
+    where = f"{place}.{container.get('name')}.volumeMounts"
+    for mount in _mappings(container.get("volumeMounts")):
+        name, path = mount.get("name"), mount.get("mountPath")
+        if name not in names:
+            yield Evidence(what=where, seen=f"{name}: no volume is called that")
+        if not isinstance(path, str) or not path.startswith("/") or ":" in path:
+            yield Evidence(what=where, seen=f"{name} at {path}", expected="an absolute path")
+        if path in paths:
+            yield Evidence(what=where, seen=f"two mounts at {path}")
+        inner = str(mount.get("subPath") or "")
+        if inner.startswith("/") or ".." in inner.split("/"):
+            yield Evidence(what=where, seen=f"subPath {inner}", expected="a relative path")
+        paths.append(path)
+
+
+def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what writes, the folder): what a training writes to beside /tmp."""
+    for variable in _mappings(container.get("env")):
+        value = variable.get("value")
+        if variable.get("name") in _WRITTEN and isinstance(value, str) and value.startswith("/"):
+            yield str(variable.get("name")), value
+    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, _, value = word.partition("=")
+        if flag in _OUTPUTS and (folder := value or following).startswith("/"):
+            yield flag, folder
+    yield "shared memory", "/dev/shm"
+
+
+def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[Evidence]:
+    volumes = {one.get("name"): one for one in _mappings(template.spec.get("volumes"))}
+    mounts = {
+        str(mount.get("mountPath")).rstrip("/"): mount
+        for mount in _mappings(container.get("volumeMounts"))
+    }
+    locked = at(container, "securityContext", "readOnlyRootFilesystem") is True
+    what = f"{template.place}.{container.get('name')}"
+    needed = [*_written(container), *([("torchrun", "/tmp")] if locked else [])]
+    for writer, folder in needed:
+        over = [path for path in mounts if f"{folder}/".startswith(f"{path}/")]
+        if not over:
+            if locked:
+                seen = f"the root file system is read-only, and no volume is mounted at {folder}"
+                yield Evidence(
+                    what=what, seen=seen, expected=f"a volume that {writer} can write to"
+                )
+            continue
+        mount = mounts[max(over, key=len)]
+        volume = _mapping(volumes.get(mount.get("name")))
+        kinds = [kind for kind in volume if kind != "name"]
+        read_only = mount.get("readOnly") is True or any(
+            at(volume, kind, "readOnly") is True for kind in kinds
+        )
+        if read_only or {"configMap", "secret", "downwardAPI", "image"} & set(kinds):
+            seen = f"{mount.get('mountPath')} is read-only, and {writer} writes to {folder}"
+            yield Evidence(what=what, seen=seen, expected="a volume that can be written to")
+
+
+def _claim_faults(
+    template: PodTemplate,
+    claims: Mapping[str, Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+) -> Iterator[Evidence]:
+    """What a claim that is known offers, beside what the pods of the job need of it."""
+    for volume in _mappings(template.spec.get("volumes")):
+        name = at(volume, "persistentVolumeClaim", "claimName")
+        claim = claims.get(str(name))
+        if claim is None:
+            continue
+        modes = at(claim, "spec", "accessModes") or []
+        what = f"claim {name}.accessModes"
+        if modes and set(modes) <= {"ReadOnlyMany"}:
+            yield Evidence(what=what, seen="ReadOnlyMany", expected="a claim that is written to")
+        elif template.count > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
+            said = f"{template.count} pods mount it"
+            yield Evidence(what=what, seen=f"{', '.join(modes)}; {said}", expected="ReadWriteMany")
+        size = at(claim, "spec", "resources", "requests", "storage")
+        if quantity_of(size) is None:
+            yield Evidence(what=f"claim {name}.storage", seen=str(size), expected="20Gi")
+        spaces = at(claim, "metadata", "namespace"), metadata.get("namespace")
+        if None not in spaces and spaces[0] != spaces[1]:
+            seen = f"it is in {spaces[0]}, the job in {spaces[1]}"
+            yield Evidence(what=f"claim {name}.namespace", seen=seen, expected="one namespace")
+
+
+# --- quality of service -----------------------------------------------------------------
+
+
+def service_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Why a pod is not of the Guaranteed class, which alone may get CPUs of its own.
+
+    Every container counts, init containers too, unless the pod as a whole has resources.
+    """
+    for template in templates_of(job):
+        whole = template.spec.get("resources")
+        if whole is not None and not list(_unequal(template.place, _mapping(whole))):
+            continue
+        for container in (*template.containers, *template.first):
+            place = f"{template.place}.{container.get('name')}"
+            yield from _unequal(place, _mapping(container.get("resources")))
+
+
+def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
+    limits, requests = _mapping(resources.get("limits")), _mapping(resources.get("requests"))
+    for what in ("cpu", "memory"):
+        limit = quantity_of(limits.get(what)) if what in limits else None
+        request = quantity_of(requests.get(what)) if what in requests else limit
+        if limit is None:
+            yield Evidence(what=f"{place}.limits.{what}", seen="missing", expected="a limit")
+        elif request != limit:
+            seen = f"requests {requests.get(what)}, limits {limits.get(what)}"
+            yield Evidence(what=f"{place}.{what}", seen=seen, expected="requests equal to limits")
+        elif what == "cpu" and limit.denominator != 1:
+            yield Evidence(what=f"{place}.cpu", seen=str(limits[what]), expected="whole CPUs")
+
+
+# --- how long it lives ------------------------------------------------------------------
+
+
+def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Why a job would not start, or would end or vanish before it has trained."""
+    spec, metadata = _mapping(job.get("spec")), _mapping(job.get("metadata"))
+    policy = _mapping(spec.get("runPolicy")) or spec
+    marks = {**_mapping(metadata.get("labels")), **_mapping(metadata.get("annotations"))}
+    queued = any(queue in marks for queue in _QUEUES)
+    if policy.get("suspend") is True and not queued:
+        seen = "true, and no queue is named that would let the job go"
+        yield Evidence(what="suspend", seen=seen, expected="false, or a label of a queue")
+    yield from _deadline("activeDeadlineSeconds", policy.get("activeDeadlineSeconds"))
+    if policy.get("ttlSecondsAfterFinished") == 0:
+        seen = "0: the job and its logs are deleted the moment it ends"
+        yield Evidence(what="ttlSecondsAfterFinished", seen=seen, expected="3600, for example")
+    if policy.get("cleanPodPolicy") == "All":
+        seen = "All: the pods and their logs are deleted when the job ends"
+        yield Evidence(what="cleanPodPolicy", seen=seen, expected="None or Running")
+    manager = policy.get("managedBy")
+    if isinstance(manager, str) and "kueue" not in manager and "kubeflow.org/" not in manager:
+        seen = f"{manager}: the operator leaves the job alone"
+        yield Evidence(what="managedBy", seen=seen, expected="the operator")
+    templates = list(templates_of(job))
+    pods = sum(template.count for template in templates)
+    least = at(policy, "schedulingPolicy", "minAvailable")
+    if isinstance(least, int) and least > pods:
+        seen = f"{least}, and the job has {pods}"
+        yield Evidence(what="minAvailable", seen=seen, expected=f"{pods} or less")
+    for template in templates:
+        yield from _lifetime_of_pod(template, queued=queued)
+
+
+def _deadline(what: str, seconds: object) -> Iterator[Evidence]:
+    if isinstance(seconds, int) and 0 <= seconds < LEAST_SECONDS:
+        seen = f"{seconds} s, in which an image is hardly pulled"
+        yield Evidence(what=what, seen=seen, expected=f"{LEAST_SECONDS} or more, or none")
+
+
+def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidence]:
+    place, spec = template.place, template.spec
+    deadline = spec.get("activeDeadlineSeconds")
+    yield from _deadline(f"{place}.activeDeadlineSeconds", deadline)
+    if spec.get("schedulingGates") and not queued:
+        seen = "the pod is not scheduled while it has one"
+        yield Evidence(what=f"{place}.schedulingGates", seen=seen, expected="none")
+    for kept in ("annotations", "labels"):
+        if _mapping(template.metadata.get(kept)).get(_SIDECAR) == "true":
+            seen = "true: the sidecar keeps a finished pod running, and catches its traffic"
+            yield Evidence(what=f"{place}.{_SIDECAR}", seen=seen, expected="false")
+    for context in (spec, *template.containers):
+        secured = _mapping(context.get("securityContext"))
+        root = secured.get("runAsUser") == 0
+        refused = secured.get("runAsNonRoot", at(spec, "securityContext", "runAsNonRoot"))
+        if root and refused is True:
+            seen = "0 with runAsNonRoot: the kubelet refuses to start it"
+            yield Evidence(what=f"{place}.runAsUser", seen=seen, expected="another user")

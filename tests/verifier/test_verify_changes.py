@@ -1,0 +1,546 @@
+"""Changes that somebody may make in a job: which check sees it, and which are no fault at all.
+
+The contract of ``cputune verify`` for documents: each planted change has the check that must fail,
+each honest edit passes every check.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from emitters.emit_machines import two_sockets_smt
+
+from cputune.emitters import FORMATS, Cluster, emit
+from cputune.verifier import verify
+from cputune.verifier.records import NOT_CHECKED
+
+Job = dict[str, Any]
+Change = Callable[[Job], object]
+CLUSTER = Cluster(image="registry.example/team/bert:1", memory="64Gi", namespace="nlp")
+LONG = "a" * 70
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One emitted document of each kind, with what lies beside it."""
+    case = two_sockets_smt()
+    written = {}
+    for format in ("pytorchjob", "trainjob"):
+        folder = tmp_path_factory.mktemp(format)
+        for file in emit(case.result, format, facts=case.facts, nodes=3, cluster=CLUSTER):
+            (folder / file.name).write_text(file.text, encoding="utf-8")
+        written[format] = folder / FORMATS[format].main
+    return written
+
+
+def pod(job: Job, role: str = "Master") -> Job:
+    if job["kind"] == "TrainJob":
+        (patch,) = job["spec"]["runtimePatches"]
+        (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        return node["template"]["spec"]["template"]["spec"]
+    return job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
+
+
+def container(job: Job, role: str = "Master") -> Job:
+    return job["spec"]["trainer"] if job["kind"] == "TrainJob" else pod(job, role)["containers"][0]
+
+
+def roles(job: Job) -> list[str]:
+    return ["Master", "Worker"] if job["kind"] == "PyTorchJob" else ["Master"]
+
+
+def mounts(job: Job, role: str = "Master") -> list[Job]:
+    return pod(job, role)["containers"][0]["volumeMounts"]
+
+
+def resources(job: Job, role: str = "Master") -> Job:
+    one = container(job, role)
+    return one["resources" if "resources" in one else "resourcesPerNode"]
+
+
+def variable(job: Job, name: str, role: str = "Master") -> Job:
+    return next(one for one in container(job, role)["env"] if one["name"] == name)
+
+
+def run_policy(job: Job) -> Job:
+    return job["spec"]["runPolicy"] if job["kind"] == "PyTorchJob" else job["spec"]
+
+
+def each_pod(change: Callable[[Job], object]) -> Change:
+    def changed(job: Job) -> None:
+        for role in roles(job):
+            change(pod(job, role))
+
+    return changed
+
+
+def each_container(change: Callable[[Job], object]) -> Change:
+    def changed(job: Job) -> None:
+        for role in roles(job):
+            change(container(job, role))
+
+    return changed
+
+
+def given(**amounts: object) -> Change:
+    """The same amounts as requests and limits of every container that trains."""
+
+    def changed(job: Job) -> None:
+        for role in roles(job):
+            for kind in ("requests", "limits"):
+                resources(job, role)[kind].update(amounts)
+
+    return changed
+
+
+def second(**more: object) -> Job:
+    return {"name": "logs", "image": "fluent/fluent-bit:3.1", **more}
+
+
+def sized(cpu: object = "1", memory: object = "1Gi") -> Job:
+    amounts = {"cpu": cpu, "memory": memory}
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+# (name, the change, the check that must fail)
+OF_BOTH: list[tuple[str, Change, str]] = [
+    (
+        "a mount without a volume",
+        lambda j: mounts(j).append({"name": "x", "mountPath": "/x"}),
+        "volumes",
+    ),
+    (
+        "two mounts at one place",
+        lambda j: mounts(j).append({"name": "data", "mountPath": "/dev/shm"}),
+        "volumes",
+    ),
+    ("a relative mount path", lambda j: mounts(j)[0].update(mountPath="data"), "volumes"),
+    ("a volume renamed", lambda j: pod(j)["volumes"][0].update(name="datas"), "volumes"),
+    ("a volume without a source", lambda j: pod(j)["volumes"].append({"name": "x"}), "volumes"),
+    ("a volume of two sources", lambda j: pod(j)["volumes"][0].update(emptyDir={}), "volumes"),
+    (
+        "two volumes of one name",
+        lambda j: pod(j)["volumes"].append({"name": "data", "emptyDir": {}}),
+        "volumes",
+    ),
+    ("data read-only by its mount", lambda j: mounts(j)[0].update(readOnly=True), "volumes"),
+    (
+        "data read-only by its claim",
+        lambda j: pod(j)["volumes"][0]["persistentVolumeClaim"].update(readOnly=True),
+        "volumes",
+    ),
+    ("memory read-only", lambda j: mounts(j)[1].update(readOnly=True), "volumes"),
+    (
+        "a claim without a name",
+        lambda j: pod(j)["volumes"][0].update(persistentVolumeClaim={}),
+        "volumes",
+    ),
+    (
+        "data from a ConfigMap",
+        lambda j: pod(j)["volumes"].__setitem__(0, {"name": "data", "configMap": {"name": "x"}}),
+        "volumes",
+    ),
+    ("a job name with capitals", lambda j: j["metadata"].update(name="Bert_Large"), "names"),
+    ("a job name of 70 letters", lambda j: j["metadata"].update(name=LONG), "names"),
+    ("a job name too long for its pods", lambda j: j["metadata"].update(name="a" * 58), "names"),
+    ("a job without a name", lambda j: j["metadata"].pop("name"), "names"),
+    ("a namespace with a dot", lambda j: j["metadata"].update(namespace="team.nlp"), "names"),
+    ("a label value of 70 letters", lambda j: j["metadata"]["labels"].update(team=LONG), "names"),
+    ("a label value with a space", lambda j: j["metadata"]["labels"].update(team="n l p"), "names"),
+    (
+        "a claim name with capitals",
+        lambda j: pod(j)["volumes"][0]["persistentVolumeClaim"].update(claimName="Shared_Data"),
+        "names",
+    ),
+    (
+        "a volume name of 70 letters",
+        lambda j: (pod(j)["volumes"][0].update(name=LONG), mounts(j)[0].update(name=LONG)),
+        "names",
+    ),
+    (
+        "a variable with a space",
+        lambda j: container(j)["env"].append({"name": "A B", "value": "1"}),
+        "names",
+    ),
+    ("the container renamed", lambda j: pod(j)["containers"][0].update(name="main"), "names"),
+    (
+        "an image with a space",
+        lambda j: container(j).update(image="registry.example/bert: 1"),
+        "names",
+    ),
+    (
+        "a node label that is none",
+        lambda j: pod(j).update(nodeSelector={"node type": "spr"}),
+        "names",
+    ),
+    ("suspended", lambda j: run_policy(j).update(suspend=True), "lifetime"),
+    (
+        "a deadline of one second",
+        lambda j: run_policy(j).update(activeDeadlineSeconds=1),
+        "lifetime",
+    ),
+    (
+        "a gate of the scheduler",
+        lambda j: pod(j).update(schedulingGates=[{"name": "x/y"}]),
+        "lifetime",
+    ),
+    (
+        "an image of another tag",
+        lambda j: container(j).update(image="registry.example/team/bert:2"),
+        "plan",
+    ),
+    ("another command", lambda j: container(j).update(command=["python"]), "plan"),
+    (
+        "another learning rate",
+        lambda j: container(j)["args"].extend(["--learning_rate", "1e-2"]),
+        "plan",
+    ),
+    ("twice the threads", lambda j: variable(j, "OMP_NUM_THREADS").update(value="48"), "plan"),
+    (
+        "a variable that slows",
+        lambda j: container(j)["env"].append({"name": "MKL_NUM_THREADS", "value": "1"}),
+        "plan",
+    ),
+    ("one CPU in limits and requests", given(cpu="1"), "plan"),
+    ("CPUs by halves", given(cpu="55500m"), "quality of service"),
+    ("half the memory", given(memory="32Gi"), "plan"),
+    ("memory in GB", given(memory="64GB"), "schema"),
+    (
+        "limits without requests to match",
+        lambda j: resources(j)["requests"].update(cpu="8"),
+        "quality of service",
+    ),
+    ("no limit on memory", lambda j: resources(j)["limits"].pop("memory"), "quality of service"),
+    (
+        "no resources",
+        lambda j: [resources(j).pop(kind) for kind in ("limits", "requests")],
+        "quality of service",
+    ),
+    (
+        "a variable that is a number",
+        lambda j: variable(j, "OMP_NUM_THREADS").update(value=24),
+        "schema",
+    ),
+    ("an argument that is a number", lambda j: container(j)["args"].append(3), "schema"),
+    ("an unknown key of the job", lambda j: j["spec"].update(nodes=3), "schema"),
+    (
+        "an unknown key of a container",
+        lambda j: pod(j)["containers"][0].update(resource={}),
+        "schema",
+    ),
+    ("an unknown key of the metadata", lambda j: j["metadata"].update(label={}), "schema"),
+    ("a label that is a number", lambda j: j["metadata"]["labels"].update(release=3), "schema"),
+    ("another API version", lambda j: j.update(apiVersion="kubeflow.org/v1beta1"), "schema"),
+]
+PYTORCHJOB: list[tuple[str, Change, str]] = [
+    *OF_BOTH,
+    (
+        "a second container without limits",
+        lambda j: pod(j)["containers"].append(second()),
+        "quality of service",
+    ),
+    (
+        "a second container of Burstable",
+        lambda j: pod(j)["containers"].append(second(resources={"requests": {"cpu": "1"}})),
+        "quality of service",
+    ),
+    (
+        "an initContainer without resources",
+        lambda j: pod(j).update(initContainers=[second()]),
+        "quality of service",
+    ),
+    (
+        "two containers of one name",
+        lambda j: pod(j)["containers"].append(second(name="pytorch", resources=sized())),
+        "names",
+    ),
+    (
+        "a second container of 70 letters",
+        lambda j: pod(j)["containers"].append(second(name=LONG, resources=sized())),
+        "names",
+    ),
+    (
+        "the worker's container renamed",
+        lambda j: pod(j, "Worker")["containers"][0].update(name="worker"),
+        "names",
+    ),
+    ("cleanPodPolicy Always", lambda j: run_policy(j).update(cleanPodPolicy="Always"), "schema"),
+    ("cleanPodPolicy none", lambda j: run_policy(j).update(cleanPodPolicy="none"), "schema"),
+    ("cleanPodPolicy All", lambda j: run_policy(j).update(cleanPodPolicy="All"), "lifetime"),
+    ("deleted when it ends", lambda j: run_policy(j).update(ttlSecondsAfterFinished=0), "lifetime"),
+    ("a deadline of the pod", lambda j: pod(j).update(activeDeadlineSeconds=1), "lifetime"),
+    ("a deadline below zero", lambda j: run_policy(j).update(activeDeadlineSeconds=-1), "schema"),
+    (
+        "a gang larger than the job",
+        lambda j: run_policy(j).update(schedulingPolicy={"minAvailable": 9}),
+        "lifetime",
+    ),
+    (
+        "a mesh",
+        lambda j: j["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["metadata"][
+            "annotations"
+        ].update({"sidecar.istio.io/inject": "true"}),
+        "lifetime",
+    ),
+    ("root", lambda j: pod(j)["securityContext"].update(runAsUser=0), "lifetime"),
+    (
+        "a read-only root without /tmp",
+        lambda j: container(j)["securityContext"].update(readOnlyRootFilesystem=True),
+        "volumes",
+    ),
+    (
+        "a pull policy that is none",
+        lambda j: container(j).update(imagePullPolicy="Sometimes"),
+        "schema",
+    ),
+    (
+        "a restart policy that is none",
+        lambda j: j["spec"]["pytorchReplicaSpecs"]["Master"].update(restartPolicy="Sometimes"),
+        "schema",
+    ),
+    ("ranks as a number", lambda j: j["spec"].update(nprocPerNode=2), "schema"),
+    ("ranks left out", lambda j: j["spec"].pop("nprocPerNode"), "plan"),
+    ("an elastic policy", lambda j: j["spec"].update(elasticPolicy={"minReplicas": 1}), "plan"),
+    ("retries", lambda j: run_policy(j).update(backoffLimit=3), "plan"),
+    (
+        "a worker less",
+        lambda j: j["spec"]["pytorchReplicaSpecs"]["Worker"].update(replicas=1),
+        "plan",
+    ),
+    (
+        "a master more",
+        lambda j: j["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2),
+        "plan",
+    ),
+    (
+        "a small /dev/shm",
+        lambda j: pod(j)["volumes"][1]["emptyDir"].update(sizeLimit="64Mi"),
+        "plan",
+    ),
+    ("/dev/shm on the disk", lambda j: pod(j)["volumes"][1].update(emptyDir={}), "plan"),
+    (
+        "data that dies with the pod",
+        lambda j: pod(j)["volumes"].__setitem__(0, {"name": "data", "emptyDir": {}}),
+        "plan",
+    ),
+]
+TRAINJOB: list[tuple[str, Change, str]] = [
+    *OF_BOTH,
+    (
+        "a runtime of another kind",
+        lambda j: j["spec"]["runtimeRef"].update(kind="ServingRuntime"),
+        "names",
+    ),
+    (
+        "a runtime of the namespace",
+        lambda j: j["spec"]["runtimeRef"].update(kind="TrainingRuntime"),
+        "plan",
+    ),
+    (
+        "a runtime of another group",
+        lambda j: j["spec"]["runtimeRef"].update(apiGroup="kubeflow.org"),
+        "names",
+    ),
+    (
+        "another runtime",
+        lambda j: j["spec"]["runtimeRef"].update(name="deepspeed-distributed"),
+        "plan",
+    ),
+    ("ranks as a string", lambda j: j["spec"]["trainer"].update(numProcPerNode="two"), "plan"),
+    ("fewer pods", lambda j: j["spec"]["trainer"].update(numNodes=2), "plan"),
+    (
+        "an owner that leaves it alone",
+        lambda j: j["spec"].update(managedBy="example.com/mine"),
+        "lifetime",
+    ),
+]
+
+HONEST_OF_BOTH: list[tuple[str, Change]] = [
+    ("CPUs as a number", lambda j: given(cpu=int(resources(j)["limits"]["cpu"]))(j)),
+    ("CPUs in thousandths", lambda j: given(cpu=f"{resources(j)['limits']['cpu']}000m")(j)),
+    ("memory in bytes", given(memory=64 * 2**30)),
+    ("memory in bytes, as text", given(memory=str(64 * 2**30))),
+    ("memory in Mi", given(memory="65536Mi")),
+    ("more memory", given(memory="96Gi")),
+    ("requests left out", lambda j: [resources(j, role).pop("requests") for role in roles(j)]),
+    (
+        "two CPUs for the kubelet",
+        lambda j: given(cpu=str(int(resources(j)["limits"]["cpu"]) - 2))(j),
+    ),
+    ("another namespace", lambda j: j["metadata"].update(namespace="research")),
+    ("no namespace", lambda j: j["metadata"].pop("namespace", None)),
+    ("another name", lambda j: j["metadata"].update(name="team-bert")),
+    (
+        "a generated name",
+        lambda j: (j["metadata"].pop("name"), j["metadata"].update(generateName="bert-")),
+    ),
+    (
+        "labels",
+        lambda j: j["metadata"]["labels"].update({"team": "nlp", "cost.example.com/centre": "42"}),
+    ),
+    (
+        "annotations",
+        lambda j: j["metadata"]["annotations"].update({"example.com/owner": "jane doe, room 7"}),
+    ),
+    (
+        "a queue that lets it go",
+        lambda j: (
+            j["metadata"]["labels"].update({"kueue.x-k8s.io/queue-name": "nlp"}),
+            run_policy(j).update(suspend=True),
+        ),
+    ),
+    ("suspend: false", lambda j: run_policy(j).update(suspend=False)),
+    ("a deadline of a day", lambda j: run_policy(j).update(activeDeadlineSeconds=86_400)),
+    ("nodes by their label", each_pod(lambda p: p.update(nodeSelector={"node-type": "spr"}))),
+    (
+        "tolerations",
+        each_pod(
+            lambda p: p.update(
+                tolerations=[{"key": "hpc", "operator": "Exists", "effect": "NoSchedule"}]
+            )
+        ),
+    ),
+    ("a service account", each_pod(lambda p: p.update(serviceAccountName="trainer"))),
+    (
+        "another claim",
+        each_pod(lambda p: p["volumes"][0]["persistentVolumeClaim"].update(claimName="squad")),
+    ),
+    (
+        "an NFS share as data",
+        each_pod(
+            lambda p: p["volumes"].__setitem__(
+                0, {"name": "data", "nfs": {"server": "nas", "path": "/x"}}
+            )
+        ),
+    ),
+    (
+        "a volume of data to read",
+        each_pod(
+            lambda p: (
+                p["volumes"].append(
+                    {
+                        "name": "squad",
+                        "persistentVolumeClaim": {"claimName": "squad", "readOnly": True},
+                    }
+                ),
+                p["containers"][0]["volumeMounts"].append(
+                    {"name": "squad", "mountPath": "/squad", "readOnly": True}
+                ),
+            )
+        ),
+    ),
+    (
+        "16 GiB of /dev/shm at most",
+        each_pod(lambda p: p["volumes"][1]["emptyDir"].update(sizeLimit="16Gi")),
+    ),
+    (
+        "a proxy",
+        each_container(
+            lambda c: c["env"].append({"name": "HTTPS_PROXY", "value": "http://proxy:3128"})
+        ),
+    ),
+    (
+        "the hub offline",
+        each_container(lambda c: c["env"].append({"name": "HF_HUB_OFFLINE", "value": "1"})),
+    ),
+    (
+        "the image by its digest",
+        each_container(lambda c: c.update(image="registry.example/team/bert:1@sha256:" + "a" * 64)),
+    ),
+]
+HONEST_PYTORCHJOB: list[tuple[str, Change]] = [
+    *HONEST_OF_BOTH,
+    ("a priority class", each_pod(lambda p: p.update(priorityClassName="high"))),
+    (
+        "affinity",
+        each_pod(
+            lambda p: p.update(
+                affinity={
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {
+                                    "matchExpressions": [
+                                        {"key": "zone", "operator": "In", "values": ["a"]}
+                                    ]
+                                }
+                            ]
+                        }
+                    }
+                }
+            )
+        ),
+    ),
+    (
+        "a second container with limits",
+        each_pod(lambda p: p["containers"].append(second(resources=sized()))),
+    ),
+    (
+        "an initContainer with limits",
+        each_pod(lambda p: p.update(initContainers=[second(name="fetch", resources=sized())])),
+    ),
+    ("deleted after an hour", lambda j: run_policy(j).update(ttlSecondsAfterFinished=3600)),
+    ("cleanPodPolicy Running", lambda j: run_policy(j).update(cleanPodPolicy="Running")),
+    (
+        "a gang of all pods",
+        lambda j: run_policy(j).update(schedulingPolicy={"minAvailable": 3, "queue": "nlp"}),
+    ),
+    ("the image is pulled each time", each_container(lambda c: c.update(imagePullPolicy="Always"))),
+    (
+        "a read-only root with /tmp",
+        each_pod(
+            lambda p: (
+                p["volumes"].append({"name": "tmp", "emptyDir": {}}),
+                p["containers"][0]["volumeMounts"].append({"name": "tmp", "mountPath": "/tmp"}),
+                p["containers"][0]["securityContext"].update(readOnlyRootFilesystem=True),
+            )
+        ),
+    ),
+]
+
+
+def verdict_on(path: Path, change: Change, folder: Path) -> dict[str, tuple[str, str]]:
+    job = copy.deepcopy(yaml.safe_load(path.read_text(encoding="utf-8")))
+    change(job)
+    changed = folder / path.name
+    changed.write_text(yaml.safe_dump(job), encoding="utf-8")
+    (verdict,) = verify([changed], run=False)
+    return {check.name: (check.state, check.summary) for check in verdict.checks}
+
+
+def cases(format: str, rows: list[Any]) -> Iterator[Any]:
+    for name, *row in rows:
+        yield pytest.param(format, *row, id=f"{format}: {name}")
+
+
+def test_so_many_changes_are_planted() -> None:
+    assert len(PYTORCHJOB) + len(TRAINJOB) - len(OF_BOTH) >= 42
+    assert len(HONEST_PYTORCHJOB) >= 30
+
+
+@pytest.mark.parametrize(
+    ("format", "change", "check"),
+    [*cases("pytorchjob", PYTORCHJOB), *cases("trainjob", TRAINJOB)],
+)
+def test_a_planted_change_fails_its_check(
+    format: str, change: Change, check: str, documents: dict[str, Path], tmp_path: Path
+) -> None:
+    seen = verdict_on(documents[format], change, tmp_path)
+    assert seen[check][0] == "failed", seen
+
+
+@pytest.mark.parametrize(
+    ("format", "change"),
+    [*cases("pytorchjob", HONEST_PYTORCHJOB), *cases("trainjob", HONEST_OF_BOTH)],
+)
+def test_an_honest_edit_passes(
+    format: str, change: Change, documents: dict[str, Path], tmp_path: Path
+) -> None:
+    seen = verdict_on(documents[format], change, tmp_path)
+    assert {state for state, _ in seen.values()} <= {"passed", NOT_CHECKED}, seen
+    assert seen["plan"][0] == "passed"
