@@ -76,11 +76,8 @@ def kubernetes_memory(text: str) -> str:
     meant = suffix
     if len(suffix) > 1 and suffix[-1] in "Bb":  # 8GB, 8gib
         meant = suffix[0].upper() + suffix[1:-1].lower()
-    if meant not in _SUFFIXES or meant in (
-        "n",
-        "u",
-        "m",
-    ):  # 8g is 8 GiB for Docker, and nothing for Kubernetes
+    # 8g is 8 GiB for Docker, and nothing for Kubernetes; 8m would be 8 thousandths of a byte.
+    if meant not in _SUFFIXES or meant in ("n", "u", "m"):
         raise UsageError(
             f"--memory {text!r}: {suffix!r} is not a Kubernetes unit (Mi, Gi, Ti, M, G, T)",
             hint=f"--memory {number}Gi",
