@@ -99,9 +99,9 @@ def _results() -> Iterable[str]:
 
 
 def _dialects() -> Iterable[str]:
-    from cputune.emitters.format import MPI_DIALECTS
+    from cputune.launch.launchers.mpirun import DIALECTS
 
-    return MPI_DIALECTS
+    return tuple(DIALECTS)
 
 
 def _kept() -> Iterable[str]:

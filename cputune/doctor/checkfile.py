@@ -34,10 +34,9 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import apply
 from cputune.launch.grammar import Tree
-from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.shell import is_csh, read_shell
-from cputune.launch.target import Target, target_of
+from cputune.launch.target import target_of
 
 LETTERS_AT_MOST = 1 << 20
 """YAML takes longer to read; ``documents`` limits its number of values."""
@@ -54,9 +53,6 @@ def check_file(
     name: str,
     facts: HostFacts,
     host: Host | None = None,
-    *,
-    here: bool = True,
-    parser: str | None = None,
 ) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
@@ -65,8 +61,6 @@ def check_file(
         name: of the file; it decides the kind together with the content.
         facts: of the machine, with the packages that judge.
         host: where the training script and libraries are looked up; None: nothing is known of them.
-        here: False if the file is for another machine: then only what is true everywhere is judged.
-        parser: as in ``Context``.
 
     Raises UsageError if the text is malformed or of no kind that is understood.
     """
@@ -74,13 +68,7 @@ def check_file(
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
-    context = Context(
-        name=name,
-        facts=facts,
-        host=host or Host(),
-        here=here,
-        parser=parser,
-    )
+    context = Context(name=name, facts=facts, host=host or Host())
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
         return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
@@ -217,11 +205,10 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         context = context.on(target)
         yield from ended.judge_sourced(context)
         yield from around.judge_breaks(file, context)
-        launches = (_in_batch(launch, target) for launch in file.launches)
-        yield from judge.judge_launches(launches, context)
+        yield from judge.judge_launches(file.launches, context)
         return
     judged = [
-        _judge_document(document, context)
+        judge_document(document, context)
         for document in documents.read_documents(text, context.name)
     ]
     if not any(judged):
@@ -230,7 +217,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from findings
 
 
-def _judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
+def judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
     """Every fault of one document; None if its kind is not judged."""
     if requirements.is_environment(document):
         return requirements.judge_environment(document, context)
@@ -244,17 +231,6 @@ def _judge_document(document: documents.Document, context: Context) -> Iterator[
     if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
         return accelerate.judge_accelerate(document, context)
     return None
-
-
-def _in_batch(launch: Launch, target: Target) -> Launch:
-    """The launch on the number of machines that the batch header asks for."""
-    step = launch.step
-    nodes = target.nodes
-    if step is not None and step.nodes is not None:
-        nodes = step.nodes
-    if nodes is None or not (launch.part or launch.launcher == "mpirun"):
-        return launch
-    return replace(launch, environment={"SLURM_NNODES": str(nodes), **launch.environment})
 
 
 FILE_CHECKS: tuple[Check, ...] = (

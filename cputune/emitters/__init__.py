@@ -11,13 +11,7 @@ from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
 from cputune.emitters.command import judged
-from cputune.emitters.format import (
-    MPI_DIALECTS,
-    Emission,
-    EmittedFile,
-    Format,
-    LaunchJob,
-)
+from cputune.emitters.format import Emission, EmittedFile, Format, LaunchJob
 from cputune.emitters.hand import COMMAND, is_left_out, without_carried
 from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
@@ -35,7 +29,6 @@ from cputune.records.result import Result
 
 __all__ = [
     "FORMATS",
-    "MPI_DIALECTS",
     "PRINTED_FORMATS",
     "Cluster",
     "Emission",

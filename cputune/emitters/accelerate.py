@@ -11,16 +11,17 @@ from cputune.emitters import shell, words
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
-    AS_ROOT,
-    HYDRA_HOSTS,
-    OPENMPI_HOSTS,
     detected,
     dialects_of,
+    host_file,
     host_files,
     refuse_colon,
 )
-from cputune.emitters.words import Manifest, VariableName
+from cputune.emitters.words import WIDTH, Manifest
 from cputune.errors import UsageError
+from cputune.launch.launchers.accelerate import one_process, through_mpirun
+from cputune.launch.launchers.mpirun import AS_ROOT, is_openmpi
+from cputune.launch.write import ShellText, Started, array, assigned, start
 from cputune.plans.carrier.interface import launcher_variables
 from cputune.stack import Versions, load
 
@@ -34,14 +35,14 @@ _UNBOUND = {
 }
 """What keeps an mpirun from binding. accelerate tells Open MPI ``--bind-to socket``, which fails on
 a host that has other CPUs than the first; without the component that binds it only maps."""
-_TAKEN_BACK = ("-u KMP_AFFINITY", "-u KMP_BLOCKTIME")
+_TAKEN_BACK = ("-u", "KMP_AFFINITY", "-u", "KMP_BLOCKTIME")
 """Variables that accelerate sets by itself: the plan's stand behind them."""
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script; for several ranks the YAML and the host files, too. Raises UsageError."""
     if job.plan.world_size == 1:
-        return (_alone(job),)
+        return (script_of_one(job, "accelerate", starting=_alone),)
     shell.require_hosts(job)
     refuse_colon(job)
     if "mpirun_config" not in _known_keys(job):
@@ -54,10 +55,12 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         exported |= _UNBOUND[dialect]
     if job.plan.nodes > 1 and job.interface is not None:
         exported |= launcher_variables(dialects_of(job), job.interface)
-    lines = dict.fromkeys(dialects_of(job), f"hosts=$here/{HYDRA_HOSTS}")
-    for dialect in lines:
-        if dialect.startswith("openmpi"):
-            lines[dialect] = f"hosts=$here/{OPENMPI_HOSTS} && {AS_ROOT}"
+    lines = dict[str, str]()
+    for dialect in dialects_of(job):
+        lines[dialect] = f"hosts=$here/{host_file(dialect)}"
+        if is_openmpi(dialect):
+            lines[dialect] += f" && export {' '.join(AS_ROOT)}"
+    started = _started(job)
     script = shell.launch_script(
         job,
         "accelerate",
@@ -65,33 +68,59 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         exports=shell.exports(words.typed(exported)),
         mpirun="mpirun",
         **detected(job, lines),
-        threads=str(job.plan.threads_per_process),
-        precision=precision(job),
-        rank=shell.mpi_rank(job, *_TAKEN_BACK),
+        rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
+        start=array("launch", started.words, WIDTH) + "\n",
+        launches=(started.launch,),
     )
-    config = words.document(configuration(job), job.header)
-    hosts = host_files(job, dialects_of(job), always=True)
-    return (script, EmittedFile(name=CONFIG, text=config), *hosts)
+    content = configuration(job)
+    text = words.document(content, job.header)
+    config = EmittedFile(name=CONFIG, text=text, document=content)
+    return (script, config, *host_files(job, dialects_of(job), always=True))
 
 
-def _alone(job: LaunchJob) -> EmittedFile:
-    """The script of one rank. With --cpu no configuration of the user is read.
+def _started(job: LaunchJob) -> Started:
+    """The launch of several ranks, which are in the configuration."""
+    options = through_mpirun(
+        config=ShellText(f"$here/{CONFIG}"),
+        threads=job.plan.threads_per_process,
+        precision=precision(job),
+        hosts=ShellText("$hosts"),
+        port=ShellText("$port"),
+    )
+    return start(
+        "accelerate",
+        (shell.PYTHON, "-m", "accelerate.commands.launch"),
+        (*options, "--no_python"),
+        shell.trained(job.command),
+        through=(*shell.mpi_rank(job, *_TAKEN_BACK), "--"),
+        written=(shell.RANK, *shell.ALL_TRAINED),
+        environment=shell.mpi_variables(job),
+        removed=shell.names_cleared(),
+    )
 
-    accelerate leaves the training behind when it alone is killed: so the kernel ends it.
+
+def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> Started:
+    """One rank. accelerate leaves the training behind when it alone is killed: so the kernel ends
+    it.
     """
-    plan = job.plan
-    options = [
-        '"$python" -m accelerate.commands.launch --cpu --num_processes 1 --num_machines 1',
-        f"--mixed_precision {precision(job)} --dynamo_backend no",
-        f"--num_cpu_threads_per_process {plan.threads_per_process}",
-        *(["--ipex"] if plan.ipex else []),
-        "--no_python setpriv --pdeathsig TERM env",
-        *_TAKEN_BACK,
-    ]
-    blocktime = shell.variables(job).get(VariableName("KMP_BLOCKTIME"))
-    if blocktime is not None:
-        options.append(f"KMP_BLOCKTIME={blocktime}")
-    return script_of_one(job, "accelerate", before=options)
+    plan, planned = job.plan, shell.rank_variables(job)
+    options = one_process(
+        threads=plan.threads_per_process, precision=precision(job), ipex=plan.ipex
+    )
+    blocktime = planned.get("KMP_BLOCKTIME")
+    own = () if blocktime is None else (assigned("KMP_BLOCKTIME", blocktime),)
+    until_it_ends = ("setpriv", "--pdeathsig", "TERM", "env", *_TAKEN_BACK, *own)
+    through = (*until_it_ends, *bound, shell.PYTHON)
+    return start(
+        "accelerate",
+        (shell.PYTHON, "-m", "accelerate.commands.launch"),
+        (*options, "--no_python"),
+        trained,
+        through=through,
+        written=(*through, *trained, shell.MORE),
+        environment=planned,
+        removed=shell.names_cleared(),
+    )
 
 
 def precision(job: LaunchJob) -> str:
@@ -122,11 +151,10 @@ def configuration(job: LaunchJob) -> Manifest:
         del config["enable_cpu_affinity"]
     if "ipex_config" in known:
         config["ipex_config"] = {"ipex": plan.ipex}
-    hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
     config["mpirun_config"] = {}
     # Not where the file's host file (a path below the current directory) beats the flag's.
     if load().accelerate.does("hostfile-flag-wins", version):
-        config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
+        config["mpirun_config"]["mpirun_hostfile"] = host_file(dialects_of(job)[0])
     if load().accelerate.does("reads-mpirun-ccl", version):
         # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
         config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers

@@ -6,15 +6,23 @@ the same, and a batch script by Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob
 from cputune.emitters.hand import words
+from cputune.emitters.words import WIDTH
+from cputune.launch.target import HERE, Target
+from cputune.launch.write import ShellText, Started, start
 from cputune.text import cpulist
 
 _HERE = 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")\n'
+_BOUND_IF_OFFERED = ShellText("$bind", '${bind[@]+"${bind[@]}"}')
+
+Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], Started]
+"""Makes the launch of a training from a job, the words that bind it, and its own."""
 
 
 def script_of_one(
@@ -23,14 +31,15 @@ def script_of_one(
     *,
     launcher: str | None = None,
     directives: str = "",
+    target: Target = HERE,
     offered: bool = False,
-    before: Sequence[str] = (),
+    starting: Starting | None = None,
 ) -> EmittedFile:
-    """The script; ``before`` are words in front of those that bind the process.
+    """The script of one process.
 
     ``launcher`` is the program of which people expect a command in this format, and which one rank
-    does without: the file and a note say so. ``offered``: where the process may not have the CPUs
-    of the plan it keeps those that it has.
+    does without: the file and a note say so. ``offered``: if the process may not have the CPUs of
+    the plan, it keeps those that it has. ``starting`` makes another launch than python's.
     """
     notes = []
     if launcher is not None:
@@ -40,16 +49,14 @@ def script_of_one(
         job = replace(job, notes=(*job.notes, *notes))
     command = words(job)
     here = any(isinstance(word, Beside) for word in command)
-    cpus = cpulist.render(job.plan.cpus[0])
-    bound = f"taskset -c {cpus}"
-    start = shell.literal(command)
+    bound = ("taskset", "-c", cpulist.render(job.plan.cpus[0]))
+    started = (starting or _by_python)(job, bound, shell.trained(command))
+    text = shell.literal(command)
     if offered:
-        start += f"bind=({bound}) # where Slurm gives those\n"
-        start += f'[[ $("${{bind[@]}}" nproc) == {len(job.plan.cpus[0])} ]] || bind=()\n'
-        bound = '${bind[@]+"${bind[@]}"}'
-    pieces = ["exec", *before, f'{bound} "$python"', *shell.units(command), '"$@"']
-    start += " \\\n  ".join(shell.packed(pieces)) + "\n"
-    return shell.launch_script(
+        text += f"bind=({' '.join(bound)}) # where Slurm gives those\n"
+        text += f'[[ $("${{bind[@]}}" nproc) == {len(job.plan.cpus[0])} ]] || bind=()\n'
+        started = replace(started, words=(_BOUND_IF_OFFERED, *started.words[len(bound) :]))
+    script = shell.launch_script(
         job,
         format,
         notes=notes,
@@ -57,5 +64,21 @@ def script_of_one(
         directives=directives,
         here_if_needed=_HERE if here else "",
         needs=shell.needs(job, bound=not offered),
-        start=start,
+        start=text + started.command(WIDTH),
+        launches=(started.launch,),
+    )
+    return replace(script, target=target)
+
+
+def _by_python(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> Started:
+    """One process by python, on the CPUs of the plan."""
+    return start(
+        "python",
+        (shell.PYTHON,),
+        (),
+        trained,
+        before=bound,
+        written=(*trained, shell.MORE),
+        environment=shell.rank_variables(job),
+        removed=shell.names_cleared(),
     )

@@ -8,9 +8,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.judge import one_process
-from cputune.doctor.finding import Severity
+from cputune.doctor.checkfile import judge_document
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.documents import Document
+from cputune.doctor.files.judge import judge_launches, one_process
+from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import Argument, VariableName
@@ -232,25 +234,14 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
 
 
 def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile, ...]:
-    """The files as ``doctor --check-file`` takes them, warnings as notes of the main one.
+    """The files, if the doctor accepts what they start; its warnings are notes of the main one.
 
-    Raises UsageError for the errors of a file, with the cure of the first.
+    Raises UsageError for the errors of a file, with the fix of the first.
     """
     warnings = []
     for file in files:
-        try:
-            found = check_file(
-                file.text,
-                file.name,
-                job.target,
-                job.host,
-                here=False,
-                parser=parser_of(job.workload, job.host),
-            )
-        except UsageError:
-            continue  # the file starts nothing
         errors = []
-        for finding in found:
+        for finding in _faults_of(file, job):
             if finding.code == one_process.code and file is not files[0]:
                 continue  # accelerate before 1.5 reads its host file from the launch line alone
             if finding.severity is Severity.ERROR:
@@ -262,3 +253,18 @@ def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile,
             raise UsageError(problems, hint=errors[0].command or errors[0].remedy)
     main, *others = files
     return (replace(main, notes=(*main.notes, *warnings)), *others)
+
+
+def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
+    """What is wrong with the launches of a file, or with its document, wherever it runs."""
+    context = Context(
+        name=file.name,
+        facts=job.target,
+        host=job.host or Host(),
+        here=False,
+        parser=parser_of(job.workload, job.host),
+    )
+    found = list(dict.fromkeys(judge_launches(file.launches, context.on(file.target))))
+    if file.document is not None:
+        found += judge_document(Document(value=file.document), context) or ()
+    return by_severity(found)

@@ -14,28 +14,38 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.host.remote.named import Node
 from cputune.inside.carry.force import Force
+from cputune.launch.launch import Launch
+from cputune.launch.target import HERE, Target
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.claims import ClaimContext
 from cputune.records.options import Cluster, EmitOptions
 from cputune.text.documents import plain
 
-MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
-"""Ways that an ``mpirun`` wants to be spoken to; see docs/clusters.md for the differences."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EmittedFile:
     """One file of an artefact: text only, nothing is written.
 
-    ``notes`` are what the reader must know and the file alone cannot do: what no
-    launcher carries, what was left to guess, placeholders that only the user can fill.
+    Attributes:
+        name: of the file.
+        text: all of it.
+        executable: whether it is started.
+        notes: what the reader must know and the file alone cannot do: what no launcher carries,
+            what was left to guess, placeholders that only the user can fill.
+        launches: what it starts; in place of its text these are judged before it is written. A
+            script that finds out which mpirun there is has one for each dialect.
+        target: the machines that it asks for.
+        document: what it says, if it is YAML that starts ranks.
     """
 
     name: str
     text: str
     executable: bool = False
     notes: tuple[str, ...] = ()
+    launches: tuple[Launch, ...] = field(default=(), compare=False)
+    target: Target = field(default=HERE, compare=False)
+    document: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         kind = ", executable" if self.executable else ""

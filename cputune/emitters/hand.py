@@ -11,14 +11,19 @@ such line: then ``cputune run`` starts it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
+from cputune.emitters import shell
 from cputune.emitters.command import typed_batch
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
-from cputune.emitters.shell import packed, quote, variables
-from cputune.emitters.words import ShellWord
+from cputune.emitters.shell import variables
+from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.launch.launch import Launch
+from cputune.launch.launchers.torchrun import on_this_machine
+from cputune.launch.write import ShellText, Started, assigned, exact, packed, start
 from cputune.plans.carrier.environment import is_cleared
 from cputune.text import cpulist
 
@@ -29,7 +34,7 @@ BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
 def typed_lines(job: LaunchJob) -> str:
     """The lines, ended. Raises UsageError for a plan that needs files and is of no result."""
     if is_typed(job):
-        return " \\\n  ".join(parts(job, _python(job), words(job))) + "\n"
+        return as_lines(typed(job, python(job), shell.trained(words(job))))
     if job.named is None:
         raise UsageError(
             "no line says all of this plan: a part of it is set inside the training process",
@@ -107,23 +112,58 @@ def without_carried(job: LaunchJob) -> LaunchJob:
     return replace(job, notes=tuple(note for note in job.notes if "carry.py" not in note))
 
 
-def parts(job: LaunchJob, python: str, command: tuple[Word, ...]) -> list[str]:
-    """The command in pieces that a line ends after: variables, binding, the training."""
-    found = [f"{name}={ShellWord(value)}" for name, value in variables(job).items()]
-    cleared = [f"-u {name}" for name in sorted(job.surrounding) if is_cleared(name)]
-    cleared = [words for words in cleared if words[3:] not in variables(job)]
+def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> Started:
+    """The command behind the variables of the plan; those of this shell that would change it go."""
+    planned = variables(job)
+    cleared = [name for name in sorted(job.surrounding) if is_cleared(name) and name not in planned]
+    before = list[str](assigned(name, value) for name, value in planned.items())
     if cleared:
-        found = ["env", *cleared, *found]
-    lines = [" ".join(found)] if found else []
-    trained = " ".join(quote(word) for word in command)
+        before = ["env", *(word for name in cleared for word in ("-u", name)), *before]
+    return bound(job, python, trained, before=before)
+
+
+def bound(
+    job: LaunchJob, python: str, trained: tuple[str, ...], *, before: Sequence[str] = ()
+) -> Started:
+    """The ranks of one machine, each on its CPUs. ``before``: words in front of the launcher."""
     lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
+    planned = dict[str, str](variables(job).items())
     if job.plan.world_size == 1:
-        return packed([*lines, f"taskset -c {lists[0]} {python} {trained}"])
-    bound = f'c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {python} "$@"'
-    launcher = (
-        f"{_torchrun(python)} --standalone --nproc-per-node {job.plan.world_size} --no-python"
+        on_cpus = ("taskset", "-c", lists[0])
+        return start(
+            "python", (python,), (), trained, before=(*before, *on_cpus), environment=planned
+        )
+    itself = exact(python)
+    each = f'c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {itself} "$@"'
+    # What is beside this python starts its ranks.
+    program = ("torchrun",) if python == "python" else (python, "-m", "torch.distributed.run")
+    return start(
+        "torchrun",
+        program,
+        (*on_this_machine(job.plan.world_size), "--no-python"),
+        trained,
+        before=before,
+        through=("bash", "-c", ShellText(each, _in_double_quotes(each)), "rank"),
+        environment=planned,
     )
-    return packed([*lines, launcher, f"bash -c {_in_double_quotes(bound)} rank", trained])
+
+
+def as_lines(started: Started) -> str:
+    """The command in one to four lines: variables, launcher, binding, training."""
+    launch, written = started.launch, list(started.words)
+    ends = [
+        next((at for at, word in enumerate(written) if word in ("taskset", launch.program)), 0),
+        next((at for at, word in enumerate(written) if word == "bash"), 0),
+        len(written) - len(launch.argv),
+    ]
+    if launch.launcher == "python":
+        ends = ends[:1]
+    groups, at = list[str](), 0
+    for end in (*ends, len(written)):
+        if end > at:
+            groups.append(" ".join(map(exact, written[at:end])))
+            at = end
+    return " \\\n  ".join(packed(groups, WIDTH)) + "\n"
 
 
 def _in_double_quotes(text: str) -> str:
@@ -131,24 +171,30 @@ def _in_double_quotes(text: str) -> str:
     return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
 
 
-def _python(job: LaunchJob) -> str:
+def python(job: LaunchJob) -> str:
     """How the interpreter of the tuning is called here."""
     if job.python is None:
         return "python3"
     found = None if job.host is None else job.host.which("python")
-    return "python" if found == job.python else ShellWord(job.python)
-
-
-def _torchrun(python: str) -> str:
-    """What lies beside this python starts its ranks."""
-    return "torchrun" if python == "python" else f"{python} -m torch.distributed.run"
+    return "python" if found == job.python else job.python
 
 
 def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The line."""
     secret = any(isinstance(word, Secret) for word in job.command)
     notes = ("export the variables that stand for secrets before it",) if secret else ()
-    return (EmittedFile(name="command.sh", text=typed_lines(job), executable=True, notes=notes),)
+    launches = tuple[Launch, ...]()
+    if is_typed(job):
+        launches = (typed(job, python(job), shell.trained(words(job))).launch,)
+    return (
+        EmittedFile(
+            name="command.sh",
+            text=typed_lines(job),
+            executable=True,
+            notes=notes,
+            launches=launches,
+        ),
+    )
 
 
 COMMAND = Format(

@@ -15,11 +15,7 @@ from cputune.emitters.command import (
     with_parser,
     with_typed_batch,
 )
-from cputune.emitters.format import (
-    MPI_DIALECTS,
-    Emission,
-    LaunchJob,
-)
+from cputune.emitters.format import Emission, LaunchJob
 from cputune.emitters.promise import Promise, global_batch
 from cputune.emitters.trained import digests, trained
 from cputune.emitters.words import HostName, typed
@@ -28,6 +24,7 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
+from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.carrier.command import Carried, carried
 from cputune.plans.carrier.interface import checked
 from cputune.plans.layout import guide_plan, mild_plan
@@ -140,8 +137,8 @@ def _job(
 
 def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
     """Raise UsageError for an MPI that has no dialect here, and for less than one node."""
-    if mpi is not None and mpi not in MPI_DIALECTS:
-        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
+    if mpi is not None and mpi not in DIALECTS:
+        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(DIALECTS))
     if nodes is not None and nodes < 1:
         raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
 
@@ -235,9 +232,7 @@ def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFa
 def mpi_of(facts: HostFacts | None) -> str | None:
     """The dialect of the first ``mpirun`` on PATH; None where there is none that we know."""
     launchers = facts.launchers if facts is not None else ()
-    return next(
-        (launcher.dialect for launcher in launchers if launcher.dialect in MPI_DIALECTS), None
-    )
+    return next((launcher.dialect for launcher in launchers if launcher.dialect in DIALECTS), None)
 
 
 def usual_format(facts: HostFacts) -> str:

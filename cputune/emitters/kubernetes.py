@@ -467,9 +467,9 @@ def _format(
             "pod": json.dumps(security_of_pod(job)),
             "container": json.dumps(SECURITY_OF_CONTAINER),
         }
+        content = with_promise(job, name, merged(document(job), job.patch))
         texts = {
-            f"{name}.yaml": header.full(job, name, title, said)
-            + words.dump(with_promise(job, name, merged(document(job), job.patch))),
+            f"{name}.yaml": header.full(job, name, title, said) + words.dump(content),
             "Dockerfile": dockerfile(job),
             "Dockerfile.dockerignore": shell.fill("dockerignore", {}),
             CONSTRAINTS: constraints(job),
@@ -482,7 +482,7 @@ def _format(
         steps = shell.fill("kubectl.sh", values)
         main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
         return (
-            EmittedFile(name=main.name, text=main.text, notes=said),
+            EmittedFile(name=main.name, text=main.text, notes=said, document=content),
             kustomization([name]),
             *others,
             EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),

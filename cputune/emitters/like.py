@@ -23,18 +23,20 @@ from cputune.doctor.files.kubeflow import job_launches
 from cputune.doctor.files.script import reader_of
 from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
-from cputune.emitters.hand import parts, words
+from cputune.emitters.hand import bound as binds, words
 from cputune.emitters.job import make_job, target_facts, versions_of
 from cputune.emitters.shell import variables
-from cputune.emitters.words import Argument, ShellWord
+from cputune.emitters.words import ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.edit import Edit, apply
 from cputune.launch.launch import CONFINERS, Launch
+from cputune.launch.launchers.torchrun import on_this_machine
 from cputune.launch.places import Places
 from cputune.launch.shell import read_launches
 from cputune.launch.target import target_of
 from cputune.launch.translate import Translated
+from cputune.launch.write import exact
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, ClaimContext, Speedup
@@ -295,15 +297,13 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
         return
     module = ("-m",) if launch.module else ()
     if bound:
-        command = map(Argument, (*carried, *module, "SCRIPT"))
-        lines = " ".join(parts(job, "python", tuple(command)))
-        started = lines[lines.index("torchrun" if ranks > 1 else "taskset") :]
-        yield from places.relaunched(
-            launch, Translated(words=(started.removesuffix("SCRIPT").rstrip(),))
-        )
-        return
-    launcher = "python" if ranks == 1 else f"torchrun --standalone --nproc-per-node {ranks}"
-    yield from places.relaunched(launch, Translated(words=(launcher, *carried, *module)))
+        starting = binds(job, "python", (launch.script,)).words[:-1]
+    elif ranks == 1:
+        starting = ("python",)
+    else:
+        starting = ("torchrun", *on_this_machine(ranks))
+    words = (*map(exact, starting), *carried, *module)
+    yield from places.relaunched(launch, Translated(words=words))
 
 
 def _ranks_of_a_pod(places: Places, ranks: int) -> Iterator[Edit]:

@@ -11,28 +11,22 @@ from collections.abc import Mapping
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
-from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
-from cputune.emitters.words import comment
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
+from cputune.emitters.words import WIDTH, comment
 from cputune.errors import UsageError
+from cputune.launch.launchers.mpirun import (
+    AS_ROOT,
+    DIALECTS,
+    VERSION_PATTERNS,
+    host_lines,
+    is_openmpi,
+    unbound,
+)
+from cputune.launch.write import ShellText, Started, array, start
 from cputune.plans.carrier.interface import interface_arguments
 
-NAMES = {
-    "intelmpi": "Intel MPI",
-    "mpich": "MPICH",
-    "openmpi4": "Open MPI 4",
-    "openmpi5": "Open MPI 5",
-}
 HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"
-
-
-_SAYS = {
-    "intelmpi": '*"Intel(R) MPI"*',
-    "mpich": "*HYDRA*",
-    "openmpi4": '*"(Open MPI) "* | *"(OpenRTE) "*',
-    "openmpi5": '*"(Open MPI) "* | *"(OpenRTE) "*',
-}
-"""What ``mpirun --version`` says, as a pattern of bash."""
 
 
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -43,15 +37,17 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     refuse_colon(job)
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = "intelmpi" in dialects_of(job)
-    name = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
+    name = DIALECTS[job.mpi] if job.mpi else "whichever MPI is found"
+    started = {dialect: _started(job, dialect) for dialect in dialects_of(job)}
     script = shell.launch_script(
         job,
         "mpirun",
         f"mpirun ({name})",
-        rank=shell.mpi_rank(job),
+        rank=shell.rank(shell.mpi_rank(job)),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         mpirun="${MPIRUN:-mpirun}",
-        **detected(job, {dialect: _launch(job, dialect) for dialect in dialects_of(job)}),
+        **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
+        launches=tuple(one.launch for one in started.values()),
         start=shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n',
     )
     return (script, *host_files(job, dialects_of(job)))
@@ -59,33 +55,46 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
     """What ``detect.sh`` is filled with: by dialect the line of bash that follows from it."""
-    cases = dict.fromkeys(f"  {_SAYS[dialect]}) {line} ;;\n" for dialect, line in lines.items())
-    of_mpi = NAMES[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
+    cases = dict.fromkeys(
+        f"  {VERSION_PATTERNS[dialect]}) {line} ;;\n" for dialect, line in lines.items()
+    )
+    of_mpi = DIALECTS[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
 
 
-def _launch(job: LaunchJob, dialect: str) -> str:
-    """Mpirun and its options as the array ``launch``, in one dialect."""
+def _started(job: LaunchJob, dialect: str) -> Started:
+    """The launch of this dialect; its line ends with the options, to which the script adds."""
     plan, several = job.plan, job.plan.nodes > 1
-    options = [f"-n {plan.world_size}"]
-    if dialect in ("intelmpi", "mpich"):
-        options.append(f"-ppn {plan.processes_per_node}")
-        options.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
-        options += ["-bind-to none"] if dialect == "mpich" else []
-    else:
-        on = f'--hostfile "$here/{OPENMPI_HOSTS}"' if several else "--host localhost:"
-        options.append(on if several else f"{on}{plan.processes_per_node}")
-        # Its own default binds each of two ranks to one core; rank.py binds instead.
-        options += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
+    hosts = f"$here/{host_file(dialect)}"
+    options = unbound(
+        dialect,
+        ranks=plan.world_size,
+        ranks_per_node=plan.processes_per_node,
+        hosts=ShellText(hosts) if several else "",
+    )
     if several and job.interface is not None:
         options += interface_arguments(dialect, job.interface)
-    line = "\n    ".join(shell.packed(['launch=("$mpirun"', *options])) + ")"
-    if dialect.startswith("openmpi"):
-        line += f"\n    {AS_ROOT}"
-    return line
+    return start(
+        "mpirun",
+        (ShellText("$mpirun"),),
+        options,
+        shell.trained(job.command),
+        through=(*shell.mpi_rank(job), "--"),
+        written=(),
+        environment=shell.mpi_variables(job),
+        removed=shell.names_cleared(),
+    )
 
 
-AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+def _array(dialect: str, started: Started) -> str:
+    """The words of a launch as the array ``launch``."""
+    text = array("launch", started.words, WIDTH, indent="    ")
+    return f"{text}\n    export {' '.join(AS_ROOT)}" if is_openmpi(dialect) else text
+
+
+def host_file(dialect: str) -> str:
+    """The name of the host file of a dialect."""
+    return OPENMPI_HOSTS if is_openmpi(dialect) else HYDRA_HOSTS
 
 
 def host_files(
@@ -102,16 +111,15 @@ def host_files(
     ipv6 = next((name for name in names if ":" in name), None)
     if ipv6 is not None and "openmpi5" not in dialects:
         raise UsageError(
-            f"{NAMES[dialects[0]]} cannot read the address {ipv6} in a host file",
+            f"{DIALECTS[dialects[0]]} cannot read the address {ipv6} in a host file",
             hint="give the host a name (/etc/hosts will do)",
         )
     head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each.", "", *job.header])
-    lines = {}
-    if any(dialect in ("intelmpi", "mpich") for dialect in dialects):
-        lines[HYDRA_HOSTS] = [f"{name}:{ranks}\n" for name in names]
-    if any(dialect.startswith("openmpi") for dialect in dialects):
-        lines[OPENMPI_HOSTS] = [f"{name} slots={ranks}\n" for name in names]
-    return tuple(EmittedFile(name=file, text=head + "".join(of)) for file, of in lines.items())
+    files = dict[str, EmittedFile]()
+    for dialect in dialects:
+        file = host_file(dialect)
+        files[file] = EmittedFile(name=file, text=head + "".join(host_lines(dialect, names, ranks)))
+    return tuple(files.values())
 
 
 def dialects_of(job: LaunchJob) -> tuple[str, ...]:
@@ -120,7 +128,7 @@ def dialects_of(job: LaunchJob) -> tuple[str, ...]:
         return (job.mpi,)
     if any(":" in node.name for node in job.nodes):
         return ("openmpi5",)
-    return MPI_DIALECTS
+    return tuple(DIALECTS)
 
 
 def refuse_colon(job: LaunchJob) -> None:

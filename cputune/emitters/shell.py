@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import WIDTH, Argument, ShellWord, Variables, typed
 from cputune.errors import UsageError
+from cputune.launch.launch import Launch
+from cputune.launch.write import ShellText, array, assigned, exact, packed
 from cputune.plans.carrier.environment import CLEARED
 from cputune.plans.carrier.interface import interface_variables
 from cputune.stack import Versions, oneccl_module
@@ -41,6 +43,7 @@ def launch_script(
     title: str = "",
     notes: Iterable[str] = (),
     *,
+    launches: tuple[Launch, ...],
     template: str | None = None,
     **values: str,
 ) -> EmittedFile:
@@ -55,17 +58,21 @@ def launch_script(
         "needs": needs(job, bound=job.plan.nodes == 1 or format == "torchrun"),
         "training": training(job),
         "exports": exports(variables(job)),
-        "rank": rank(job, "torch"),
         **values,
     }
     text = fill(template or f"{format}.sh", filled) + header.promised(job, format)
-    return EmittedFile(name=f"{format}.sh", text=text, executable=True, notes=notes)
+    return EmittedFile(
+        name=f"{format}.sh",
+        text=text,
+        executable=True,
+        notes=notes,
+        launches=launches,
+    )
 
 
 def clear() -> str:
     """Lines that remove from the outer environment what would change the plan."""
-    names = [name for group in CLEARED for name in group.names]
-    words = [f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name for name in names]
+    words = [f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name for name in names_cleared()]
     lines = textwrap.wrap(
         " ".join(["unset", *words]),
         WIDTH,
@@ -77,46 +84,37 @@ def clear() -> str:
     return f"# What a shell or another launch has set would change the plan.\n{text}\n"
 
 
-def quote(word: Word) -> str:
-    """A word for bash: exactly itself, or the path of a file beside the script."""
-    if isinstance(word, Beside):
-        return f'"$here/{word.name}"'
-    if isinstance(word, Output):
-        return ShellWord(word.before + word.name)
-    if isinstance(word, Secret):
-        return (ShellWord(word.before) if word.before else "") + f'"${{{word.variable}}}"'
-    return ShellWord(word)
+def word(written: Word) -> str:
+    """A word of the training for a script: itself, or what the shell fills in for it."""
+    if isinstance(written, Beside):
+        return ShellText(f"$here/{written.name}")
+    if isinstance(written, Output):
+        return written.before + written.name
+    if isinstance(written, Secret):
+        filled = f"${{{written.variable}}}"
+        before = exact(written.before) if written.before else ""
+        return ShellText(f"{written.before}{filled}", f'{before}"{filled}"')
+    return written
 
 
-def array(name: str, words: Iterable[Word]) -> str:
-    """A bash array of these words, as many in a line as it has room for."""
-    first, *others = units(words)
-    return "\n  ".join(packed([f"{name}=({first}", *others])) + ")\n"
+def trained(command: Iterable[Word]) -> tuple[str, ...]:
+    """The words of a training for a script."""
+    return tuple(map(word, command))
 
 
-def units(words: Iterable[Word]) -> list[str]:
-    """Quoted words, an option and its value together."""
-    found = list[str]()
-    pending = False
-    for word in words:
-        option = isinstance(word, str) and word.startswith("-")
-        if pending and not option:
-            found[-1] += f" {quote(word)}"
-        else:
-            found.append(quote(word))
-        pending = option
-    return found
+ALL_TRAINED = (ShellText("--", "--"), ShellText("${train[@]}"))
+"""The training as the array ``train``, behind what starts it."""
+MORE = ShellText("$@")
+"""What is given to the script behind its name."""
+PYTHON = ShellText("$python")
+"""The interpreter that trains."""
+RANK = ShellText("${rank[@]}")
+"""rank.py and its options."""
 
 
-def packed(pieces: Iterable[str]) -> list[str]:
-    """Pieces that are short enough stand together in a line."""
-    found = list[str]()
-    for piece in pieces:
-        if found and len(found[-1]) + len(piece) < WIDTH - 2:
-            found[-1] += f" {piece}"
-        else:
-            found.append(piece)
-    return found
+def names_cleared() -> tuple[str, ...]:
+    """Names of the variables that a script removes, ``OMP_*`` for all of a beginning."""
+    return tuple(name for group in CLEARED for name in group.names)
 
 
 def python(job: LaunchJob) -> str:
@@ -140,7 +138,7 @@ def literal(words: Iterable[Word]) -> str:
 
 def training(job: LaunchJob) -> str:
     """The training command as the array ``train``."""
-    return literal(job.command) + array("train", job.command)
+    return literal(job.command) + array("train", trained(job.command), WIDTH) + "\n"
 
 
 def needs(job: LaunchJob, *, bound: bool) -> str:
@@ -174,34 +172,41 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
 def exports(environment: Variables) -> str:
     """Export the variables of every rank."""
     given = [f"{name}={ShellWord(value)}" for name, value in environment.items()]
-    return " \\\n  ".join(packed(["export", *given])) + "\n" if given else ""
+    return " \\\n  ".join(packed(["export", *given], WIDTH)) + "\n" if given else ""
 
 
-def rank(
-    job: LaunchJob, launcher: str, *, before: Sequence[str] = (), offered: bool = False
-) -> str:
-    """rank.py and its options as the array ``rank``; ``offered``: as its --bind says.
-
-    ``before``: words that start it.
-    """
-    cpus = ShellWord("/".join(map(cpulist.render, job.plan.cpus)))
-    bind = " --bind offered" if offered else ""
-    words = [*before, f'"$here/rank.py" --launcher {launcher} --cpus {cpus}{bind}']
-    first, *others = packed(words)
-    return "\n  ".join([f"rank=({first}", *others]) + ")\n"
+def rank_words(job: LaunchJob, launcher: str, *, offered: bool = False) -> tuple[str, ...]:
+    """rank.py and its options; ``offered``: as its --bind says."""
+    cpus = "/".join(map(cpulist.render, job.plan.cpus))
+    bind = ("--bind", "offered") if offered else ()
+    return (ShellText("$here/rank.py"), "--launcher", launcher, "--cpus", cpus, *bind)
 
 
-def mpi_rank(job: LaunchJob, *taken_back: str) -> str:
-    """``rank`` for an mpirun, with the variables of the plan in its own words.
+def rank(words: Iterable[str]) -> str:
+    """What starts the training in each rank, as the array ``rank``."""
+    return array("rank", words, WIDTH) + "\n"
+
+
+def rank_variables(job: LaunchJob, *, intel_mpi: bool = False) -> dict[str, str]:
+    """``variables`` as a launch has them."""
+    return dict(variables(job, intel_mpi=intel_mpi).items())
+
+
+def mpi_variables(job: LaunchJob) -> dict[str, str]:
+    """The variables of a rank that an mpirun starts."""
+    address = job.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
+    given = rank_variables(job, intel_mpi=job.mpi == "intelmpi")
+    return {**given, "MASTER_ADDR": address, "MASTER_PORT": ShellText("$port")}
+
+
+def mpi_rank(job: LaunchJob, *taken_back: str) -> tuple[str, ...]:
+    """``rank_words`` for an mpirun, with the variables of the plan in its own words.
 
     Open MPI hands no variables to other nodes unasked, and accelerate, which sets some by itself
     (``taken_back``), does not ask.
     """
-    address = ShellWord(job.nodes[0].name) if job.plan.nodes > 1 else "127.0.0.1"
-    given = variables(job, intel_mpi=job.mpi == "intelmpi")
-    words = [f"{name}={ShellWord(value)}" for name, value in given.items()]
-    words += [f"MASTER_ADDR={address}", 'MASTER_PORT="$port"']
-    return rank(job, "mpi", before=["env", *taken_back, *words, '"$python"'])
+    given = [assigned(name, value) for name, value in mpi_variables(job).items()]
+    return ("env", *taken_back, *given, PYTHON, *rank_words(job, "mpi"))
 
 
 FIND_SETVARS = """import importlib.util as found

@@ -1,18 +1,23 @@
 """``slurm``: a batch script for sbatch, one srun task for each rank.
 
 Slurm copies the script away before it runs, so its companions are looked for where it was
-submitted. A step says its own nodes, CPUs, binding and overlap: what salloc, sbatch or an outer
-step was asked for stands in variables that srun reads (SLURM_EXACT, SRUN_CPUS_PER_TASK,
-SLURM_CPU_BIND), and would cut a node to one CPU.
+submitted. The script sets the variables that srun reads (SLURM_EXACT, SRUN_CPUS_PER_TASK,
+SLURM_CPU_BIND), and the step asks for its own nodes, CPUs and binding.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
+from cputune.emitters.words import WIDTH
+from cputune.launch.launchers.srun import one_task_each
+from cputune.launch.target import Target, slurm_job, slurm_options
+from cputune.launch.write import ShellText, Started, start
 
 UNPROMISED = (
     "Slurm gives CPUs by its own numbering: where a rank may not use the plan's, it keeps the "
@@ -25,8 +30,12 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     refuse_colon(job)
     plan = job.plan
     if plan.world_size == 1:
-        return (script_of_one(job, "slurm", directives=directives(job), offered=True),)
+        script = script_of_one(
+            job, "slurm", directives=directives(job), target=allocation(job), offered=True
+        )
+        return (script,)
     siblings = 1 if job.on_siblings else job.threads_per_core
+    started = _started(job)
     script = shell.launch_script(
         job,
         "slurm",
@@ -35,12 +44,48 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         directives=directives(job),
         ranks=str(plan.processes_per_node * siblings),
         least=str(cpus_per_task(job)),
-        nodes=str(plan.nodes),
-        world=str(plan.world_size),
-        local=str(plan.processes_per_node),
-        rank=shell.rank(job, "slurm", offered=True),
+        rank=shell.rank(shell.rank_words(job, "slurm", offered=True)),
+        start=started.command(WIDTH),
+        launches=(started.launch,),
     )
-    return (script,)
+    return (replace(script, target=allocation(job)),)
+
+
+def _started(job: LaunchJob) -> Started:
+    """The step, with a task for each rank."""
+    plan = job.plan
+    options = one_task_each(
+        nodes=plan.nodes,
+        ranks=plan.world_size,
+        ranks_per_node=plan.processes_per_node,
+        cpus=ShellText("$each"),
+    )
+    return start(
+        "python",
+        (shell.PYTHON,),
+        (),
+        shell.trained(job.command),
+        before=("srun", *options, _SOME_NODES),
+        through=(*shell.rank_words(job, "slurm", offered=True), "--"),
+        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
+        environment=shell.rank_variables(job),
+        removed=shell.names_cleared(),
+        part=True,
+    )
+
+
+_SOME_NODES = ShellText("--nodelist=$LAUNCH_NODES", '${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}')
+"""Some nodes of the allocation, if they are named."""
+
+
+def allocation(job: LaunchJob) -> Target:
+    """What the job asks Slurm for."""
+    return slurm_job(
+        nodes=job.plan.nodes,
+        tasks_per_node=job.plan.processes_per_node,
+        cpus_per_task=cpus_per_task(job),
+        exclusive=True,
+    )
 
 
 def directives(job: LaunchJob) -> str:
@@ -49,9 +94,7 @@ def directives(job: LaunchJob) -> str:
     hint = "multithread" if job.on_siblings else "nomultithread"
     lines = [
         f"--job-name={job_name(job)} --output=%x-%j.out --time={cluster.time_limit or '24:00:00'}",
-        f"--nodes={job.plan.nodes} --ntasks-per-node={job.plan.processes_per_node} "
-        f"--cpus-per-task={cpus_per_task(job)} "
-        f"--hint={hint} --exclusive",
+        f"{' '.join(slurm_options(allocation(job)))} --hint={hint} --exclusive",
     ]
     if cluster.partition is not None:
         lines.append(f"--partition={cluster.partition}")

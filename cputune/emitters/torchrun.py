@@ -1,15 +1,13 @@
-"""``torchrun``: one bash script for each node.
-
-torchrun binds nothing on a CPU (``--numa-binding`` is for GPUs) and sets OMP_NUM_THREADS
-to 1 where it is unset; rank.py binds, the script sets.
-"""
+"""``torchrun``: one bash script for each node. rank.py binds, the script sets OMP_NUM_THREADS."""
 
 from __future__ import annotations
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
-from cputune.emitters.words import ShellWord
+from cputune.emitters.words import WIDTH, ShellWord
+from cputune.launch.launchers.torchrun import on_nodes
+from cputune.launch.write import ShellText, Started, start
 
 
 def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -21,16 +19,46 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     several = plan.nodes > 1
     hosts = [ShellWord(node.name) for node in job.nodes]
     values = {
-        "nodes": str(plan.nodes),
-        "ranks": str(plan.processes_per_node),
-        "node_rank": '"$node_rank"' if several else "0",
         "numbered": "node_rank=${NODE_RANK:-}\n" if several else "",  # before it is cleared
-        "address": hosts[0] if several else "127.0.0.1",
+        "nodes": str(plan.nodes),
         "all": ",".join(hosts),
         "every": " ".join(hosts),
     }
     port = shell.fill("torchrun_port.sh" if several else "free_port.sh", values)
-    return (shell.launch_script(job, "torchrun", "torchrun", **values, port=port),)
+    started = _started(job)
+    script = shell.launch_script(
+        job,
+        "torchrun",
+        "torchrun",
+        **values,
+        port=port,
+        rank=shell.rank(shell.rank_words(job, "torch")),
+        start=started.command(WIDTH),
+        launches=(started.launch,),
+    )
+    return (script,)
+
+
+def _started(job: LaunchJob) -> Started:
+    """The agent of one machine."""
+    several = job.plan.nodes > 1
+    options = on_nodes(
+        nodes=job.plan.nodes,
+        ranks=job.plan.processes_per_node,
+        node_rank=ShellText("$node_rank") if several else "0",
+        address=job.nodes[0].name if several else "127.0.0.1",
+        port=ShellText("$port"),
+    )
+    return start(
+        "torchrun",
+        (shell.PYTHON, "-m", "torch.distributed.run"),
+        options,
+        shell.trained(job.command),
+        through=(*shell.rank_words(job, "torch"), "--"),
+        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
+        environment=shell.rank_variables(job),
+        removed=shell.names_cleared(),
+    )
 
 
 TORCHRUN = Format(

@@ -6,7 +6,6 @@ What comes from outside (a result file, an option, a path) reaches a file only a
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from cputune.errors import UsageError
+from cputune.launch.write import exact
 
 WIDTH = 92
 """Of a comment in an emitted file; with its indentation and mark it stays below 100 columns."""
@@ -96,10 +96,7 @@ class ShellWord(str):
 
     def __new__(cls, text: str) -> ShellWord:
         """Raises UsageError for what no argument of a process can be."""
-        text = Argument(text)
-        if "," in text and "'" not in text:
-            return super().__new__(cls, f"'{text}'")  # shellcheck wants it in arrays (SC2054)
-        return super().__new__(cls, shlex.quote(text))
+        return super().__new__(cls, exact(Argument(text)))
 
 
 class YamlScalar(str):

@@ -193,6 +193,9 @@ class _Reader:
         if kind in _STATEMENTS:
             _STATEMENTS[kind](self, node, depth)
             return
+        if kind == "list":
+            self._listed(node, depth)
+            return
         is_branch = kind in _BRANCHES
         if is_branch:
             self.branches += 1
@@ -204,6 +207,21 @@ class _Reader:
             self.visit(child, depth + 1)
         if is_branch:
             self.branches -= 1
+
+    def _listed(self, node: Node, depth: int) -> None:
+        """``A && B`` and ``A || B``: B is run if A ends well, or if it does not.
+
+        A command is taken to end well; of a test nobody knows.
+        """
+        first, *others = node.children
+        self.visit(first, depth + 1)
+        tested = first.type in ("test_command", "negated_command") or any(
+            child.type == "||" for child in others
+        )
+        self.branches += tested
+        for child in others:
+            self.visit(child, depth + 1)
+        self.branches -= tested
 
     def _unsets(self, node: Node) -> None:
         for child in node.children[1:]:

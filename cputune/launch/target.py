@@ -96,32 +96,68 @@ def _slurm(words: list[str]) -> Target:
     cpus = _number(said.get("cpus-per-task") or said.get("c"))
     if each is None and tasks is not None:
         each = -(-tasks // (nodes or 1))
-    if tasks is None and each is not None:
-        tasks = each * (nodes or 1)
-    whole_node = "exclusive" in said or "gpus-per-task" in said
-    per_node = (cpus or 1) * (each or 1)
-    per_node_known = not whole_node and (cpus is not None or tasks is not None)
+    return slurm_job(
+        nodes=nodes,
+        tasks=tasks,
+        tasks_per_node=each,
+        asks_per_node=_number(said.get("ntasks-per-node")) is not None,
+        cpus_per_task=cpus,
+        exclusive="exclusive" in said or "gpus-per-task" in said,
+        gpus=any(name.startswith("gpu") or name == "G" for name in said)
+        or "gpu" in said.get("gres", ""),
+    )
+
+
+def slurm_job(
+    *,
+    nodes: int | None,
+    tasks_per_node: int | None,
+    cpus_per_task: int | None,
+    tasks: int | None = None,
+    asks_per_node: bool = True,
+    exclusive: bool = False,
+    gpus: bool = False,
+) -> Target:
+    """A job of Slurm, with the variables that its script finds set.
+
+    ``tasks`` are those of all machines. ``asks_per_node``: the tasks of each machine are asked for,
+    and not those of all. ``exclusive``: the job has whole machines, whatever it asks for.
+    """
+    if tasks is None and tasks_per_node is not None:
+        tasks = tasks_per_node * (nodes or 1)
+    per_node = None
+    if not exclusive and (cpus_per_task is not None or tasks is not None):
+        per_node = (cpus_per_task or 1) * (tasks_per_node or 1)
     variables = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks,
-        "SLURM_NTASKS_PER_NODE": _number(said.get("ntasks-per-node")),
-        "SLURM_TASKS_PER_NODE": each if (nodes or 1) == 1 else None,
-        "SLURM_CPUS_PER_TASK": cpus,
-        "SLURM_CPUS_ON_NODE": per_node if per_node_known else None,
+        "SLURM_NTASKS_PER_NODE": tasks_per_node if asks_per_node else None,
+        "SLURM_TASKS_PER_NODE": tasks_per_node if (nodes or 1) == 1 else None,
+        "SLURM_CPUS_PER_TASK": cpus_per_task,
+        "SLURM_CPUS_ON_NODE": per_node,
     }
     return Target(
         kind="job",
         source="#SBATCH",
         nodes=nodes,
-        tasks_per_node=each,
-        cpus_per_task=cpus,
-        cpus_per_node=per_node if per_node_known else None,
-        gpus=any(name.startswith("gpu") or name == "G" for name in said)
-        or "gpu" in said.get("gres", ""),
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=cpus_per_task,
+        cpus_per_node=per_node,
+        gpus=gpus,
         variables={name: str(value) for name, value in variables.items() if value is not None},
     )
+
+
+def slurm_options(target: Target) -> tuple[str, ...]:
+    """The options of sbatch that ask for machines, tasks and CPUs."""
+    asked = {
+        "--nodes": target.nodes,
+        "--ntasks-per-node": target.tasks_per_node,
+        "--cpus-per-task": target.cpus_per_task,
+    }
+    return tuple(f"{name}={number}" for name, number in asked.items() if number is not None)
 
 
 def _pbs(words: list[str]) -> Target:

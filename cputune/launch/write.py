@@ -1,10 +1,15 @@
-"""A launch as text of a shell: the line that starts it, and what is set before it."""
+"""A launch as text of a shell: the line that starts it, and what is set before it.
+
+``start`` makes the launch of a launcher, its options and a training, as a record that is judged and
+as the words of its line; ``line_of`` and ``shell_of`` write a launch that was read.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cputune.launch.launch import Launch
 from cputune.launch.translate import Translated
@@ -18,6 +23,133 @@ def quoted(word: str) -> str:
     if _EXPANDED.search(word) and re.fullmatch(r"[\w@%+=:,./${}*#~-]+", word):
         return f'"{word}"' if re.search(r"[*~]|\$@", word) else word
     return shlex.quote(word)
+
+
+class ShellText(str):
+    """A word that a shell has still to fill in: ``$port``, ``$here/rank.py``.
+
+    Attributes:
+        text: as it is written; between double quotes if nothing else is given.
+    """
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, value: str, text: str | None = None) -> ShellText:
+        """A word of this value, as a reader of the script has it."""
+        word = super().__new__(cls, value)
+        word.text = f'"{value}"' if text is None else text
+        return word
+
+
+def exact(word: str) -> str:
+    """A word for bash that is exactly itself, whatever it holds; of a ``ShellText`` its text."""
+    if isinstance(word, ShellText):
+        return word.text
+    if "," in word and "'" not in word:
+        return f"'{word}'"  # shellcheck wants it in arrays (SC2054)
+    return shlex.quote(word)
+
+
+def assigned(name: str, value: str) -> ShellText:
+    """``NAME=VALUE`` in front of a command or behind ``env``."""
+    return ShellText(f"{name}={value}", f"{name}={exact(value)}")
+
+
+def units(words: Iterable[str]) -> list[str]:
+    """Words for bash, an option and its value together."""
+    found = list[str]()
+    pending = False
+    for word in words:
+        option = word.startswith("-")
+        if pending and not option:
+            found[-1] += f" {exact(word)}"
+        else:
+            found.append(exact(word))
+        pending = option
+    return found
+
+
+def packed(pieces: Iterable[str], width: int) -> list[str]:
+    """Pieces that are short enough are together in a line."""
+    found = list[str]()
+    for piece in pieces:
+        if found and len(found[-1]) + len(piece) < width - 2:
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found
+
+
+def array(name: str, words: Iterable[str], width: int, indent: str = "  ") -> str:
+    """These words as an array of bash, as many in a line as it has room for."""
+    first, *others = units(words)
+    return f"\n{indent}".join(packed([f"{name}=({first}", *others], width)) + ")"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A launch that is written, and not read.
+
+    Attributes:
+        launch: what it means. It is judged before its text is given to anybody.
+        words: of its line; in place of the training they may have the arrays that hold it.
+    """
+
+    launch: Launch
+    words: tuple[str, ...] = field(default=())
+
+    def command(self, width: int, *, first: str = "exec") -> str:
+        """Its line, continued if it is long."""
+        return " \\\n  ".join(packed([first, *units(self.words)], width)) + "\n"
+
+
+def start(
+    launcher: str,
+    program: Sequence[str],
+    options: Sequence[str],
+    trained: Sequence[str],
+    *,
+    before: Sequence[str] = (),
+    through: Sequence[str] = (),
+    written: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    removed: Iterable[str] = (),
+    part: bool = False,
+) -> Started:
+    """The launch of a training by a launcher.
+
+    Args:
+        launcher: its name in ``LAUNCHERS``.
+        program: the words that start it: ``("torchrun",)``.
+        options: its own.
+        trained: the script, or ``-m`` and a module, with its arguments.
+        before: words in front of the program.
+        through: words of a program between the launcher and the training, which starts it.
+        written: the words of the line behind the options, if they are not ``through`` and
+            ``trained``.
+        environment: the variables that a rank has.
+        removed: names that are unset before, ``OMP_*`` for all of a beginning.
+        part: whether it is one of several ranks although its own words do not say so.
+    """
+    module = trained[0] == "-m"
+    script, *arguments = trained[module:]
+    head = (*before, *program, *options)
+    launch = Launch(
+        launcher=launcher,
+        program=program[0],
+        before=tuple(before),
+        options=tuple(options),
+        module=module,
+        script=script,
+        arguments=tuple(arguments),
+        words=(*head, *through, *trained),
+        environment=dict(environment or {}),
+        removed=frozenset(removed),
+        part=part,
+    )
+    behind = (*through, *trained) if written is None else tuple(written)
+    return Started(launch=launch, words=(*head, *behind))
 
 
 def line_of(words: Sequence[str]) -> str:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from cputune.host.interpreter import training_interpreter, training_python
+from cputune.launch.write import assigned, exact
 from cputune.plans.carrier.command import carried, launch_command
 from cputune.plans.carrier.environment import base_environment
 from cputune.text import cpulist
@@ -81,15 +81,15 @@ def alone(
 def line_of(command: RankCommand, outer: Mapping[str, str]) -> str:
     """A rank as it would be typed here: what its environment changes, its CPUs, its words."""
     inner = command["env"]
-    words = [f"-u {name}" for name in sorted(outer) if name not in inner]
+    words = [word for name in sorted(outer) if name not in inner for word in ("-u", name)]
     words = ["env", *words] if words else []
     for name in sorted(inner):
         if name != "PATH" and outer.get(name) != inner[name]:
-            words.append(f"{name}={shlex.quote(inner[name])}")
+            words.append(assigned(name, inner[name]))
     cpus = command.get("cpus")
     if cpus is not None:
-        words.append(f"taskset -c {cpulist.render(cpus)}")
-    return " ".join([*words, shlex.join(command["argv"])])
+        words += ("taskset", "-c", cpulist.render(cpus))
+    return " ".join(map(exact, (*words, *command["argv"])))
 
 
 def become(command: RankCommand) -> NoReturn:

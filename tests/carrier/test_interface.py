@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cputune.emitters import MPI_DIALECTS
 from cputune.errors import UsageError
 from cputune.host.facts import Link, Network
+from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.carrier.interface import (
     OF_LAUNCHERS,
     checked,
@@ -35,10 +35,10 @@ def test_every_layer_is_told_the_same_name() -> None:
     told = interface_variables("ib0", backend="ccl")
     assert told == dict.fromkeys(("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_KVS_IFACE"), "ib0")
     assert "CCL_KVS_IFACE" not in interface_variables("ib0")
-    for dialect in MPI_DIALECTS:
-        assert all(words.endswith(" ib0") for words in interface_arguments(dialect, "ib0"))
+    for dialect in DIALECTS:
+        assert set(interface_arguments(dialect, "ib0")[-1:]) == {"ib0"}
         assert set(launcher_variables([dialect], "ib0").values()) == {"ib0"}
-    assert set(OF_LAUNCHERS) == set(MPI_DIALECTS)
+    assert set(OF_LAUNCHERS) == set(DIALECTS)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])

@@ -11,9 +11,10 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 
-from cputune.emitters import FORMATS, MPI_DIALECTS, Cluster, EmittedFile, emit, parse_hosts
+from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
+from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
 from cputune.plans.workload import Workload
@@ -78,7 +79,7 @@ class TestInterface:
         text = main("mpirun", mpi=mpi, cluster=ETH0).text
         assert all(f" {word}" in text for word in words)
 
-    @pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
+    @pytest.mark.parametrize("mpi", [None, *DIALECTS])
     def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
         text = main("accelerate", mpi=mpi, cluster=ETH0).text
         names = {

@@ -9,10 +9,11 @@ import pytest
 from emit_machines import MACHINES
 from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 
-from cputune.emitters import FORMATS, MPI_DIALECTS, EmittedFile, emit
+from cputune.emitters import FORMATS, EmittedFile, emit
 from cputune.emitters.command import rank_script
 from cputune.host.probing import probe
 from cputune.inside import carry
+from cputune.launch.launchers.mpirun import DIALECTS
 
 OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 380
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
@@ -48,7 +49,7 @@ def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: P
 
 
 @pytest.mark.parametrize("format", SHELL_FORMATS)
-@pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
+@pytest.mark.parametrize("mpi", [None, *DIALECTS])
 @pytest.mark.parametrize("name", MACHINES)
 def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, format: str) -> None:
     case = MACHINES[name]()

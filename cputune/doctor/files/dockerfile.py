@@ -23,7 +23,7 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places, Token
 from cputune.launch.shell import read_launches, read_words
-from cputune.launch.words import Span, Word
+from cputune.launch.words import Span, Word, value_of
 from cputune.stack.tables import load
 
 _INSTRUCTION = re.compile(r"(?mi)^[ \t]*([A-Z]+)[ \t]+((?:[^\n\\]|\\[^\n]|\\\n)*)")
@@ -77,10 +77,12 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
 def _pins(places: Places, run: re.Match[str]) -> Iterator[Pin]:
     """The packages of the stack that RUN instructions install by pip."""
     for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
-        for token in places.tokens(found.start(1), found.end(1)):
+        tokens = list(places.tokens(found.start(1), found.end(1)))
+        constrained = value_of([token.text for token in tokens], "-c", "--constraint") is not None
+        for token in tokens:
             pin = pin_of(token)
             if pin is not None:
-                yield pin
+                yield pin._replace(constrained=constrained)
 
 
 def _python(places: Places, instructions: list[re.Match[str]]) -> str | None:

@@ -31,6 +31,7 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED
 from cputune.launch.places import Places
+from cputune.launch.target import Target
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
@@ -46,7 +47,7 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
     any launcher.
     """
     known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
-    for launch in launches:
+    for launch in (_in_batch(one, context.target) for one in launches):
         yield from _flags(launch, context)
         yield from judge_arguments(launch, context)
         if any(word.startswith("$") for word in launch.before):
@@ -57,6 +58,17 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
             of_task = context.of_a_task(launch)
             yield from judge_needs(launch, of_task)
             yield from _of_a_rank(launch, of_task, known)
+
+
+def _in_batch(launch: Launch, target: Target) -> Launch:
+    """The launch on as many machines as the header of its batch script asks for."""
+    step = launch.step
+    nodes = target.nodes
+    if step is not None and step.nodes is not None:
+        nodes = step.nodes
+    if nodes is None or not (launch.part or launch.launcher == "mpirun"):
+        return launch
+    return replace(launch, environment={"SLURM_NNODES": str(nodes), **launch.environment})
 
 
 @fault("file-flag-refused", Severity.ERROR)

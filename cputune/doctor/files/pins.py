@@ -23,6 +23,8 @@ class Pin(NamedTuple):
     token: Token
     name: str
     version: str | None
+    constrained: bool = False
+    """Whether another file names the version (``--constraint FILE``)."""
 
 
 def pin_of(token: Token) -> Pin | None:
@@ -97,7 +99,7 @@ def judge_pins(
     line = _line(context.places, pins[0].token.start)
     for said in misfits(Versions.from_names(held)):
         yield pins_unfit.finding(context.at(line, said), edits=renewed)
-    open_ones = [pin.token.text for pin in pins if pin.version is None]
+    open_ones = [pin.token.text for pin in pins if pin.version is None and not pin.constrained]
     if open_ones:
         said = f"{', '.join(open_ones)}: no version is named"
         yield unpinned.finding(context.at(line, said))

@@ -12,7 +12,5 @@
 {{exports}}
 {{rank}}
 {{detect}}
-launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
-  --num_cpu_threads_per_process {{threads}} --mixed_precision {{precision}} --mpirun_hostfile "$hosts"
-  --main_process_port "$port" --no_python "${rank[@]}" -- "${train[@]}")
+{{start}}
 {{watched}}

@@ -28,7 +28,4 @@ each=$((cpus / {{ranks}} > {{least}} ? cpus / {{ranks}} : {{least}}))
 nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
-exec srun --nodes={{nodes}} --ntasks={{world}} --ntasks-per-node={{local}} \
-  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
-  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
-  "$python" "${rank[@]}" -- "${train[@]}" "$@"
+{{start}}

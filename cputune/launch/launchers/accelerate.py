@@ -87,3 +87,27 @@ ACCELERATE = Launcher(
         *(Option(names=(name,), takes=0) for name in _FLAGS),
     ),
 )
+
+
+def one_process(*, threads: int, precision: str, ipex: bool) -> tuple[str, ...]:
+    """The options of one process on CPUs; with ``--cpu`` no configuration of the user is read."""
+    return (
+        *("--cpu", "--num_processes", "1", "--num_machines", "1"),
+        *("--mixed_precision", precision, "--dynamo_backend", "no"),
+        *("--num_cpu_threads_per_process", str(threads)),
+        *(("--ipex",) if ipex else ()),
+    )
+
+
+def through_mpirun(
+    *, config: str, threads: int, precision: str, hosts: str, port: str
+) -> tuple[str, ...]:
+    """The options of several ranks, which accelerate starts through mpirun and a host file alone.
+
+    Ranks and machines are in the configuration (0.34 to 1.15 were tried).
+    """
+    return (
+        *("--config_file", config, "--num_cpu_threads_per_process", str(threads)),
+        *("--mixed_precision", precision, "--mpirun_hostfile", hosts),
+        *("--main_process_port", port),
+    )

@@ -38,6 +38,21 @@ SRUN = Launcher(
         Option(names=("--kill-on-bad-exit", "-K", "--pty", "--exact", "--verbose", "-v"), takes=0),
     ),
 )
+
+
+def one_task_each(*, nodes: int, ranks: int, ranks_per_node: int, cpus: str) -> tuple[str, ...]:
+    """The options of a step with a task for each rank, which ends as soon as one of them fails.
+
+    A step asks for its own nodes, CPUs and binding: what salloc, sbatch or an outer step was asked
+    for is in variables that srun reads, and would cut a node to one CPU.
+    """
+    return (
+        *(f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={ranks_per_node}"),
+        *("--cpus-per-task", cpus, "--cpu-bind=cores", "--distribution=block:block"),
+        *("--export=ALL", "--kill-on-bad-exit=1"),
+    )
+
+
 _GLUED = re.compile(r"-([A-Za-z])(\d[\w.:,]*)")
 
 

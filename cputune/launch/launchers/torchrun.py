@@ -44,3 +44,20 @@ TORCHRUN = Launcher(
         Option(names=("--use_env",), takes=0, needless="torchrun always sets LOCAL_RANK"),
     ),
 )
+
+
+def on_nodes(*, nodes: int, ranks: int, node_rank: str, address: str, port: str) -> tuple[str, ...]:
+    """The options of the agent of one of these machines, with so many ranks on each.
+
+    torchrun binds nothing on a CPU (``--numa-binding`` is for GPUs), and sets OMP_NUM_THREADS to 1
+    if it is unset.
+    """
+    return (
+        *("--nnodes", str(nodes), "--node-rank", node_rank, "--nproc-per-node", str(ranks)),
+        *("--master-addr", address, "--master-port", port),
+    )
+
+
+def on_this_machine(ranks: int) -> tuple[str, ...]:
+    """The options of so many ranks on one machine, which meet at a free port."""
+    return ("--standalone", "--nproc-per-node", str(ranks))

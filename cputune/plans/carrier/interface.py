@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from cputune.errors import UsageError
 from cputune.host.facts import Link, Network
+from cputune.launch.launchers.mpirun import is_openmpi
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 """The kernel's names have 15 characters at most (IFNAMSIZ)."""
@@ -49,7 +50,7 @@ OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
 }
 """By dialect of ``mpirun``: the variables that the launcher itself reads."""
 
-_OF_OPENMPI = ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include")
+_OF_OPENMPI = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
 
 
 def checked(name: str, *, nodes: int = 2) -> str:
@@ -78,9 +79,9 @@ def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
 
 
 def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
-    """The same as options of an ``mpirun``, each with its value: ``-iface eth0``."""
-    options = _OF_OPENMPI if dialect.startswith("openmpi") else ("-iface",)
-    return tuple(f"{option} {name}" for option in options)
+    """The same as options of an ``mpirun``, in words: ``-iface``, ``eth0``."""
+    options = _OF_OPENMPI if is_openmpi(dialect) else (("-iface",),)
+    return tuple(word for option in options for word in (*option, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' 
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28
   ACCELERATE_MIXED_PRECISION=bf16 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$python"
-  "$here/rank.py" --launcher mpi --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)
+  "$here/rank.py" --launcher mpi
+  --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=mpirun

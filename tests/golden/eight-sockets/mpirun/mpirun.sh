@@ -34,8 +34,8 @@ train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' 
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=(env ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28 ACCELERATE_MIXED_PRECISION=bf16
-  MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$python"
-  "$here/rank.py" --launcher mpi --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)
+  MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi
+  --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
 mpirun=${MPIRUN:-mpirun}

@@ -39,7 +39,8 @@ done
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
-rank=("$here/rank.py" --launcher slurm --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223 --bind offered)
+rank=("$here/rank.py" --launcher slurm
+  --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223 --bind offered)
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28 ACCELERATE_MIXED_PRECISION=bf16
 
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
@@ -49,8 +50,7 @@ each=$((cpus / 16 > 28 ? cpus / 16 : 28))
 nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
-exec srun --nodes=1 --ntasks=8 --ntasks-per-node=8 \
-  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
-  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
-  "$python" "${rank[@]}" -- "${train[@]}" "$@"
+exec srun --nodes=1 --ntasks=8 --ntasks-per-node=8 --cpus-per-task "$each" \
+  --cpu-bind=cores --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
+  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} "$python" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":8,"threads_per_process":28,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55],[56,57,58,59,60,61,62,63,64,65,66,67,68,69,70,71,72,73,74,75,76,77,78,79,80,81,82,83],[84,85,86,87,88,89,90,91,92,93,94,95,96,97,98,99,100,101,102,103,104,105,106,107,108,109,110,111],[112,113,114,115,116,117,118,119,120,121,122,123,124,125,126,127,128,129,130,131,132,133,134,135,136,137,138,139],[140,141,142,143,144,145,146,147,148,149,150,151,152,153,154,155,156,157,158,159,160,161,162,163,164,165,166,167],[168,169,170,171,172,173,174,175,176,177,178,179,180,181,182,183,184,185,186,187,188,189,190,191,192,193,194,195],[196,197,198,199,200,201,202,203,204,205,206,207,208,209,210,211,212,213,214,215,216,217,218,219,220,221,222,223]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"28","ACCELERATE_MIXED_PRECISION":"bf16"},"samples_per_second":{"centre":31.4,"low":31.1,"high":31.8},"global_batch_size":96,"trained":{"words":["run_qa.py","--do_train","--output_dir","/data/my runs/$USER","--use_cpu","--bf16","True","--ddp_backend","gloo","--per_device_train_batch_size","12"],"files":{},"model":null,"data":null}}

@@ -49,8 +49,7 @@ each=$((cpus / 2 > 4 ? cpus / 2 : 4))
 nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
-exec srun --nodes=1 --ntasks=2 --ntasks-per-node=2 \
-  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
-  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
-  "$python" "${rank[@]}" -- "${train[@]}" "$@"
+exec srun --nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task "$each" \
+  --cpu-bind=cores --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
+  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} "$python" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"centre":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","gloo","--per_device_train_batch_size","6"],"files":{"$here/train.py":"fd7f2ba81c90bf95","$here/recipe.json":"5a829ddf99cf2113"},"model":null,"data":null}}

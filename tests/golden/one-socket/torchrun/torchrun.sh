@@ -30,7 +30,6 @@ port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockn
 rank=("$here/rank.py" --launcher torch --cpus 0-3/4-7)
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 ACCELERATE_MIXED_PRECISION=bf16 \
   LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
-exec "$python" -m torch.distributed.run --nnodes 1 --node-rank 0 \
-  --nproc-per-node 2 --master-addr 127.0.0.1 --master-port "$port" \
-  "${rank[@]}" -- "${train[@]}" "$@"
+exec "$python" -m torch.distributed.run --nnodes 1 --node-rank 0 --nproc-per-node 2 \
+  --master-addr 127.0.0.1 --master-port "$port" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"torchrun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"4","ACCELERATE_MIXED_PRECISION":"bf16","LD_PRELOAD":"/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},"samples_per_second":{"centre":31.4,"low":31.1,"high":31.8},"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","gloo","--per_device_train_batch_size","6"],"files":{"$here/train.py":"fd7f2ba81c90bf95","$here/recipe.json":"5a829ddf99cf2113"},"model":null,"data":null}}

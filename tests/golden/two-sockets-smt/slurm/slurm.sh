@@ -66,8 +66,7 @@ each=$((cpus / 4 > 28 ? cpus / 4 : 28))
 nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST} # those of the allocation that take part
 MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export SLURM_OVERLAP=1 SRUN_CPUS_PER_TASK=$each MASTER_ADDR MASTER_PORT=$port
-exec srun --nodes=2 --ntasks=4 --ntasks-per-node=2 \
-  --cpus-per-task="$each" ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} --cpu-bind=cores \
-  --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
-  "$python" "${rank[@]}" -- "${train[@]}" "$@"
+exec srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task "$each" \
+  --cpu-bind=cores --distribution=block:block --export=ALL --kill-on-bad-exit=1 \
+  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"} "$python" "${rank[@]}" -- "${train[@]}" "$@"
 # cputune-plan: {"format":"slurm","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"sequence_length":384,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--bf16","--ddp_backend","ccl","--use_ipex","--per_device_train_batch_size","3"],"files":{"$here/train.py":"fd7f2ba81c90bf95","$here/recipe.json":"00796e632272bf13"},"model":null,"data":null}}

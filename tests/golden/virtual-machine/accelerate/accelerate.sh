@@ -27,7 +27,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
 exec "$python" -m accelerate.commands.launch --cpu --num_processes 1 --num_machines 1 \
   --mixed_precision no --dynamo_backend no --num_cpu_threads_per_process 2 \
-  --no_python setpriv --pdeathsig TERM env -u KMP_AFFINITY -u KMP_BLOCKTIME \
-  taskset -c 0-1 "$python" "$here/train.py" "$here/recipe.json" --output_dir out --use_cpu \
+  --no_python setpriv --pdeathsig TERM env -u KMP_AFFINITY -u KMP_BLOCKTIME taskset -c 0-1 \
+  "$python" "$here/train.py" "$here/recipe.json" --output_dir out --use_cpu \
   --per_device_train_batch_size 8 "$@"
 # cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"2"},"samples_per_second":{"centre":20.0,"low":19.7,"high":20.4},"global_batch_size":8,"sequence_length":128,"trained":{"words":["$here/train.py","$here/recipe.json","--output_dir","out","--use_cpu","--per_device_train_batch_size","8"],"files":{"$here/train.py":"fd7f2ba81c90bf95","$here/recipe.json":"f8061ed020c873c2"},"model":null,"data":null}}
