@@ -1,1 +1,1 @@
-"""What is trained, each way to run it, and what decides which of them may be tried."""
+"""What is trained, the plans that can run it, and what decides which plans may be tried."""

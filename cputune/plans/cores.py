@@ -1,4 +1,4 @@
-"""Which cores a launch may use: the allowed ones, as many as a CPU quota pays for."""
+"""Which cores a launch may use: the allowed ones, limited by a CPU quota."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from cputune.host.facts import Core, HostFacts
 from cputune.plans.placing import evenly, groups
 
 QUOTA_SHARE = 0.9
-"""Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
+"""Fewer sockets are used if they have this share of a CPU quota."""
 
 
 def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
     """The cores that a launch may use.
 
-    Without a CPU quota these are all allowed cores. With a quota only as many are used as whole
-    CPUs of time are given: more threads than that are throttled, all at once, in every period. They
-    lie evenly on the fewest sockets that hold the quota.
+    Without a CPU quota these are all allowed cores. With a quota they are as many as it gives whole
+    CPUs: more threads would all be throttled in every period. They are spread evenly over the
+    fewest sockets that have enough.
     """
     cores = _allowed(facts)
     count = paid_cores(facts)
@@ -31,7 +31,7 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def paid_cores(facts: HostFacts) -> int | None:
-    """How many cores a CPU quota pays for, where that is less than all; None where it is not."""
+    """Number of cores that a CPU quota allows, if that is fewer than all; else None."""
     quota = facts.limits.cpu_quota
     if quota is None or quota >= len(facts.topology.allowed_cores):
         return None
@@ -51,7 +51,7 @@ def _allowed(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
-    """How many sockets and how many NUMA nodes these CPUs lie on."""
+    """The number of sockets and of NUMA nodes of these CPUs."""
     wanted = set(cpus)
     on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
     return len(groups(tuple(on), by_node=False)), len(groups(tuple(on), by_node=True))

@@ -1,9 +1,9 @@
-"""Where ranks go: cutting the allowed cores of a machine into one slice per rank.
+"""Where ranks run: cutting the allowed cores of a machine into one slice per rank.
 
-Pure functions from facts to plans. The formulae follow the Intel launcher (ipexrun),
-``intel_extension_for_pytorch/cpu/launch/launcher_distributed.py``: cores in order, one
-contiguous slice per rank, the oneCCL workers on the first cores of each slice, one
-OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
+Pure functions from facts to plans. The formulas follow the Intel launcher (ipexrun),
+``intel_extension_for_pytorch/cpu/launch/launcher_distributed.py``: cores in order, one contiguous
+slice per rank, the oneCCL workers on the first cores of each slice, one OpenMP thread on each other
+core. Unlike it, they respect cpuset and quota.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
-"""Of a NUMA node. More of them hold more copies of the model and send more messages. Assumed."""
+"""Per NUMA node. More ranks hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
-    """The rank counts that are thought of; a rank of a large machine keeps two cores.
+    """The rank counts to consider; a rank of a large machine keeps two cores.
 
-    Up to eight on a NUMA node, and one on each L3 cache that has several cores.
+    Up to eight per NUMA node, and one per L3 cache with several cores.
     """
     if not cores:
         return ()
@@ -42,11 +42,11 @@ def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
 
 
 def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
-    """Why so many ranks make no good plan on these cores; None where they do.
+    """Why this number of ranks makes no good plan on these cores; None if it does.
 
-    Good are one over all, one per socket, one per NUMA node, one per L3 cache, and evenly between
-    and above these, where few cores are left idle: a fifth of them at most, or a tenth of the
-    ``paid`` ones, those that a CPU quota pays for.
+    Good are one rank, one per socket, per NUMA node, per L3 cache, and even divisions between and
+    above these if few cores are idle: at most a fifth, or a tenth of the ``paid`` ones, which a CPU
+    quota allows.
     """
     sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
     if nodes % ranks and ranks % sockets and ranks % nodes:
@@ -59,7 +59,7 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
 
 
 def lie_astride(cores: tuple[Core, ...], ranks: int) -> bool:
-    """Whether some of so many ranks have a part of a NUMA node and a part of another one.
+    """Whether some of these ranks have parts of two NUMA nodes.
 
     Their threads wait for memory of the other node, and share its bandwidth unevenly.
     """
@@ -73,17 +73,17 @@ def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[in
 
 
 def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
-    """Those of the fastest kind: all, where they are of one kind."""
+    """The cores of the fastest kind; all if there is one kind."""
     most = max((core.speed for core in cores), default=0)
     return tuple(core for core in cores if core.speed > 0.9 * most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """How a launch on one machine is laid out before anything was measured, and why.
+    """The layout of a launch on one machine before anything was measured, and why.
 
-    ``cores`` are those of each rank; ``threads`` its OpenMP threads, one on each core that its
-    ``ccl_workers`` workers of oneCCL leave.
+    ``cores`` are those of each rank; ``threads`` its OpenMP threads, one on each core without one
+    of its ``ccl_workers`` oneCCL workers.
     """
 
     cores: tuple[tuple[Core, ...], ...]
@@ -114,14 +114,14 @@ def advise(
     ranks: int | None = None,
     ccl_workers: int = 0,
 ) -> Advice:
-    """The one answer to how many ranks and threads, on which CPUs: all cures and plans have it.
+    """How many ranks and threads, on which CPUs: the same advice for all fixes and plans.
 
-    A rank for each socket, as the Hugging Face CPU guides say; for each NUMA node where sockets
-    have a single core, which says nothing of the hardware; fewer where sockets differ so much
-    that cores would be idle, and where ``batch`` (samples of a step over ``nodes`` such machines)
-    cannot be dealt out. Slow cores of a hybrid machine stay out: a team waits for its slowest.
-    ``ranks`` is a number that a launcher has settled already. Of ``ccl_workers`` that are asked
-    for as many are given as leave a core to the threads.
+    A rank per socket, as the Hugging Face CPU guides say; per NUMA node if sockets have a single
+    core, which says nothing about the hardware; fewer if sockets differ so much that cores would be
+    idle, or if ``batch`` (samples of a step over ``nodes`` such machines) cannot be divided. Slow
+    cores of a hybrid machine are not used: threads wait for the slowest. ``ranks`` is a number that
+    a launcher has fixed. Of the requested ``ccl_workers`` as many are used as leave the threads a
+    core.
     """
     cores, why = usable_cores(facts), "one rank"
     if facts.topology.hybrid and len(fast_cores(cores)) < len(cores):
@@ -150,9 +150,8 @@ def advise(
 def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
     """Thread counts worth trying on the cores of one rank, one thread per core, most first.
 
-    All cores that the oneCCL workers leave, three quarters, half and a quarter of them,
-    and those of its first socket, first NUMA node or fastest kind of core where it spans
-    several.
+    All cores without oneCCL workers, three quarters, half and a quarter of them, and those of the
+    first socket, first NUMA node or fastest kind of core if the rank spans several.
     """
     computing = cores_of_rank[ccl_workers:]
     count = len(computing)
@@ -166,12 +165,11 @@ def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> t
 
 
 def default_threads(facts: HostFacts) -> int:
-    """OpenMP threads of a plain ``python train.py``: what is asked for, else every allowed core.
+    """OpenMP threads of a plain ``python train.py``: as requested, else one per allowed core.
 
     torch takes MKL's count (aten/src/ATen/ParallelOpenMP.cpp): MKL_NUM_THREADS before
-    OMP_NUM_THREADS, and no more than the physical cores of the affinity mask (seen with
-    torch 2.13 on x86-64; builds for other processors have no MKL). A CPU quota is not seen
-    by anybody.
+    OMP_NUM_THREADS, and at most the physical cores of the affinity (seen with torch 2.13 on x86-64;
+    builds for other processors have no MKL). It ignores a CPU quota.
     """
     cores = max(1, len(facts.topology.allowed_cores))
     has_mkl = facts.cpu.architecture in (None, "x86_64")
@@ -183,9 +181,9 @@ def default_threads(facts: HostFacts) -> int:
 
 
 def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
-    """What the user has today: plain ``python train.py`` with default flags, nothing bound.
+    """The current launch without a launcher: ``python train.py`` with default flags, not bound.
 
-    With a launcher it may be several ``ranks``, each of which may use every allowed CPU.
+    With a launcher it has several ``ranks``, each of which may use every allowed CPU.
     """
     return Plan(
         processes_per_node=ranks,
@@ -196,9 +194,9 @@ def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
 
 
 def mild_plan(facts: HostFacts) -> Plan:
-    """What may be given to a launch that nobody has measured: it changes none of its numbers.
+    """A plan for a launch that was never measured: it changes no numbers of the training.
 
-    One rank with a thread on each core, bound to them, and an allocator where there is one.
+    One rank with a thread on each core, bound to them, and an allocator if one is installed.
     """
     plan = make_plan(usable_cores(facts), 1)
     for name in ALLOCATORS[1:]:
@@ -209,10 +207,9 @@ def mild_plan(facts: HostFacts) -> Plan:
 
 
 def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int = 1) -> Plan:
-    """The plan that ``advise`` gives, in the precision that the CPU has natively.
+    """The plan of ``advise``, in the precision that the CPU has natively.
 
-    Where they live for this workload, it has IPEX, and oneCCL with one worker on a core of
-    its own.
+    If they are possible for this workload it has IPEX, and oneCCL with one worker on its own core.
     """
     ask = Ask(workload=workload)
     batch = None if workload is None else workload.global_batch_size
@@ -229,7 +226,7 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
 
 
 def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
-    """Whether a knob can take this value on this machine, with these versions."""
+    """Whether a knob can have this value on this machine, with these versions."""
     return knob.offers is not None and value in knob.choices(facts, ask).values
 
 
@@ -245,11 +242,11 @@ def make_plan(
     precision: Precision = "fp32",
     ipex: bool = False,
 ) -> Plan:
-    """Lay ``ranks`` ranks out on ``cores`` and say which CPUs each gets.
+    """Lay ``ranks`` ranks out on ``cores``: which CPUs each gets.
 
-    ``threads`` defaults to one per core that the oneCCL workers leave; with ``smt``
-    each core gives all its siblings. With ``share_cores`` the workers run on cores that
-    threads have too. Raises ValueError where it does not fit.
+    ``threads`` defaults to one per core without a oneCCL worker; with ``smt`` to all siblings of
+    those. With ``share_cores`` workers run on cores of threads. Raises ValueError if it does not
+    fit.
     """
     rank_cpus: list[tuple[int, ...]] = []
     worker_cpus: list[tuple[int, ...]] = []

@@ -1,8 +1,8 @@
-"""What would pay and was not tried, in the order of what it brings.
+"""What would make training faster and was not tried, the largest gain first.
 
-The doctor, the tuner and the report have it from here: what it brings, and whether one command does
-it, or somebody has to decide. The factors are those that were read where the lever
-lives, with their sources in ``cputune.plans.knobs`` and ``docs/measuring.md``.
+Doctor, tuner and report use it: what it gains, and whether one command does it or you have to
+decide. The factors were measured on machines that have the knob, with their sources in
+``cputune.plans.knobs`` and ``docs/measuring.md``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GAINS = {
     "allocator-missing": (1.12, 1.30),
     "allocator-default": (1.12, 1.30),
 }
-"""By the code of a finding how many times as fast its cure made training, at least and at most of
-what was read (docs/knobs.md); of others nobody knows a figure."""
+"""How many times as fast training became after a finding was fixed, by its code: least and most of
+what was measured (docs/knobs.md). Other findings have no measured gain."""
 
 READ_ON = "on 2 cores"
-"""What the factors that were read are of: another machine may gain more, or less."""
+"""The machine on which the factors were measured; another may gain more, or less."""
 
 SLOWER = frozenset(
     {
@@ -39,7 +39,7 @@ SLOWER = frozenset(
         *("threads-serial", "srun-one-cpu", "hosts-cpu", "hosts-cores"),
     }
 )
-"""Warnings with which training is right and takes longer; other warnings are not about speed."""
+"""Warnings with which training is correct but slower; other warnings are not about speed."""
 
 Takes = Literal["one command", "your decision"]
 
@@ -50,19 +50,19 @@ def in_words(low: float, high: float, takes: Takes) -> str:
 
 
 def times(low: float, high: float) -> str:
-    """``×1.12–1.30 on 2 cores``; a single factor is counted in the script itself."""
+    """``×1.12–1.30 on 2 cores``; a single factor was computed from the script itself."""
     return f"×{low:.2f}–{high:.2f} {READ_ON}" if high > low else f"×{low:.2f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One lever that pays, and what it would bring.
+    """A knob or option that pays, and what it would gain.
 
     Attributes:
-        what: the lever, in words.
-        low: how many times as fast it makes a step, at least where it was read.
-        high: and at most.
-        takes: whether one command does it, or somebody has to decide.
+        what: its name, in words.
+        low: factor by which it makes a step faster, the least measured.
+        high: the most measured.
+        takes: whether one command does it, or you have to decide.
         do: the command, the option or the flag.
     """
 
@@ -89,10 +89,10 @@ _BRINGS = {
     "dropout": ("dropout masks of bytes", 1.10, 1.36),
     "optimizer": ("a fused AdamW, where the script's is a loop", 1.10, 1.28),
 }
-"""Of knobs what pays, and the factors that were read of it."""
+"""What of a knob pays, and the measured factors."""
 
 LEAST_SHARE = 0.1
-"""Of tokens that are padding: less is not worth a decision."""
+"""Of tokens that are padding: a smaller share is not worth a decision."""
 
 
 def untried(
@@ -100,9 +100,9 @@ def untried(
     padding: Padding | None,
     cure: str | None = None,
 ) -> tuple[Lever, ...]:
-    """Of what was left out, that which is known to pay; what would bring the most comes first.
+    """What was left out although it is known to pay; the largest gain first.
 
-    ``cure`` is the command that installs tcmalloc, where the doctor misses it.
+    ``cure`` is the command that installs tcmalloc, if the doctor misses it.
     """
     found = [
         Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {out.option}")
@@ -124,9 +124,9 @@ def untried(
 
 
 def _of_padding(padding: Padding, option: str | None) -> Lever:
-    """What shorter batches would bring: a step takes at least as much less as it has tokens less.
+    """The gain of shorter batches: a step takes less time by at least the share of tokens saved.
 
-    Where no column is padding in all samples of a batch, only samples of like length help.
+    If no column is padding in all samples of a batch, only samples of similar length help.
     """
     share = f"{padding.share:.0%} of the tokens that you compute are padding"
     shorter = padding.left < 1

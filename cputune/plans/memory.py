@@ -1,9 +1,9 @@
 """How much memory training needs at least: one lower bound for the doctor and the tuner.
 
-It counts only what no run can do without. What exceeds the machine by this count does
-certainly not fit; what it lets pass may still run out of memory. BERT base in bf16, batch
-12 of 384 tokens, is given 3.0 GiB here, and peaked at 7.6 GiB with torch 2.13 (attention
-matrices, dropout masks and fp32 copies come on top).
+It counts only what no run can do without. What exceeds the machine by this count certainly does not
+fit; what it accepts may still run out of memory. BERT base in bf16, batch 12 of 384 tokens, counts
+as 3.0 GiB and peaked at 7.6 GiB with torch 2.13 (attention matrices, dropout masks and fp32 copies
+come on top).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ SPARE = 0.8
 """Share of the memory that was free before the study; the rest is for what grows meanwhile."""
 
 PROCESS_BYTES = 256 << 20
-"""Private memory of a process that has imported torch and transformers' Trainer: 295 MiB with
-torch 2.13. The files of libraries, 120 MiB more, are shared by all ranks."""
+"""Private memory of a process that imported torch and transformers' Trainer: 295 MiB with torch
+2.13. All ranks share 120 MiB more, the files of libraries."""
 
 VALUES_PER_PARAMETER = 4
 """The weight, its gradient and the two moments of AdamW, all of the weight's type
@@ -24,8 +24,8 @@ VALUES_PER_PARAMETER = 4
 
 
 def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
-    """Memory of the ``ranks`` of each of so many nodes, at least: their processes, and of a recipe
-    that tells its parameters each rank's weights, gradients and moments, and its samples.
+    """Least memory of the ``ranks`` of each of ``nodes`` nodes: their processes, and for a recipe
+    with known parameters each rank's weights, gradients, moments and samples.
     """
     state, kept, recipe = 0, 0, workload.recipe
     if recipe is not None and recipe.parameters is not None:
@@ -41,12 +41,12 @@ def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
 
 
 def room_bytes(facts: HostFacts) -> int | None:
-    """What a job can have at most: the cgroup's limit or the machine's memory, the smaller."""
+    """Most memory of a job: the cgroup's limit or the machine's memory, the smaller."""
     sizes = (facts.limits.memory_bytes, facts.memory.total_bytes)
     return min((size for size in sizes if size is not None and size > 0), default=None)
 
 
 def spare_bytes(facts: HostFacts) -> float | None:
-    """What a study counts on of the memory that was free before it; None where it is not known."""
+    """The free memory that a study may use; None if it is not known."""
     free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
     return SPARE * min(free) if free else None

@@ -1,8 +1,8 @@
-"""Which cores each rank of a node gets: one way for the tuner, for launches and for pods.
+"""Which cores each rank of a node gets, for the tuner, for launches and for pods.
 
-It is emitted as ``place.py`` where ranks run in containers, whose CPUs nobody knows before: there
-it binds a rank of torchrun, and becomes its training (``place.py 8 -- train.py``). So it needs
-Python 3.7 and nothing else.
+It is emitted as ``place.py`` for ranks in containers, whose CPUs are known only at run time: there
+it binds a rank of torchrun and then executes its training (``place.py 8 -- train.py``). So it needs
+only Python 3.7.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEAST_USED_SHARE = 0.8
-"""Rank counts that would leave more than a fifth of the cores idle are not proposed; and a
-rank lies astride two sockets only where that much would be idle otherwise."""
+"""Rank counts that leave more than a fifth of the cores idle are not proposed; a rank spans two
+sockets only if that many would be idle otherwise."""
 
 C = TypeVar("C", bound="Any")
 
 
 class SeenCore(NamedTuple):
-    """A core as the kernel shows it: its CPUs that may be used, its socket, NUMA node and L3."""
+    """A core as the kernel shows it: its usable CPUs, its socket, NUMA node and L3."""
 
     cpus: tuple[int, ...]
     socket: int
@@ -48,12 +48,11 @@ def by_caches(cores: Sequence[C]) -> tuple[tuple[C, ...], ...]:
 
 
 def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
-    """Cut cores into ``ranks`` contiguous slices of equal size; what is left over is idle.
+    """Cut cores into ``ranks`` contiguous slices of equal size; the rest is idle.
 
-    Where the cores lie on several sockets, nodes or L3 caches and the ranks can be dealt out
-    evenly over them, no rank lies astride two of them, unless they differ so much in size that
-    many cores would be idle; so ranks of several caches have whole ones. Raises ValueError where
-    there are fewer cores than ranks.
+    If the cores are on several sockets, nodes or L3 caches and the ranks divide evenly over them,
+    no rank spans two of them, unless they differ so much in size that many cores would be idle; so
+    ranks of several caches have whole ones. Raises ValueError if there are fewer cores than ranks.
     """
     if ranks > len(cores):
         raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
@@ -70,7 +69,7 @@ def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
 
 
 def _cut(part: tuple[C, ...], pieces: int, least: float) -> list[tuple[C, ...]]:
-    """A part in contiguous pieces: of whole caches, where they give every piece enough cores."""
+    """A part in contiguous pieces: of whole caches if every piece then has enough cores."""
     caches = by_caches(part)
     if len(caches) % pieces == 0:
         each = len(caches) // pieces
@@ -82,9 +81,9 @@ def _cut(part: tuple[C, ...], pieces: int, least: float) -> list[tuple[C, ...]]:
 
 
 def evenly(cores: Sequence[C], count: int) -> tuple[C, ...]:
-    """``count`` of the cores, in their order: as many on each socket, node and L3 as on the next.
+    """``count`` of the cores, in their order: the same number on each socket, node and L3.
 
-    So a rank of fewer threads than cores has the caches and memory controllers of all.
+    So a rank with fewer threads than cores uses the caches and memory controllers of all.
     """
     chosen = _share(tuple(cores), count, 0)
     return tuple(core for core in cores if core in chosen)
@@ -108,11 +107,11 @@ _LEVELS = ("socket", "NUMA node", "L3 cache")
 
 
 def team(cores: Sequence[C], threads: int) -> Sequence[C]:
-    """The cores of a rank that its threads run on, where it has more of them than threads.
+    """The cores of a rank that its threads run on, if it has more cores than threads.
 
-    A team that fits on the first NUMA node or socket stays there; there it has its share of every
-    node and L3 cache, each with a way to memory of its own. Slow cores of a hybrid machine are
-    taken last.
+    Threads that fit on the first NUMA node or socket stay there; there they are spread over every
+    node and L3 cache, each with its own memory bandwidth. Slow cores of a hybrid machine are taken
+    last.
     """
     if threads >= len(cores):
         return cores
@@ -126,9 +125,9 @@ def team(cores: Sequence[C], threads: int) -> Sequence[C]:
 def pod_shares(
     cores: Sequence[SeenCore], ranks: int, threads: int, workers: int
 ) -> list[tuple[list[int], list[int]]] | None:
-    """(CPUs, CPUs of its oneCCL workers) of each rank; None where these cores are too few.
+    """(CPUs, CPUs of its oneCCL workers) of each rank; None if there are too few cores.
 
-    A thread has a core of its own where there are so many, else a sibling; a worker always has one.
+    A thread gets its own core if there are enough, else a sibling; a worker always gets one.
     """
     each = threads + workers
     if len(cores) < ranks * (workers + 1):  # siblings are all that keeps ranks apart
@@ -153,7 +152,7 @@ def _even(cores: Sequence[SeenCore], ranks: int) -> Sequence[Sequence[SeenCore]]
 
 
 def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
-    """The cores that these CPUs lie on, by socket, NUMA node and first CPU, as plans count them."""
+    """The cores of these CPUs, by socket, NUMA node and first CPU, as plans count them."""
     free = set(allowed)
     nodes = {
         cpu: number
@@ -186,7 +185,7 @@ def _text(path: str) -> str:
 
 
 def _list(path: str) -> list[int]:
-    """The CPUs of a kernel list; none where it cannot be read."""
+    """The CPUs of a kernel list; empty if it cannot be read."""
     if not os.path.exists(path):
         return []
     found: list[int] = []
@@ -198,12 +197,12 @@ def _list(path: str) -> list[int]:
 
 
 def in_a_pod(asked: int, command: Sequence[str]) -> None:
-    """Bind a rank to its share of a container's CPUs, and become the command.
+    """Bind a rank to its share of a container's CPUs, then execute the command.
 
-    CPU numbers mean nothing in a container. Where it has CPUs of its own, no more than the
-    ``asked`` ones, they are cut as the plan's were: no rank lies astride sockets. Else the kernel
-    places the ranks. A job of one rank has no numbers: told LOCAL_RANK=0, accelerate would wrap the
-    model of a lone process in DistributedDataParallel.
+    CPU numbers are unknown before. If the container has CPUs of its own, at most the ``asked``
+    number, they are cut as the plan's: no rank spans sockets. Else the kernel places the ranks. A
+    job of one rank gets no rank variables: with LOCAL_RANK=0 accelerate would wrap the model in
+    DistributedDataParallel.
     """
     environment, allowed = os.environ, os.sched_getaffinity(0)
     rank = int(environment.get("LOCAL_RANK", "0"))

@@ -1,7 +1,7 @@
-"""One way to run a training job: ranks, threads, CPUs, precision, libraries.
+"""One plan for a training job: ranks, threads, CPUs, precision, libraries.
 
-A plan says everything that a launch needs and nothing about what is trained. The
-tuner proposes plans, trials run them, the result stores them, emitters write them.
+A plan contains all that a launch needs and nothing about what is trained. The tuner proposes plans,
+trials run them, the result stores them, emitters write them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
 
 MOST_RANKS = 4096
-"""Of one node: more than any machine has cores."""
+"""Per node: more than any machine has cores."""
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
 """A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
@@ -31,7 +31,7 @@ Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 
 
 CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
-"""For each local rank of a node its logical CPUs."""
+"""The logical CPUs of each local rank of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +43,18 @@ class Plan:
         processes_per_node: ranks on each of them.
         threads_per_process: OpenMP threads of a rank (OMP_NUM_THREADS).
         ccl_workers: oneCCL worker threads of a rank (CCL_WORKER_COUNT); 0 without oneCCL.
-        backend: torch.distributed backend; means nothing for a single rank.
-        precision: what the forward pass runs in: fp32, bf16 or fp16 (autocast).
+        backend: torch.distributed backend; without effect for a single rank.
+        precision: of the forward pass: fp32, bf16 or fp16 (autocast).
         ipex: whether intel_extension_for_pytorch optimizes model and optimizer.
         allocator: which malloc is preloaded.
-        openmp: which OpenMP runtime is preloaded; "default" is the one torch brings.
+        openmp: which OpenMP runtime is preloaded; "default" is torch's own.
         preload: real paths for LD_PRELOAD that allocator and openmp need.
-        cpus: for each local rank, the logical CPUs it is bound to, on every node alike.
+        cpus: for each local rank, the logical CPUs it is bound to, the same on every node.
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
-        as_found: the launch that the user has today: nothing is set and nothing is
-            bound; threads and cpus are then what such a process is expected to see.
-        settings: values of the knobs that have no field of their own, by name, without
-            those that stay as they are today.
+        as_found: the current launch: nothing is set and nothing is bound; threads and cpus are
+            those that such a process is expected to see.
+        settings: values of the knobs without a field of their own, by name, except those with
+            their current value.
     """
 
     nodes: AtLeastOne = 1
@@ -102,8 +102,8 @@ class Plan:
     def environment(self) -> dict[str, str]:
         """The variables that every rank of this plan is started with.
 
-        Empty for a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank numbers
-        belong to the launch, not to the plan.
+        Empty for a plan that runs as typed. MASTER_ADDR, MASTER_PORT and the rank numbers belong to
+        the launch, not to the plan.
         """
         if self.as_found:
             return {}
@@ -113,16 +113,16 @@ class Plan:
         return variables
 
     def setting(self, name: str) -> KnobValue:
-        """The value of a knob that has no field of its own. Raises UsageError for no knob."""
+        """The value of a knob without a field of its own. Raises UsageError for an unknown knob."""
         return self.settings.get(name, knob_named(name).today)
 
     def value(self, name: str) -> KnobValue:
-        """The value of a knob that decides no CPUs. Raises UsageError for no knob."""
+        """The value of a knob that does not decide CPUs. Raises UsageError for an unknown knob."""
         found: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
         return found
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
-        """The plan that differs in the value of such a knob."""
+        """The plan with another value of such a knob."""
         today = knob_named(name).today
         if value == today and name not in self.settings:
             return self  # most plans of a space stay as they are in most knobs
@@ -142,8 +142,8 @@ class Plan:
     def short(self) -> str:
         """A name for tables and pictures: ``2×14 bf16 tcmalloc malloc=kept``.
 
-        Ranks of a node × threads of each, the precision, the libraries that are preloaded; every
-        other knob as ``--fix`` takes it. Today's launch is called that: ``1×2 fp32 (today)``.
+        Ranks of a node × threads of each, the precision, the preloaded libraries; every other knob
+        as ``--fix`` takes it. The current launch is marked: ``1×2 fp32 (today)``.
         """
         parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
         parts += [f"{self.processes_per_node}×{self.threads_per_process}", self.precision]
@@ -158,7 +158,7 @@ class Plan:
         return " ".join(parts)
 
     def legend(self) -> str:
-        """How its short name is read: ``2×14 means 2 ranks with 14 threads each``."""
+        """How to read its short name: ``2×14 means 2 ranks with 14 threads each``."""
         ranks, threads = self.processes_per_node, self.threads_per_process
         who = "1 rank" if ranks == 1 else f"{ranks} ranks"
         each = "1 thread" if threads == 1 else f"{threads} threads"
@@ -176,7 +176,7 @@ def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _check_settings(settings: Mapping[str, KnobValue]) -> None:
-    """One way to write each plan: without what is as it is today."""
+    """Each plan has one form: settings with their current value are left out."""
     for name, value in settings.items():
         knob = knob_named(name)
         here = knob.put is not None and name not in Plan.__dataclass_fields__

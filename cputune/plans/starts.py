@@ -16,7 +16,7 @@ OTHER_DATA = (
 def data_apart(answers: Sequence[ModelAnswer], others: Sequence[ModelAnswer]) -> str | None:
     """How the data sets of two starts differ; empty if they do not, None if they are not known.
 
-    What differs between two starts would differ between two ranks.
+    What differs between two starts would also differ between two ranks.
     """
     own, other = _digests_in(answers), _digests_in(others)
     if not own or not other:

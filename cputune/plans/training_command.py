@@ -1,7 +1,7 @@
 """What ``tune`` takes of a launch that is typed after ``--``.
 
 ``read_typed`` takes the script, which a plan starts itself, and refuses what no plan for CPUs can
-start; ``require_trainable`` looks at the file that Python would run.
+start; ``require_trainable`` checks the file that Python would run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cputune.launch.words import number_of, pairs
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- comes the script itself, then its arguments: -- train.py --epochs 3"
 MOST_BYTES = 4 << 20
-"""Of a script; the longest of the transformers examples has 60 KiB."""
+"""Of a script; the longest transformers example has 60 KiB."""
 
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 
@@ -33,8 +33,8 @@ _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 def require_trainable(argv: Sequence[str], *, sharded: bool = False) -> None:
     """Raise UsageError if python cannot run this, or no plan for CPUs can.
 
-    ``argv`` is a script or ``-m`` and a module, with its arguments. ``sharded``: arguments that
-    divide the model are known already, and are not looked for.
+    ``argv`` is a script or ``-m`` and a module, with its arguments. ``sharded``: skip the search
+    for arguments that divide the model, which are known already.
     """
     if not sharded:
         _refuse_sharded(argv)
@@ -63,7 +63,7 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
 
 
 def script_text(argv: Sequence[str]) -> str:
-    """The text of the script. Raises UsageError where it has none that can be read."""
+    """The text of the script. Raises UsageError if it cannot be read."""
     path = script_file(argv)
     try:
         return read_document(path, most_bytes=MOST_BYTES)
@@ -74,7 +74,7 @@ def script_text(argv: Sequence[str]) -> str:
 
 
 def script_file(argv: Sequence[str]) -> Path:
-    """The file that python would run. Raises UsageError where there is none."""
+    """The file that python would run. Raises UsageError if there is none."""
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
@@ -127,9 +127,9 @@ class Typed:
     Attributes:
         argv: the script and its arguments, as ``python`` takes them: ``train.py ...`` or
             ``-m package.train ...``.
-        launch: all words, where a launcher starts the script; the baseline is run by them.
+        launch: all words, if a launcher starts the script; the baseline runs them.
         ranks: processes that this launch starts on one machine.
-        notes: what is not taken over, in words.
+        notes: what is ignored, in words.
     """
 
     argv: tuple[str, ...]
@@ -139,7 +139,7 @@ class Typed:
 
 
 def read_typed(words: Sequence[str]) -> Typed:
-    """Read a training command. Raises UsageError for what is none."""
+    """Read a training command. Raises UsageError if it is not one."""
     words = tuple(words)
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
@@ -166,7 +166,7 @@ _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 
 
 def _program(words: tuple[str, ...]) -> Typed:
-    """A script, or a program of Python's that is on PATH."""
+    """A script, or a Python program on PATH."""
     first, name = words[0], os.path.basename(words[0])
     if name == "trl" and not os.path.isfile("trl"):  # a checkout of it may lie here
         return _script_of_trl(words)
@@ -190,12 +190,12 @@ def _program(words: tuple[str, ...]) -> Typed:
 
 
 _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
-"""Scripts of trl that train nothing."""
+"""Scripts of trl that do not train."""
 _OF_ACCELERATE = ("--accelerate_config", "--num_processes", "--num_machines", "--config_file")
 
 
 def _script_of_trl(words: tuple[str, ...]) -> Typed:
-    """``trl sft ...`` starts accelerate, which starts this script: a plan starts it itself."""
+    """``trl sft ...`` starts accelerate, which starts this script; a plan starts it directly."""
     name = "".join(words[1:2]).replace("-", "_")
     module = f"trl.scripts.{name}"
     known = re.fullmatch("[a-z][a-z_]*", name) is not None and module_file(module) is not None
@@ -215,7 +215,7 @@ def _script_of_trl(words: tuple[str, ...]) -> Typed:
 
 
 def _python_notes(launch: Launch) -> Iterator[str]:
-    """What of a ``python`` that was typed is not taken over."""
+    """Which options of the typed ``python`` are ignored."""
     if os.path.isabs(launch.program):
         if not os.path.exists(launch.program):
             raise UsageError(f"there is no {launch.program}", hint=EXAMPLE)
@@ -224,7 +224,7 @@ def _python_notes(launch: Launch) -> Iterator[str]:
 
 
 def _refuse_unfit(launch: Launch) -> None:
-    """Raise UsageError for what is no job on the CPUs of one machine."""
+    """Raise UsageError for a job that does not run on the CPUs of one machine."""
     for name, value in pairs(launch.options):
         bare = name.lstrip("-")
         if bare in _UNFIT:
@@ -257,7 +257,7 @@ def _refuse_unfit(launch: Launch) -> None:
 
 
 def _configured(launch: Launch) -> Mapping[str, Any]:
-    """The file that ``accelerate launch --config_file`` names; empty where none is named."""
+    """The file of ``accelerate launch --config_file``; empty if there is none."""
     path = launch.option("--config_file") if launch.launcher == "accelerate" else None
     if not path:
         return {}

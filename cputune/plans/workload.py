@@ -1,4 +1,4 @@
-"""What is trained while tuning: a shipped or own recipe, or the user's own script.
+"""What is trained while tuning: a recipe, or the user's script.
 
 A recipe is a TOML file of validated data; ``recipes/README.md`` describes its keys.
 """
@@ -47,7 +47,7 @@ Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """Low-rank matrices that train beside frozen weights (Hu et al. 2021, arXiv:2106.09685).
+    """Low-rank matrices that train while the weights are frozen (Hu et al. 2021, arXiv:2106.09685).
 
     ``target_modules`` are ends of the names of the linear layers that get them.
     """
@@ -60,9 +60,9 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """How long the samples of a data set are, of which random ones are made as long.
+    """How long the samples of a data set are; random ones are made as long.
 
-    ``quantiles`` are in tokens, special ones counted: at equal distances from the shortest sample
+    ``quantiles`` are in tokens, special ones included: at equal distances from the shortest sample
     to the longest. Samples are padded to the recipe's ``sequence_length``, or each batch to its
     longest, as the public script does by default.
     """
@@ -76,11 +76,15 @@ class Lengths:
 class Recipe:
     """A training job as data.
 
-    ``model`` is a transformers configuration (``model_type`` and its fields), from which a model
-    with random weights is built; ``parameters`` is how many it has, ``sample_bytes`` what the
-    backward pass keeps of a sample, at least. ``sequence_length`` and ``target_length`` (of what a
-    seq2seq model writes) are in tokens, ``global_batch_size`` in samples per optimizer step over
-    all ranks. With ``lora`` only its matrices train.
+    Attributes:
+        model: a transformers configuration (``model_type`` and its fields); a model with random
+            weights is built from it.
+        parameters: how many the model has.
+        sample_bytes: what the backward pass keeps of a sample, at least.
+        sequence_length: in tokens.
+        target_length: of what a seq2seq model writes, in tokens.
+        global_batch_size: samples per optimizer step over all ranks.
+        lora: if set, only its matrices train.
     """
 
     name: str
@@ -106,7 +110,7 @@ class Recipe:
 
     @property
     def every_length(self) -> int | None:
-        """Tokens of the samples of each batch; None where it is padded to its longest."""
+        """Tokens of the samples of each batch; None if it is padded to its longest."""
         longest = self.lengths is not None and self.lengths.padding == "longest"
         return None if longest else self.sequence_length
 
@@ -118,14 +122,14 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """How much of what a step computes is padding, as the ranks of today's launch have shown it.
+    """How much of a step's computation is padding, as seen in the current launch.
 
     Attributes:
-        share: of the tokens, those that are padding.
-        left: of them, those that are left where columns are cut that are padding in all samples
-            of a batch.
-        kept: why they may not be cut; None where loss and gradients were seen to be the same.
-        mend: how the script is told to pad less, where it can be.
+        share: of the tokens that are padding.
+        left: share of padding that remains if columns are cut that are padding in all samples of a
+            batch.
+        kept: why they may not be cut; None if loss and gradients were seen to stay the same.
+        mend: the option by which the script pads less, if there is one.
     """
 
     share: Annotated[float, Meta(ge=0, le=1)]
@@ -138,49 +142,39 @@ class Padding:
 class Workload:
     """The job whose speed is measured.
 
+    What a trial of the script shows is None before the first trial, and for what it cannot show.
+
     Attributes:
         name: the recipe's name, or the script's file name.
         recipe: what to train, for a recipe.
-        argv: the user's own script and its arguments, untouched but for secrets, as
-            ``python`` takes them: ``train.py ...`` or ``-m package.train ...``.
-        launch: the whole command as it was typed, where a launcher starts the script; the
-            baseline is run by it.
+        argv: the user's script and its arguments, unchanged except for secrets, as ``python`` takes
+            them: ``train.py ...`` or ``-m package.train ...``.
+        launch: the whole command as typed, if a launcher starts the script; the baseline runs it.
         launch_ranks: processes that it starts on one machine.
-        secrets: names of the variables whose values argv takes where ``${NAME}`` stands:
-            tokens and passwords are never written down.
-        framework: what it trains with; None until a trial of the script has shown it.
-        parses_arguments: whether the script trains with TrainingArguments that it reads
-            from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
-            and the like; None until a trial has shown it.
-        accumulation: batches of a rank in one optimizer step, as the script has them by
-            itself; None while it has not shown it yet.
-        optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
-            shown it yet.
-        model: what its optimizer trains: how many numbers in how many tensors, and a digest of
-            their shapes; None while it has not shown it yet.
-        data: samples of its data set; None while it has not shown it yet, and of a recipe.
-        mapped_blocks: tensors that glibc's malloc has mapped by themselves in its first step as
-            found: it gives them back when they are freed, and each costs a page fault for each
-            4 KiB of the next. None while it has not shown it yet, and with another malloc.
-        padding: what of its batches is padding; None while it has not shown it yet, and where it
-            has none that can be told.
-        drawn: how its samples are drawn: "at random", "a stream", or the class of its own sampler;
-            None while it has not shown it yet.
-        loading_share: of the time of its steps as found, what they wait for their data; None
-            while it has not shown it yet.
-        gradient_bytes: of the gradients of a step, which several ranks add up; None while it has
-            not shown them yet.
-        touched_bytes: of them, without rows of an embedding that its first step did not touch.
-        samples_to_end: that the script trains on to its end; None while it has not shown it.
-        epochs: how often it goes through its data, where that is how it counts.
-        global_batch_size: samples per optimizer step over all ranks; None while the
-            script has not shown it yet.
-        batch_per_rank: the guides' way instead: every rank takes this many samples,
-            so that the global batch grows with the ranks.
-        training: what its launch as typed was seen to train in its first steps; None while nobody
-            has looked.
-        licence: what its model has answered of what plans would change; None while it was not
-            asked.
+        secrets: names of the variables whose values replace ``${NAME}`` in argv: tokens and
+            passwords are never written to a file.
+        framework: what it trains with, as a trial showed it.
+        parses_arguments: whether the script trains with TrainingArguments from its command line
+            (HfArgumentParser), so that a launch can pass ``--bf16`` and others.
+        accumulation: batches of a rank in one optimizer step of the script.
+        optimizer: how the script steps ("AdamW as a loop").
+        model: numbers and tensors that its optimizer trains, and a digest of their shapes.
+        data: samples of its data set; None for a recipe.
+        mapped_blocks: tensors that glibc's malloc mapped alone in the first step of the current
+            launch: each is unmapped when freed, and the next costs a page fault for each 4 KiB.
+            None with another malloc.
+        padding: padding in its batches; None if there is none.
+        drawn: how its samples are drawn: "at random", "a stream", or the class of its sampler.
+        loading_share: share of the time of its current steps that they wait for data.
+        gradient_bytes: of the gradients of a step, which several ranks add.
+        touched_bytes: of these, without embedding rows that its first step did not touch.
+        samples_to_end: samples that the script trains on to its end.
+        epochs: how often it goes through its data, if it counts epochs.
+        global_batch_size: samples per optimizer step over all ranks.
+        batch_per_rank: samples of each rank instead, as in the guides: the global batch then grows
+            with the ranks.
+        training: the first steps of the launch as typed.
+        licence: answers of its model about what plans would change.
     """
 
     name: str
@@ -219,7 +213,8 @@ class Workload:
 
     @classmethod
     def of(cls, job: Workload | str | Sequence[str]) -> Workload:
-        """What people type as one: ``"train.py --lr 3e-5"``, a list of words, a recipe's name.
+        """The workload that people type: ``"train.py --lr 3e-5"``, a list of words, a recipe's
+        name.
 
         A text is a recipe if it is the name of one, or ends in ``.toml``. Raises CputuneError.
         """
@@ -242,9 +237,9 @@ class Workload:
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
-        """A shipped recipe by its name, or one of yours by its path (``*.toml``).
+        """A shipped recipe by its name, or your own by its path (``*.toml``).
 
-        Raises RecipeError where there is none, or where it does not validate.
+        Raises RecipeError if it does not exist, or is invalid.
         """
         recipe = load_recipe(name)
         return cls(
@@ -265,13 +260,13 @@ class Workload:
         batch_per_rank: int | None = None,
         secret: Collection[str] = (),
     ) -> Workload:
-        """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
+        """The user's training script: ``["run_qa.py", "--do_train", ...]``.
 
-        Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
-        launch``, ``torchrun``, ``mpirun``; see ``cputune.plans.training_command``. What of the
-        words is a secret by a name or its shape (``cputune.text.hidden``), or behind an argument
-        that ``secret`` names, goes to a variable of this process (``--hub_token`` to HUB_TOKEN),
-        from which trials take it. Raises UsageError without a script.
+        Also a whole command: ``python run_qa.py``, ``-m package.train``, ``accelerate launch``,
+        ``torchrun``, ``mpirun``; see ``cputune.plans.training_command``. A word that is a secret by
+        its name or shape (``cputune.text.hidden``), or the value of an argument in ``secret``, is
+        moved to a variable of this process (``--hub_token`` to HUB_TOKEN), from which trials take
+        it. Raises UsageError without a script.
         """
         words, found = hide_arguments(argv, secret=secret, variables=os.environ)
         os.environ.update(found)
@@ -305,13 +300,13 @@ class Workload:
 
     @property
     def takes_flags(self) -> bool:
-        """Whether flags are known to carry a plan into this script."""
+        """Whether the script is known to take the flags of a plan."""
         return self.parses_arguments is True and self.framework in (None, "trainer")
 
     def samples_per_rank(self, world_size: int) -> int | None:
-        """Samples of one rank per optimizer step; None where the script decides.
+        """Samples of one rank per optimizer step; None if the script decides.
 
-        Raises ValueError where the global batch cannot be divided over the ranks.
+        Raises ValueError if the global batch cannot be divided over the ranks.
         """
         if self.batch_per_rank is not None:
             return self.batch_per_rank
@@ -325,20 +320,20 @@ class Workload:
         return self.global_batch_size // world_size
 
     def refuses(self, question: str) -> str | None:
-        """Why its model does not train the same with a lever; None where it does, or was not asked.
+        """Why its model does not train the same with a knob; None if it does, or was not asked.
 
-        A batch that was asked for instead of the typed one is another training anyway.
+        If the user requested another batch than the typed one, it is another training anyway.
         """
         if self.licence is None or self.batch_per_rank is not None:
             return None
         return self.licence.refuses(question)
 
     def keeps(self, typed: Training) -> bool:
-        """Whether plans take the samples of the launch as typed: another batch may be asked for."""
+        """Whether plans take the samples of the launch as typed; another batch may be requested."""
         return self.batch_per_rank is None and self.global_batch_size == typed.batch
 
     def secret_of(self, word: str) -> tuple[str, str] | None:
-        """The variable that a word of argv ends in, after what stands before it."""
+        """The variable that a word of argv ends in, with what comes before it."""
         for name in self.secrets:
             if word == f"${{{name}}}" or word.endswith(f"=${{{name}}}"):
                 return word.removesuffix(f"${{{name}}}"), name
@@ -362,7 +357,7 @@ class Workload:
         return found
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
-        """A text that a trial wrote, without the values of the secrets, its own and others."""
+        """A text that a trial wrote, without the values of secrets, the workload's and others."""
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
             whole = re.escape(value) if len(value) > 5 else rf"(?<!\w){re.escape(value)}(?!\w)"
@@ -370,16 +365,16 @@ class Workload:
         return without_secrets(text, variables)
 
     def argument(self, flag: str) -> str | None:
-        """What the script's own words give a flag last, "" for a bare flag; None: it is not there.
+        """The last value of a flag in argv, "" for a bare flag; None if it is absent.
 
         HfArgumentParser takes ``--per-device-...`` for ``--per_device_...`` too.
         """
         return value_of(self.argv, flag)
 
     def observed(self, **seen: object) -> Workload:
-        """The same job, with the fields filled in that its first trial has shown.
+        """The same job with the fields that its first trial has shown.
 
-        What was known before, or was asked for, stays.
+        What was known before, or was requested, stays.
         """
         new: dict[str, Any] = {k: value for k, value in seen.items() if getattr(self, k) is None}
         return replace(self, **new)
@@ -391,7 +386,7 @@ class Workload:
 
 
 def left_out(names: Iterable[str]) -> str:
-    """What is said of values that are not written down."""
+    """The message about values that are not written to files."""
     return (
         f"Left out, as it is a secret: the value of {', '.join(names)}. The launch reads it from "
         "the environment, where it must be set."
@@ -399,7 +394,7 @@ def left_out(names: Iterable[str]) -> str:
 
 
 def recipes_dir() -> Path:
-    """Where the shipped recipes lie: inside the wheel, or beside the package in a checkout."""
+    """The folder of the shipped recipes: inside the wheel, or next to the package in a checkout."""
     inside = Path(str(resources.files("cputune") / "recipes"))
     return inside if inside.is_dir() else inside.parent.parent / "recipes"
 

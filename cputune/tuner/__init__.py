@@ -1,7 +1,7 @@
-"""HostFacts + Workload → Result: the search space, the study, the measuring, the confirming.
+"""HostFacts + Workload → Result: the search space, the study, the measurement, the confirmation.
 
-``cputune.tune(job)`` tunes; ``cputune.search_space(facts, job)`` says what it would try.
-Optuna is imported when a study starts, not before.
+``cputune.tune(job)`` tunes; ``cputune.search_space(facts, job)`` shows what it would try. Optuna is
+imported when a study starts.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["SearchSpace", "search_space", "tune"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedToTune(TuneOptions):
-    """What ``tune`` is given beside the job: its options, and who measures and hears of it.
+    """Arguments of ``tune`` besides the job and its options.
 
     Attributes:
-        facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
-        runner: runs the plans; real processes where it is None.
-        on_event: called with every event of ``cputune.tuner.events``. Where it is None a notebook
+        facts: the machine, as ``cputune.probe()`` sees it; None: it is probed.
+        runner: runs the plans; None: real processes.
+        on_event: called with every event of ``cputune.tuner.events``. If it is None, a notebook
             shows the study below its cell.
-        hosts: those that plans run on, by name (``"node1,node2"``, or a sequence), reached by
-            ssh; how many of them is then a knob. None: this machine alone.
-        started: when the time began to run, by ``time.monotonic()``; now where it is None.
-        command: the words of the command that asks for the study, for what a result proposes to
-            type next; empty if none does.
+        hosts: names of the hosts that plans run on (``"node1,node2"``, or a sequence), reached by
+            ssh; their number is then a knob. None: this machine alone.
+        started: when the time limit began, by ``time.monotonic()``; None: now.
+        command: the words of the command that starts the study, from which a result proposes the
+            next one; empty if there is none.
     """
 
     facts: HostFacts | None = None
@@ -55,16 +55,15 @@ class AskedToTune(TuneOptions):
 
 @keywords_of(AskedToTune)
 def tune(job: Workload, asked: AskedToTune) -> Result:
-    """Measure plans of this job on this machine and return the fastest, compared with today's.
+    """Measure plans of this job on this machine and return the fastest, compared with the baseline.
 
     The keywords are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``,
-    ``on_event``, ``hosts``, ``started`` and ``command``: docs/library.md tells what each is for.
+    ``on_event``, ``hosts``, ``started`` and ``command``; docs/library.md describes them.
 
-    Raises UsageError for what makes no sense, MissingPackageError without optuna,
-    CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
-    where no trial gave a number, NotMeasurableError where others computed here all the time
-    (the trials are kept in the study), and Interrupted on SIGINT, whose ``result`` is what was
-    found.
+    Raises UsageError for contradictory options, MissingPackageError without optuna, CannotError for
+    a study that is in use or cannot be resumed, NoValidTrialError if no trial gave a number,
+    NotMeasurableError if other processes computed here all the time (the trials are kept in the
+    study), and Interrupted on SIGINT, with the ``result`` so far.
     """
     if asked.hosts is not None and not isinstance(asked.hosts, RankHosts):
         from cputune.ranks.hosts import open_named
@@ -126,7 +125,7 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
 
 
 def _notebook_view(started: float) -> OnEvent | None:
-    """What shows the study below the cell of a notebook; None outside of one."""
+    """The listener that shows the study below a notebook cell; None outside of a notebook."""
     if "IPython" not in sys.modules:
         return None
     notebook = import_module("cputune.report.notebook")

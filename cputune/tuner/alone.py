@@ -1,4 +1,4 @@
-"""What a measurement needs around it: the machine to itself, and a runner of processes."""
+"""What a measurement needs: the machine to itself, and a runner of processes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cputune.tuner.events import Message, OnEvent, waiting_for
 class Neighbours:
     """Other processes that use the CPUs of this machine, in words, the busiest first.
 
-    ``at_start`` are those before the first trial. ``look`` gives those of the next half second; no
-    process of ours may be running meanwhile.
+    ``at_start`` are those before the first trial. ``look`` returns those of the next half second;
+    none of our processes may run meanwhile.
     """
 
     at_start: tuple[str, ...] = ()
     look: Callable[[], tuple[str, ...]] = tuple
 
     def still_there(self) -> tuple[str, ...]:
-        """Those of now, if there were some at the start too."""
+        """Those that compute now, if there were some at the start too."""
         return self.look() if self.at_start else ()
 
 
@@ -36,11 +36,11 @@ class Neighbours:
 def measuring_alone(
     hear: OnEvent, *, share: bool, until: float | None, real: bool, look: bool
 ) -> Iterator[Neighbours]:
-    """Wait until nobody else measures here; gives the other processes that compute.
+    """Wait until no other tuner measures here; yields the other processes that compute.
 
     ``share``: do not wait. ``real``: processes are started, so the machine is needed. ``look``:
-    whether anybody is looked for: not beside a runner that simulates, and not on other hosts, whose
-    ranks say what delays them.
+    whether to look for other processes: not with a simulating runner, and not on other hosts, whose
+    ranks report their delays.
     """
 
     def wait_for(owner: str) -> None:
@@ -74,7 +74,7 @@ def open_runner(
     fresh: bool,
     hosts: RankHosts | None = None,
 ) -> AbstractContextManager[Runner]:
-    """The runner that was given, or one of real processes; ``fresh`` ones start anew each time."""
+    """The given runner, or one of real processes; ``fresh`` ones start anew each time."""
     if runner is not None:
         return nullcontext(runner)
     from cputune.ranks.runner import ProcessRunner

@@ -1,6 +1,6 @@
-"""What each change is worth: from today's launch to the best plan, one knob at a time.
+"""What each change is worth: from the baseline to the best plan, one knob at a time.
 
-The plans on the way live beside the two in the second block of the confirmation, and each
+The plans in between run together with these two in the second block of the confirmation, and each
 is compared with the one before it.
 """
 
@@ -20,7 +20,7 @@ from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace
 
 LAYOUT = "layout"
-"""The change of everything that decides which CPUs the ranks have, and how many there are."""
+"""The change of all that decides the CPUs and the number of ranks."""
 
 _LAID_OUT = ("backend", "ccl_workers")
 """Knobs that change together with the layout."""
@@ -28,7 +28,7 @@ _LAID_OUT = ("backend", "ccl_workers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step on the way: what is changed, to what, and the plan that this gives."""
+    """One step to the best plan: what is changed, to what, and the resulting plan."""
 
     knob: str
     value: str
@@ -36,11 +36,11 @@ class Change:
 
 
 def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...]:
-    """The way from the baseline to the best plan, knob by knob.
+    """The steps from the baseline to the best plan, knob by knob.
 
-    What changes least in the training comes first (``cputune.plans.knobs.kind_of``), so that the
-    plans on the way are the steps of a ladder (``rungs_of``). If there is no plan for one change
-    alone (tcmalloc without its OpenMP runtime, say), it is made together with the next.
+    What changes the training least comes first (``cputune.plans.knobs.kind_of``), so that the plans
+    form a ladder (``rungs_of``). If no plan has one change alone (tcmalloc without its OpenMP
+    runtime), that change is combined with the next.
     """
     meant = dict(space.values[best])
     separate = separate_knobs()
@@ -88,10 +88,10 @@ def _layout_of(
 def rungs_of(
     path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
 ) -> tuple[Rung, ...]:
-    """For each kind of change the last plan on the way that makes no more than that.
+    """For each kind of change the last plan of the steps that changes no more than that.
 
     ``contenders`` are the baseline and the plan of each change, in order; ``whole`` is the gain of
-    the last one. A kind that changes nothing more has no step of its own.
+    the last one. A kind that adds no change has no rung.
     """
     baseline, *others = contenders
     last: dict[Kind, int] = {}
@@ -110,10 +110,10 @@ def rungs_of(
 def worths(
     path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
 ) -> tuple[Worth, ...]:
-    """What each change brings beside the plan before it; those without a number are left out.
+    """The gain of each change over the plan before it; changes without a number are left out.
 
-    ``contenders`` are today's launch and the plan of each change, in order. They share one block:
-    by how much processes differ is taken from the comparison of the ``whole``, which has several.
+    ``contenders`` are the baseline and the plan of each change, in order. They share one block: how
+    much processes differ is taken from the comparison of the ``whole``, which has several.
     """
     return tuple(
         Worth(
@@ -128,7 +128,7 @@ def worths(
 
 
 def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
-    """Why the changes are given no numbers of their own; None where these multiply to the whole."""
+    """Why the changes get no numbers of their own; None if these multiply to the whole."""
     product = math.fsum(math.log(worth.speedup.ratio) for worth in each)
     if whole.low <= product <= whole.high:
         return None
@@ -147,12 +147,12 @@ def separate_knobs() -> tuple[str, ...]:
 
 
 def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
-    """What makes two layouts one: nodes, ranks, threads of each, and the CPUs of all."""
+    """What identifies a layout: nodes, ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
     return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
 
 
 def layout_words(plan: Plan) -> str:
-    """``2 × 14 threads``, and on how many nodes, where there are several."""
+    """``2 × 14 threads``, and the number of nodes if there are several."""
     words = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
     return words if plan.nodes == 1 else f"{plan.nodes} nodes, {words}"

@@ -1,8 +1,8 @@
 """Compares two results: their best plans run side by side, now, on this machine.
 
-Speeds of two days are no pairs: what a machine does from one day to the next is in no interval. So
-nothing is said of how much faster one plan is unless both can run here, and then it is what the
-confirmation of a study would say of them: the same rounds, the same rule, the same interval.
+Speeds of two days are no pairs: their interval does not contain what a machine does from day to
+day. So a ratio is given only if both plans can run here, by the rounds, rule and interval of a
+study's confirmation.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Comparison:
     """Two plans of the same work, and what was measured of them side by side.
 
     Attributes:
-        before: the plan that the other one is held against.
-        after: the plan that is held against it.
-        speedup: how many times as fast ``after`` ran; None where no pairs were measured.
-        not_compared: why there is none; None where there is one.
+        before: the plan that ``after`` is compared with.
+        after: the other plan.
+        speedup: how many times as fast ``after`` ran; None if no pairs were measured.
+        not_compared: why there is no speedup; None if there is one.
         disturbed: whether that is because other processes computed here.
-        before_rate: samples/s of ``before`` in the pairs; None where there are none.
+        before_rate: samples/s of ``before`` in the pairs; None if there are none.
         after_rate: samples/s of ``after`` in them.
-        runs: what each block has shown.
+        runs: what each block measured.
     """
 
     before: Plan
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def is_same_plan(self) -> bool:
-        """Whether there is nothing to compare: both results recommend one plan."""
+        """Whether both results recommend the same plan, so that there is nothing to compare."""
         return self.not_compared == SAME_PLAN
 
 
@@ -66,12 +66,12 @@ class AskedToCompare:
     """How two plans are compared.
 
     Attributes:
-        facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
-        runner: runs the plans; real processes where it is None.
+        facts: the machine, as ``cputune.probe()`` sees it; None: it is probed.
+        runner: runs the plans; None: real processes.
         on_event: called with every event of ``cputune.tuner.events``.
-        max_time_seconds: when to be done; None: three minutes for real processes.
-        share_machine: measure although others compute here.
-        started: when the time began to run, by ``time.monotonic()``; now where it is None.
+        max_time_seconds: time limit; None: three minutes for real processes.
+        share_machine: measure although other processes compute here.
+        started: when the time limit began, by ``time.monotonic()``; None: now.
     """
 
     facts: HostFacts | None = None
@@ -84,11 +84,11 @@ class AskedToCompare:
 
 @keywords_of(AskedToCompare)
 def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comparison:
-    """Run the best plans of two results side by side, and say how many times as fast the second is.
+    """Run the best plans of two results side by side: how many times as fast the second is.
 
-    With None in the place of the second, the best plan of the first is held against today's launch.
-    Where one of them cannot run here nothing is measured, and ``not_compared`` says why.
-    Raises CannotError where another process of the user measures until the time is up.
+    If the second is None, the best plan of the first is compared with the baseline. If one of them
+    cannot run here nothing is measured, and ``not_compared`` says why. Raises CannotError if
+    another process of the user measures until the time is up.
     """
     plans = (before.best.plan, after.best.plan) if after is not None else None
     first, second = plans or (before.baseline.plan, before.best.plan)
@@ -126,7 +126,7 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
 def why_not_here(
     before: Result, after: Result | None, facts: HostFacts, *, real: bool = True
 ) -> str | None:
-    """Why the plans of these results cannot be measured side by side here; None where they can."""
+    """Why the plans of these results cannot be measured side by side here; None if they can."""
     if after is not None and _job(before.workload) != _job(after.workload):
         first, second = _named(before.workload), _named(after.workload)
         if first == second:
@@ -152,7 +152,7 @@ def why_not_here(
 
 
 def _job(workload: Workload) -> object:
-    """What is trained, without fields that only describe it."""
+    """What is trained, without descriptive fields."""
     recipe = workload.recipe
     if recipe is None:
         return workload.program
@@ -173,9 +173,9 @@ def side_by_side(
     alive: int,
     open_fresh: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
-    """Measure two plans as the confirmation of a study does; the findings hold the rounds.
+    """Measure two plans as the confirmation of a study does; the findings contain the rounds.
 
-    ``alive`` is how many plans memory holds: where that is one, or a script ends too soon to take
+    ``alive`` is how many plans fit into memory: if that is one, or a script ends too soon to take
     turns, they run one after the other.
     """
     with open_fresh() as runner, closing(measuring.living):
@@ -183,7 +183,7 @@ def side_by_side(
 
 
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
-    """What the findings say of two plans: a ratio of pairs, or why there is none."""
+    """The comparison of two plans from the findings: a ratio of pairs, or why there is none."""
     findings, noise = measuring.findings, measuring.race.noise.deviation
     base, (rival, *_) = findings.baseline, findings.rivals
     assert base is not None, "they were measured"

@@ -1,4 +1,4 @@
-"""From what a study has found to its result: the recommendation, the gain, the notes."""
+"""From what a study measured to its result: the recommendation, the gain, the notes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _VERSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What is recommended over what, and the notes that belong to it."""
+    """What is recommended, compared with what, and the notes that belong to it."""
 
     baseline: Measured
     best: Measured
@@ -129,7 +129,7 @@ def conclude(
 def recommend(
     findings: Findings, noise: float, seconds: float = 0.0, *, busy: Sequence[str] = ()
 ) -> Recommendation:
-    """The plan to use, and what it gains. Raises NoValidTrialError if no trial has a number.
+    """The plan to use, and its gain. Raises NoValidTrialError if no trial has a number.
 
     Another plan than the baseline is recommended, and a ratio is given, only if both were measured
     in pairs (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far;
@@ -149,7 +149,7 @@ def recommend(
 
 
 def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
-    """The steps to the best plan; the last one has the ratio of the recommendation itself."""
+    """The rungs to the best plan; the last one has the ratio of the recommendation."""
     if not findings.rungs or advice.speedup is None or advice.best == advice.baseline:
         return ()
     *before, last = findings.rungs
@@ -167,9 +167,9 @@ def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
 
 
 def paired(findings: Findings) -> list[Contender]:
-    """The rivals that the confirmation has compared with today's launch in enough blocks.
+    """The rivals that the confirmation compared with the baseline in enough blocks.
 
-    None where today's launch has failed in it: what came before may be part of that.
+    None if the baseline failed in it: its earlier rounds may be affected.
     """
     if findings.baseline is None or _fell(findings.baseline):
         return []
@@ -216,9 +216,9 @@ def _confirmed(
 def why_not_compared(
     findings: Findings, valid: Sequence[Trial], seconds: float
 ) -> tuple[str, NextStep]:
-    """Why there are no pairs of the baseline and another plan, and what would bring them.
+    """Why there are no pairs of the baseline and another plan, and what to do about it.
 
-    ``seconds`` are those that the study took.
+    ``seconds`` is how long the study took.
     """
     baseline, rivals = findings.baseline, findings.rivals
     if findings.taken_away is not None:
@@ -249,7 +249,7 @@ def why_not_compared(
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
-    """Why only one plan gave a number, and what would bring another."""
+    """Why only one plan gave a number, and what to do about it."""
     if findings.cut_off is not None or findings.time_up:
         why = "the time limit was reached before another plan had run"
         return why, _more_time(findings, seconds)
@@ -285,7 +285,7 @@ def _measured(trial: Trial) -> Measured:
 
 
 def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
-    """What the best plan's ranks make of the last batch of an epoch."""
+    """What the ranks of the best plan do with the last batch of an epoch."""
     typed = workload.training
     if typed is None or not typed.uneven or ranks == workload.launch_ranks:
         return ()
@@ -341,14 +341,14 @@ QUIET_FIRST = "end the processes that use the CPUs, then the same command with -
 """The hint on a busy machine. More time would not help there."""
 
 LAST_LINES = 12
-"""Of what a script wrote, where every trial failed alike: its traceback ends there."""
+"""Lines of a script's output that are shown if all trials failed alike: the end of a traceback."""
 
 
 def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:
-    """Why no further plan need be tried; None where another one may work.
+    """Why no further plan need be tried; None if another one may work.
 
-    The script is the cause where the last failure was ``hopeless``, or where the baseline and the
-    next plan failed in the same way. Each further trial would fail like these.
+    The script is the cause if the last failure was ``hopeless``, or if the baseline and the next
+    plan failed in the same way. Each further trial would fail too.
     """
     if not 0 < len(trials) < 3 or any(trial.state != FAILED for trial in trials):
         return None

@@ -1,27 +1,25 @@
-"""The confirmation: today's launch and the best plans, measured once more side by side.
+"""The confirmation: the baseline and the best plans, measured once more side by side.
 
-A plan that is compared here is a contender; each contender but today's launch is a rival. The
-processes of all contenders are alive at the same time. In a round each contender has one turn: it
-takes some steps while the others stand still. What the machine does meanwhile hits all contenders
-alike, so what differs between two of them within a round is due to the plans. The order of a round
-is drawn by lot and reversed in the next round, so that a drift over two rounds cancels. The order
-in which the processes are started is reversed from block to block, for the same reason.
+A plan that is compared is a contender; each contender but the baseline is a rival. The processes of
+all contenders are alive at the same time. In a round each contender takes some steps while the
+others are stopped, so that what the machine does affects all alike, and differences within a round
+are due to the plans. The order of a round is random and reversed in the next round, so that drift
+cancels. The order in which processes start is reversed from block to block, for the same reason.
 
 A block is a number of rounds with the same processes. The first block finds the best rival, the
-leader. It uses the processes of the trials where these are still alive. Each later block starts new
-processes, as an emitted launch does, and compares the leader alone with the baseline. The second
-block also runs the plans between the two, which shows what each change is worth. Where memory does
-not hold two plans, or the runner runs one plan at a time, a block is one round of processes that
+leader. It uses the processes of the trials if they are still alive. Each later block starts new
+processes, as an emitted launch does, and compares only the leader with the baseline. The second
+block also runs the plans between the two, which shows what each change is worth. If two plans do
+not fit into memory, or the runner runs one plan at a time, a block is one round of processes that
 run one after the other.
 
-There is one rule for stopping. After each block from the second on the interval of the gain is
-looked at. The confirmation ends when the leader is faster by more than ``DELTA`` and it is known by
-how much (``NARROW``), when the two are equivalent, and when the leader is slower. It ends without
-an answer when the time or the blocks are spent, and when the blocks that are left are not likely to
-give one. So it may use all the time of the study if it needs it. The doubt of the interval
-(``DOUBT``) allows for a look after every block.
+After each block from the second on the interval of the gain decides whether to stop. The
+confirmation ends if the leader is faster by more than ``DELTA`` and it is known by how much
+(``NARROW``), if the two are equivalent, or if the leader is slower. It ends undecided if the time
+or the blocks are spent, or if the remaining blocks are not likely to decide. So it may use all the
+time of the study. The interval's error rate (``DOUBT``) allows for a look after every block.
 
-``benchmarks/aa.py`` reads the numbers below.
+``benchmarks/aa.py`` measures the numbers below.
 """
 
 from __future__ import annotations
@@ -53,30 +51,31 @@ from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.turns import Started, TooShort, seconds_of
 
 MOST_ROUNDS, GIVEN_UP = 50, 12
-"""The most rounds of a block; and after how many it ends if others delayed nearly all of them."""
+"""The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
+delayed."""
 
 LEAST_ROUNDS, LATER_ROUNDS, OLD_STEPS = 6, 3, 30
-"""The rounds of the first block, at least, and of each later one. The first goes on until its
-processes have taken ``OLD_STEPS``, for a long warm-up shows there. ``benchmarks/aa.py`` shows that
-new processes tell more than further rounds."""
+"""The fewest rounds of the first block, and of each later one. The first continues until its
+processes have taken ``OLD_STEPS``, which shows a long warm-up. By ``benchmarks/aa.py`` new
+processes say more than further rounds."""
 
 MOST_ALONE = 5
-"""The most blocks if processes run one after the other, all anew in each."""
+"""The most blocks if processes run one after the other, new ones in each."""
 
 NARROW, SHARE_OF_GAIN = 0.1, 0.36
-"""How narrow (log) the interval of a gain has to be, or which share of the gain its half."""
+"""How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
 
 UNTIL_PROFILE = 0.95
-"""The share of a given time after which the confirmation ends: the rest is for the profile."""
+"""Share of a given time after which the confirmation ends: the rest is for the profile."""
 
 TELL_APART_SECONDS = 20.0
-"""The seconds of steps in the first block where several rivals are left."""
+"""Seconds of steps in the first block if several rivals are left."""
 
 CLEARLY = 0.1
-"""The doubt of the interval by which a rival is slower than the leader, and turns no more."""
+"""Error rate of the interval by which a slower rival is dropped."""
 
 ChangesTo = Callable[[Plan], Sequence[Change]]
-"""The changes that lead from the baseline to a plan; none where they cannot live at once."""
+"""The changes from the baseline to a plan; none if they cannot be alive at once."""
 
 
 def compare_rivals(
@@ -90,10 +89,10 @@ def compare_rivals(
     alone: Sequence[Plan] = (),
     changes_to: ChangesTo = lambda plan: (),
 ) -> None:
-    """Measure plans side by side; the findings hold the rounds.
+    """Measure plans side by side; the findings contain the rounds.
 
-    ``alive`` is how many plans memory holds. Where that is one, where a runner keeps none alive, or
-    where a script ends too soon to take turns, plans run one after the other: ``alone``, or all.
+    ``alive`` is how many plans fit into memory. If that is one, if a runner keeps none alive, or if
+    a script ends too soon to take turns, plans run one after the other: ``alone``, or all.
     """
     begun = measuring.timer.used_seconds
     measuring.on_event(ConfirmStarted(plans=(baseline, *rivals)))
@@ -114,7 +113,7 @@ def compare_rivals(
 
 
 class Confirmation:
-    """Compares the baseline with its rivals, and knows which of these leads."""
+    """Compares the baseline with its rivals, and knows the leader."""
 
     def __init__(self, measuring: Measuring, baseline: Plan, rivals: Sequence[Plan]) -> None:
         self._measuring = measuring
@@ -133,13 +132,13 @@ class Confirmation:
         changes_to: ChangesTo = lambda plan: (),
         fresh: LivingRunner | None = None,
     ) -> None:
-        """Measure rounds until the gain of the leader is sure or the time is up.
+        """Measure rounds until the gain of the leader is decided or the time is up.
 
         The first block has the baseline and all rivals, the later ones the baseline and the leader;
-        the second one also has the plans between them. Afterwards the findings hold what each
-        change on the way to the leader is worth, and where the time of the best plan goes.
-        ``fresh`` is the runner that starts the processes of the later blocks, where that is another
-        one. Raises TooShort where a script trains to its end before its first turn is over.
+        the second one also has the plans between them. Afterwards the findings contain what each
+        change is worth, and where the time of the best plan goes. ``fresh`` is the runner that
+        starts the processes of the later blocks, if it is another one. Raises TooShort if a script
+        trains to its end before its first turn is over.
         """
         fresh = fresh or runner
         for each in (runner, fresh):
@@ -165,7 +164,7 @@ class Confirmation:
             self._say_what_it_is_worth(leader, found)
 
     def _join(self, path: Sequence[Change]) -> None:
-        """Let the plans between the baseline and the leader take part in the second block."""
+        """Add the plans between the baseline and the leader to the second block."""
         self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
         for between in self._between:
             for _ in self.baseline.logs:
@@ -189,7 +188,7 @@ class Confirmation:
             findings.notes.append(why)
 
     def one_after_another(self, runner: Runner) -> None:
-        """Do the same where no two plans can live at once: each round starts new processes."""
+        """The same if no two plans can be alive at once: each round starts new processes."""
         everybody = (self.baseline, *self.rivals)
         for block in range(MOST_ALONE):
             racing = [contender for contender in everybody if contender.out is None]
@@ -218,7 +217,7 @@ class Confirmation:
         return "enough" if done or len(logs) >= BLOCK_STEPS else "more"
 
     def _is_answered(self, leader: Contender) -> bool:
-        """Whether measuring can end: the answer is there, cannot be had, or takes too long."""
+        """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
         if gain is None or leader.out is not None:
             return True
@@ -233,7 +232,7 @@ class Confirmation:
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
 
     def _blocks_left(self, done: int) -> int:
-        """How many more blocks the time holds, after so many."""
+        """How many more blocks fit into the time."""
         timer = self._measuring.timer
         each = (timer.used_seconds - self._begun) / done
         left = MOST_BLOCKS - done
@@ -243,7 +242,7 @@ class Confirmation:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is left to compare, or the time is up."""
+        """Whether no rival is left, or the time is up."""
         racing = [rival for rival in self.rivals if rival.out is None]
         return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
 
@@ -254,12 +253,12 @@ class Confirmation:
         racing: Sequence[Contender],
         leader: Contender | None = None,
     ) -> None:
-        """Start new processes, or use what is alive, and let them take turns; then end them.
+        """Start new processes, or use those that are alive, and let them take turns; then end them.
 
         In the first block the leader is not known yet. In every second one the last contender is
-        started first: of two processes of one plan the one that was started first was faster by
-        0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time is up the
-        block ends early; turns that were taken count.
+        started first: of two processes of one plan the first was faster by 0.7 % (+-0.6 %, 14
+        confirmations of ``benchmarks/aa.py --real``). If the time is up the block ends early;
+        completed turns count.
         """
         measuring, direction = self._measuring, -1 if block % 2 else 1
         started: list[Started] = []
@@ -281,9 +280,9 @@ class Confirmation:
                 self._write_down(block, entry)
 
     def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
-        """Measure rounds until that is enough: order drawn by lot, reversed in every second round.
+        """Measure rounds until there are enough, in random order, reversed in every second round.
 
-        Whoever has no processes here gets an entry for each round, too. Raises TooShort.
+        Contenders without processes here get an empty entry for each round. Raises TooShort.
         """
         measuring, everybody = self._measuring, (self.baseline, *self.rivals, *self._between)
         for entry in started:
@@ -322,12 +321,12 @@ class Confirmation:
     def _is_enough(
         self, leader: Contender | None, started: Sequence[Started], quiet: int, seconds: float
     ) -> bool:
-        """Whether a block can end, after so many quiet rounds and seconds of their steps.
+        """Whether a block can end, from its quiet rounds and the seconds of their steps.
 
         The first block, without a leader, tells the rivals apart and shows a long warm-up; it ends
-        where the time that was given just holds another one. A block
-        with plans between baseline and leader takes as many rounds, to tell what each change is
-        worth. A leader that still settles is measured on.
+        when the given time just fits another one. A block with plans between baseline and leader
+        takes as many rounds, to tell what each change is worth. A leader that still settles is
+        measured on.
         """
         if self.is_over:
             return True
@@ -344,7 +343,7 @@ class Confirmation:
         return gain is None or not gain.settles
 
     def _tell_how_it_stands(self) -> None:
-        """Tell whoever watches how many times as fast the leader is so far."""
+        """Report how many times as fast the leader is so far."""
         leads = self._leader()
         if leads is not None:
             leader, gain = leads
@@ -359,13 +358,13 @@ class Confirmation:
             self._measuring.on_event(standing)
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
-        """Profile today's launch and the leader, in the processes that were measured last."""
+        """Profile the baseline and the leader, in the processes that were measured last."""
         for entry in started:
             if entry.contender in (self.baseline, leader) and entry.is_in:
                 profile_plan(self._measuring, entry.contender.plan, entry.living)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
-        """The rival that is fastest so far; None where none was measured beside the baseline."""
+        """The fastest rival so far; None if none was measured with the baseline."""
         return fastest_of(self.baseline, self.rivals, self._noise)
 
     def _gain(self, rival: Contender) -> Gain | None:
@@ -382,7 +381,7 @@ class Confirmation:
                 rival.out = SLOWER
 
     def _write_down(self, block: int, entry: Started) -> None:
-        """Write down what this block has shown of a contender's speed."""
+        """Record what this block showed of a contender's speed."""
         findings, contender, reason = self._measuring.findings, entry.contender, entry.run.why
         findings.turns += entry.turns
         findings.delayed_turns += entry.delayed

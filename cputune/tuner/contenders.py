@@ -1,4 +1,4 @@
-"""A plan in the confirmation, its rounds, its speed, and its gain over another one."""
+"""A plan in the confirmation: its rounds, its speed, and its gain over another one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ SLOWER = "slower than the other"
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """A plan in the confirmation: its log seconds per sample, one per round or None.
+    """A plan in the confirmation.
 
-    ``blocks`` holds for each round the number of its block; the rounds of a block share their
-    processes. ``ages`` holds how many steps these had taken; infinitely many where each round has
-    processes of its own. ``steps`` are those of each round that counts. ``sizes`` is how
-    much the first steps of a process had to do. Where batches differ in length, ``logs`` are those
-    of the mean batch (``level_rounds``); ``doubt_of_data`` is the variance of that, where another
-    plan takes other samples. ``out`` is the reason why it is measured no more.
+    Attributes:
+        logs: log seconds per sample, one per round or None; if batches differ in length, those of
+            the mean batch (``level_rounds``).
+        blocks: the block number of each round; the rounds of a block share their processes.
+        ages: how many steps the processes had taken before a round; infinite if each round has its
+            own processes.
+        steps: those of each round that count.
+        sizes: sizes of the first steps of a process.
+        doubt_of_data: the variance of ``logs`` if another plan takes other samples.
+        out: why it is measured no more.
     """
 
     role: Role
@@ -45,7 +49,7 @@ class Contender:
     out: str | None = None
 
     def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
-        """Write down a round."""
+        """Record a round."""
         self.blocks.append(block)
         self.logs.append(log)
         self.ages.append(age)
@@ -88,7 +92,7 @@ def gain_of(
 ) -> Gain | None:
     """The paired gain of a plan over the baseline; None before two rounds have both.
 
-    ``seen`` is how blocks of other plans have scattered.
+    ``seen`` is how blocks of other plans scattered.
     """
     count = max(baseline.blocks, default=-1) + 1
     blocks: list[list[float]] = [[] for _ in range(count)]
@@ -116,7 +120,7 @@ def _age(contender: Contender, at: int) -> float:
 def fastest_of(
     baseline: Contender, rivals: Sequence[Contender], noise: float
 ) -> tuple[Contender, Gain] | None:
-    """The rival with the largest gain, and its gain; None where none was measured.
+    """The rival with the largest gain, and its gain; None if none was measured.
 
     Each interval is widened, because the best of several is chosen (``doubt_each``).
     """
@@ -130,10 +134,10 @@ def fastest_of(
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:
-    """The doubt of each rival's interval, when the one with the largest gain is chosen.
+    """The error rate of each rival's interval, if the one with the largest gain is chosen.
 
-    Of several plans that are equally fast, the luckiest looks best in the first block; later blocks
-    are new rounds, without this luck. With half of the doubt, fewer than 3 % of the gains are false
+    Of several equally fast plans the luckiest looks best in the first block; later blocks are new
+    rounds without this luck. With half of the error rate, fewer than 3 % of the gains are false
     (benchmarks/aa.py, "A/A among 4").
     """
     return DOUBT if len(rivals) < 2 else DOUBT / 2

@@ -1,9 +1,9 @@
-"""The databases that a study is kept in: a file of SQLite's, or a server (PostgreSQL, MySQL).
+"""The databases that store a study: an SQLite file, or a server (PostgreSQL, MySQL).
 
 ``--study`` names one: a path, or an address as Optuna takes it (``postgresql://HOST/DATABASE``).
-Both hold Optuna's tables, which ``optuna-dashboard`` opens, and both are used by one tuner at a
-time. A server's address may hold a password, so it is never shown or written down; ``shown`` is
-what people are told instead.
+Both contain Optuna's tables, which ``optuna-dashboard`` opens, and both are used by one tuner at a
+time. A server's address may contain a password, so it is never shown or stored; ``shown`` replaces
+it in messages.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 STUDY_NAME = "cputune"
-"""The name of a study where the user gives none."""
+"""The default name of a study."""
 
 IDENTITY = "cputune.identity"
-"""The attribute of a study of ours that says what it is of."""
+"""The attribute of our studies that identifies what they measure."""
 
 TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
-"""Tables of Optuna's that a study cannot be gone on with without."""
+"""Optuna's tables without which a study cannot be resumed."""
 
 SERVERS = ("postgresql", "mysql", "mariadb")
-"""The servers that Optuna keeps studies in."""
+"""The servers that Optuna supports."""
 
 DRIVERS = {
     "psycopg": "'psycopg[binary]'",
@@ -51,55 +51,54 @@ DRIVERS = {
     "MySQLdb": "mysqlclient",
     "mysql": "mysql-connector-python",
 }
-"""The package that has a driver's module, where it bears another name.
+"""The package that contains a driver's module, if its name differs.
 
-Which module an address without a driver needs differs: of postgresql:// it is psycopg2, since
-SQLAlchemy 2.1 psycopg.
-"""
+The module for an address without a driver varies: for postgresql:// it is psycopg2, since
+SQLAlchemy 2.1 psycopg."""
 
 ROOM_BYTES = 1 << 16
-"""What a trial needs at most: its steps, some 40 bytes each."""
+"""The most that a trial needs: its steps, about 40 bytes each."""
 
 CONNECT_SECONDS = 10
-"""How long a server may take to answer: assumed. It is reached again at the end of each trial."""
+"""Time limit for a server's answer. Assumed. It is tried again at the end of each trial."""
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
-"""Not what somebody has planted there meanwhile."""
+"""Create the file only if nothing exists at this path."""
 
 
 class StudyDatabase(Protocol):
-    """Where a study is kept. ``shown`` names it for people, without what might be a secret."""
+    """Where a study is stored. ``shown`` names it without what might be a secret."""
 
     @property
     def shown(self) -> str:
         """The name for people."""
 
     def holds_study(self) -> bool:
-        """Whether the study is there. Raises CannotError where something else is."""
+        """Whether the study exists. Raises CannotError if something else does."""
 
     def lock(self) -> AbstractContextManager[None]:
-        """Be the only tuner that uses it. Raises CannotError where another one does."""
+        """Be the only tuner that uses it. Raises CannotError if another one does."""
 
     def opened(self, *, private: bool) -> AbstractContextManager[optuna.Study]:
-        """The study, which is begun where there is none; for this user alone if ``private``."""
+        """The study, created if it does not exist; readable by this user only if ``private``."""
 
     def trouble(self) -> str | None:
-        """Why the study cannot be written now; None where it can.
+        """Why the study cannot be written now; None if it can.
 
-        Asked before each write: of one that fails Optuna tries each five times, for ten seconds.
+        It is checked before each write: Optuna retries a failed one five times, for ten seconds.
         """
 
     def remove(self) -> None:
         """Remove the study. Raises CannotError."""
 
     def why(self, error: BaseException) -> str:
-        """The cause of an error in words: what befell the file, what the server has said."""
+        """The cause of an error in words: what happened to the file, or the server's message."""
 
 
 def database_of(named: str | Path | None, name: str | None = None) -> StudyDatabase | None:
-    """The database that the user names: a path or an address; None where none is named.
+    """The database that the user names: a path or an address; None if none is named.
 
-    Raises UsageError for an address that no study can be kept at.
+    Raises UsageError for an address that cannot store a study.
     """
     if named is None:
         return None
@@ -132,7 +131,7 @@ def no_study(shown: str | Path, why: str) -> CannotError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
-    """A study in a file of SQLite's."""
+    """A study in an SQLite file."""
 
     path: Path
     name: str = STUDY_NAME
@@ -143,10 +142,10 @@ class StudyFile:
         return str(self.path)
 
     def holds_study(self) -> bool:
-        """Whether a study of ours is in the file; False where there is no file, or an empty one.
+        """Whether a study of ours is in the file; False if there is no file, or an empty one.
 
-        Raises CannotError for a file that belongs to somebody else, or that lost tables:
-        nothing has been written to it then.
+        Raises CannotError for a file of other content, or with missing tables; nothing is written
+        to it.
         """
         if not self.path.exists():
             return False
@@ -174,7 +173,7 @@ class StudyFile:
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
-        """The study, in a file that is there with all its tables or not at all."""
+        """The study; its file exists with all tables or not at all."""
         new = not self.holds_study()
         if new:
             with whole(self.path, private=private) as half, _storage(half, ours=True) as storage:
@@ -185,7 +184,7 @@ class StudyFile:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
-        """That the file is gone, damaged or locked, or that there is no room beside it."""
+        """That the file is gone, damaged or locked, or that the disk is full."""
         try:
             if not self.path.is_file():
                 return _GONE
@@ -204,7 +203,7 @@ class StudyFile:
         self.path.unlink(missing_ok=True)
 
     def why(self, error: BaseException) -> str:
-        """What befell the file; SQLite says "disk I/O error" of nearly everything."""
+        """What happened to the file; SQLite says "disk I/O error" for nearly everything."""
         if not self.path.exists():
             return _GONE
         said = said_by_driver(error)
@@ -222,7 +221,7 @@ class StudyFile:
         return said
 
     def _no_room(self) -> str | None:
-        """What the system says to a file of this size beside it; None where it can be written.
+        """The system's error for a file of this size next to it; None if it can be written.
 
         SQLite writes a journal there, and copies to it what it changes.
         """
@@ -239,18 +238,17 @@ _GONE = "the file is gone: it was removed or renamed"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a file that is there, whatever signs are in its name."""
+    """Open an existing file, whatever characters its name has."""
     address = f"file:{quote(str(path.absolute()))}?mode=rw"
     return sqlite3.connect(address, uri=True, check_same_thread=False)
 
 
 @contextmanager
 def whole(path: Path, *, private: bool) -> Iterator[Path]:
-    """A file beside ``path`` to make a study in; it becomes ``path`` when the block is over.
+    """A temporary file for a new study; it becomes ``path`` when the block ends.
 
-    So a study is there with all its tables and indices, or not at all: one that is killed
-    while Optuna makes them could be neither gone on with nor begun. Where it is private,
-    only its owner may read it.
+    So a study exists with all its tables and indices, or not at all: one whose creation was killed
+    could be neither resumed nor created again. If ``private``, only its owner may read it.
     """
     half = path.with_name(f".{path.name}.new")
     half.unlink(missing_ok=True)
@@ -264,10 +262,10 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
 
 @contextmanager
 def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
-    """Optuna's storage in this very file: in an address some signs of its name mean something.
+    """Optuna's storage in exactly this file: in an address some characters have a meaning.
 
-    ``ours`` is a file that this process makes: it is empty, or has all tables of this Optuna, which
-    are not looked over again.
+    ``ours``: this process creates the file, so it is empty or has all tables of this Optuna, and
+    they are not checked again.
     """
     from optuna.storages import RDBStorage
     from sqlalchemy.pool import NullPool
@@ -287,7 +285,7 @@ def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
 
 @contextmanager
 def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
-    """A storage whose connections are closed when the block is over."""
+    """A storage whose connections are closed when the block ends."""
     try:
         yield storage
     finally:
@@ -296,7 +294,7 @@ def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
 
 
 def _begun(storage: RDBStorage, name: str) -> optuna.Study:
-    """The study of this name, which is begun where there is none."""
+    """The study of this name, created if it does not exist."""
     import optuna
 
     return optuna.create_study(
@@ -306,14 +304,14 @@ def _begun(storage: RDBStorage, name: str) -> optuna.Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyServer:
-    """A study in a database of a server, beside others of other names."""
+    """A study in a server's database, which may contain other studies."""
 
     address: str
     name: str = STUDY_NAME
 
     @property
     def shown(self) -> str:
-        """Server and database: not the user, the password or the options."""
+        """Server and database, without user, password and options."""
         parts = urlsplit(self.address)
         host = parts.netloc.rpartition("@")[2]
         return visible(f"{parts.scheme}://{host}{parts.path}, study {self.name!r}")
@@ -330,7 +328,7 @@ class StudyServer:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold a lock of the server's, which frees it when this connection ends, however it ends.
+        """Hold a lock of the server, which is released when this connection ends.
 
         PostgreSQL has it for each database (pg_try_advisory_lock), MySQL and MariaDB for the whole
         server (GET_LOCK).
@@ -345,7 +343,7 @@ class StudyServer:
             yield
 
     def _locked(self, connection: Connection) -> str | None:
-        """Take the lock; who has it, where that is another."""
+        """Take the lock; returns its owner if it is taken."""
         from sqlalchemy import text
 
         of = hashlib.sha256(f"{urlsplit(self.address).path}\n{self.name}".encode())
@@ -365,7 +363,7 @@ class StudyServer:
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
-        """The study, beside the tables of others; who may read it the server decides."""
+        """The study; the server decides who may read it."""
         from optuna.storages import RDBStorage
 
         with self._in_words():
@@ -384,7 +382,7 @@ class StudyServer:
         return None if there else "it was removed"
 
     def remove(self) -> None:
-        """Remove the study alone, and none that is not ours."""
+        """Remove only this study, and only if it is ours."""
         import optuna
         from optuna.storages import RDBStorage
 
@@ -404,12 +402,12 @@ class StudyServer:
             )
 
     def why(self, error: BaseException) -> str:
-        """What the server or its driver has said, without the address."""
+        """The message of the server or its driver, without the address."""
         return said_by_driver(error)
 
     @property
     def _engine_options(self) -> dict[str, Any]:
-        """A lost connection is opened again; one that is not answered is given up."""
+        """Lost connections are opened again; unanswered ones time out."""
         driver = urlsplit(self.address).scheme
         named = "pg8000" not in driver and "connector" not in driver
         limits = {"connect_timeout": CONNECT_SECONDS} if named else {}
@@ -432,7 +430,7 @@ class StudyServer:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """What SQLAlchemy raises, as errors of ours; theirs may hold the address."""
+        """Convert SQLAlchemy's errors, which may contain the address, to ours."""
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
         try:
@@ -463,9 +461,9 @@ and (cast(classid as bigint) << 32 | cast(objid as bigint)) = cast(:key as bigin
 
 
 def said_by_driver(error: BaseException) -> str:
-    """The first line of what the database itself has said, without passwords.
+    """The first line of the database's own message, without passwords.
 
-    Optuna and SQLAlchemy raise errors of their own, which hold the statement and its values.
+    Errors of Optuna and SQLAlchemy also contain the statement and its values.
     """
     said: BaseException = error
     while True:

@@ -1,7 +1,7 @@
-"""What an earlier ``tune`` left: its study and its result make room for a new one.
+"""What an earlier ``tune`` left: its study and its result make room for new ones.
 
-A study that is over, or has no trial yet, is replaced. One that was cut off is moved beside, from
-where ``--resume`` goes on with it. A result is kept in the history before it is replaced.
+A finished study, or one without a trial, is replaced. An interrupted one is moved aside;
+``--resume`` continues it there. A result is kept in the history before it is replaced.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FINISH = (
 def make_room(study: StudyFile) -> tuple[Path, int] | None:
     """Clear the file of a study for a new one.
 
-    Returns where the old study is now and how many trials it has, if it was cut off; None if
-    nothing is lost. Raises CannotError if another process uses the file.
+    Returns where an interrupted study is now and how many trials it has; None if there was none.
+    Raises CannotError if another process uses the file.
     """
     with study.lock():
         with closing(connect(study.path)) as file:
@@ -53,7 +53,7 @@ def make_room(study: StudyFile) -> tuple[Path, int] | None:
 
 
 def finish(study: StudyFile) -> None:
-    """Write down that the result of a study was written; a file that is gone needs no such note."""
+    """Record that the result of a study was written; a removed file is ignored."""
     with suppress(sqlite3.Error), closing(connect(study.path)) as file, file:
         file.execute(_FINISH, (FINISHED, study.name, FINISHED))
 
@@ -70,9 +70,10 @@ def require_result(path: Path) -> Result:
 
 
 def keep_result(path: Path) -> str:
-    """Keep the result of a file that is about to be replaced; how ``cputune show`` names it.
+    """Keep the result of a file that is about to be replaced; returns its name for ``cputune
+    show``.
 
-    Raises UsageError if the file is no result.
+    Raises UsageError if the file is not a result.
     """
     result = require_result(path)
     text = for_people(result.to_json()) + "\n"
@@ -89,7 +90,7 @@ def keep_result(path: Path) -> str:
 
 
 def _free_name(path: Path) -> Path:
-    """``cputune-20261127-211300.db``: when it was written last, and a number if that is taken."""
+    """``cputune-20261127-211300.db``: the time of its last write, and a number if that is taken."""
     stem = f"{path.stem}-{_written_at(path)}"
     number = 1
     beside = path.with_name(f"{stem}{path.suffix}")

@@ -1,6 +1,6 @@
-"""What a study tells the one who watches it, in the order that it happens.
+"""The events of a study, in the order in which they happen.
 
-The same events are logged as ``cputune.events``, for programs that keep logs.
+They are also logged as ``cputune.events``, for programs that keep logs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cputune.tuner.space import SearchSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyStarted:
-    """The space is known, now that trial 0 (the baseline) has shown the job.
+    """The space is known, because trial 0 (the baseline) has shown the job.
 
-    ``resumed`` trials were on record, that one among them. ``start_seconds`` is what today's launch
-    took until its first step; None where it was not run. All is over after ``most_seconds`` since
-    the start of the command; None where that is not limited.
+    ``resumed`` trials were on record, including that one. ``start_seconds`` is how long the
+    baseline took until its first step; None if it was not run. The study ends at most
+    ``most_seconds`` after the start of the command; None: no limit.
     """
 
     space: SearchSpace
@@ -36,7 +36,7 @@ class StudyStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is going on, in words; ``warns``: what may make the study long, or its numbers false."""
+    """Progress in words; ``warns``: something may make the study long, or its numbers false."""
 
     text: str
     warns: bool = False
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan is about to be run; ``origin`` says who proposed it."""
+    """A plan is about to run; ``origin`` says what proposed it."""
 
     number: int
     plan: Plan
@@ -80,7 +80,7 @@ class ConfirmStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSoFar:
-    """How many times as fast a plan is as today's launch, after the rounds that were measured.
+    """How many times as fast a plan is as the baseline, after the rounds so far.
 
     ``low`` and ``high`` are the ends of the 95 % interval, ``pairs`` the rounds that count.
     """
@@ -93,12 +93,12 @@ class ComparisonSoFar:
 
     @property
     def is_known(self) -> bool:
-        """Whether the interval says anything: its ends are within a factor of two."""
+        """Whether the interval means anything: its ends are within a factor of two."""
         return self.high < 2 * self.low
 
     @property
     def in_words(self) -> str:
-        """The ratio and its interval, if they say anything yet."""
+        """The ratio and its interval; empty while they mean nothing."""
         after = f"after {self.pairs} rounds: {self.plan.short()}"
         if not self.is_known:
             return f"compared with your current launch, not decided yet {after}"
@@ -128,14 +128,13 @@ OnEvent = Callable[[Event], None]
 
 
 LONG_START_SECONDS = 10.0
-"""A start that takes longer than this is reported. It contains all that a script does before its
-first step."""
+"""A start that takes longer is reported. It includes all that comes before the first step."""
 
 _LOG = log.getChild("events")
 
 
 def logged(on_event: OnEvent | None) -> OnEvent:
-    """The listener, behind one that logs: steps and beginnings at DEBUG, the rest at INFO."""
+    """A listener that also logs: steps and beginnings at DEBUG, the rest at INFO."""
 
     def hear(event: Event) -> None:
         level = logging.DEBUG if is_in_passing(event) else logging.INFO
@@ -148,13 +147,13 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 
 
 def is_in_passing(event: Event) -> bool:
-    """Whether an event is logged at DEBUG, and has no line of its own in a terminal."""
+    """Whether an event is logged at DEBUG and not shown as a line in a terminal."""
     aside = isinstance(event, Message) and not event.warns
     return aside or isinstance(event, (StepTaken, TrialStarted, ComparisonSoFar))
 
 
 def waiting_for(owner: str) -> str:
-    """What is said where a process waits for another one that measures on this machine."""
+    """The message while a process waits for another one that measures on this machine."""
     return (
         f"waiting for {owner}, which measures on this machine (for another user ten "
         "minutes at most; --share-machine does not wait)"
@@ -199,17 +198,17 @@ def _beginning(event: StudyStarted) -> str:
 
 
 def _widest(space: SearchSpace) -> Plan:
-    """A plan with as many ranks as any: what its short name means is worth saying."""
+    """A plan with the most ranks, whose short name is explained."""
     return max(space.plans(), key=lambda plan: plan.processes_per_node)
 
 
 def most_trials(space: SearchSpace, budget: int) -> int:
-    """How many trials a study has at most, today's launch among them."""
+    """How many trials a study has at most, including the baseline."""
     return min(budget, len(space) + 1)
 
 
 def outcome(trial: Trial) -> str:
-    """What came of a trial, in few words."""
+    """The outcome of a trial, in few words."""
     if trial.state == FAILED:
         reason = visible((trial.reason or "").split("\n")[0])
         kind = trial.kind or FAILED

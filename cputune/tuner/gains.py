@@ -2,21 +2,23 @@
 
 A round gives one difference (log of seconds per sample). Rounds of the same processes are a block,
 and its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges and
-Lehmann 1963): a round that was disturbed weighs little, however far off it lies. What drifts while
-the rounds go on is taken out by their order, which is turned in every second round.
+Lehmann 1963): a disturbed round has little weight, however far off it is. Drift cancels by the
+order of rounds, which is reversed in every second one.
 
-Blocks differ by more than their rounds say, for processes of one plan do. So a block weighs
+Blocks differ by more than their rounds suggest, because processes of one plan differ. So a block
+has the weight
 
     1 / (2 * PROCESS**2 + scatter**2 / rounds)
 
-and the gain is the mean of the blocks. Its interval is Student's, with a variance that is moderated
-(Smyth 2004): what the blocks scatter by, and ``PROCESS``, as if read ``FREEDOM`` times.
+and the gain is the mean of the blocks. Its interval is Student's, with a moderated variance (Smyth
+2004): the scatter of the blocks, and ``PROCESS`` as if measured ``FREEDOM`` times.
 
-One of the two plans may still get faster or slower (a long warm-up). Where the rounds speak for
-that, a difference that dies away with the steps of the processes is fitted beside the mean: the
-gain is what is left in the end, and the interval is as much wider as less is known of that.
+One of the plans may still get faster or slower (a long warm-up). If the rounds suggest that, a
+difference that decays with the steps of the processes is fitted in addition to the mean: the gain
+is what remains in the end, and the interval is wider by the uncertainty of that.
 
-``benchmarks/aa.py`` reads the numbers below: how often the interval holds, and how wide it is.
+``benchmarks/aa.py`` measures the numbers below: how often the interval is right, and how wide it
+is.
 """
 
 from __future__ import annotations
@@ -30,38 +32,39 @@ from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, Speedup
 from cputune.records.result import Throughput
 
 PROCESS, FREEDOM = 0.03, 1.0
-"""What two processes of a plan differ by (log), and how many readings that is worth. Read by
-``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one comparison."""
+"""How much two processes of a plan differ (log), and how many measurements that counts for.
+Measured by ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one
+comparison."""
 
 DOUBT = 0.015
-"""The doubt of an interval: how often the truth may lie outside it. It is less than 0.05 because
-the interval is looked at after every block: ``benchmarks/aa.py`` reads how often it then holds."""
+"""Error rate of an interval. It is less than 0.05 because the interval is looked at after every
+block: ``benchmarks/aa.py`` measures how often it is then right."""
 
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
 SETTLING, DIES, LIKELIER = 0.3, 20.0, math.log(2)
 """How far (log) a difference may be off when processes start, after how many steps a third of that
-is left, and how much likelier (log) the rounds have to be with it. An assumption, held by
+is left, and how much likelier (log) the rounds have to be with it. An assumption, checked by
 ``benchmarks/aa.py`` ("warm-up")."""
 
 NOISE_WEIGHT = 4.0
-"""How many rounds' worth of evidence the noise of steps is: few agree by chance sometimes."""
+"""Rounds that the noise of steps counts for: a few rounds may agree by chance."""
 
 MOST_BLOCKS = 24
 """The most blocks of a comparison."""
 
 RESERVE = 1.3
-"""How much more than the expected time is proposed to decide a comparison."""
+"""Factor on the expected time when a longer comparison is proposed."""
 
 FAR = 6.0
-"""How many scatters a round may lie from the middle of its block: beyond, a step was delayed."""
+"""A round further than this many scatters from the middle of its block was delayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scattered:
-    """By how much blocks of a comparison lie apart: ``squares`` of that, in units of the variance
-    that is assumed of a block, and their degrees of freedom.
+    """How blocks of a comparison scatter: ``squares`` in units of the assumed variance of a block,
+    and their degrees of freedom.
     """
 
     squares: float = 0.0
@@ -73,7 +76,7 @@ NOTHING_SEEN = Scattered()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """log(speed-up) of one plan over another: centre and 95 % interval, from so many rounds.
+    """log(speed-up) of one plan over another: centre and 95 % interval, from a number of rounds.
 
     ``to_come`` is how much it is expected to change (log) as the processes take further steps.
     """
@@ -92,7 +95,7 @@ class Gain:
 
     @property
     def speedup(self) -> Speedup:
-        """The gain as factors, as a result has it."""
+        """The gain as factors, as in a result."""
         return Speedup(
             ratio=math.exp(self.mean),
             low=math.exp(self.low),
@@ -104,12 +107,12 @@ class Gain:
     def is_decided(self) -> bool:
         """Whether further rounds would not change the outcome.
 
-        A gain, or a loss, has to be above ``DELTA``, so that the interval does not just touch 1.
+        A gain or a loss has to be above ``DELTA``, so that the interval does not just touch 1.
         """
         return self.speedup.outcome == EQUIVALENT or self.low > DELTA or self.high < -DELTA
 
     def half_width_after(self, blocks: int, further: int) -> float:
-        """The half width that is expected after ``further`` blocks, after so many ``blocks``.
+        """The half width expected after ``further`` blocks, in addition to ``blocks``.
 
         It falls with the square root of the blocks, and Student's quantile falls with their number.
         """
@@ -120,10 +123,9 @@ class Gain:
         return self.half_width * math.sqrt(blocks / (blocks + further)) * after / before
 
     def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
-        """How many seconds a comparison takes that is likely to decide this one.
+        """Seconds of a comparison that is likely to decide this one.
 
-        So many ``blocks`` took so many ``seconds``. None if more blocks than ``MOST_BLOCKS`` are
-        needed.
+        ``blocks`` blocks took ``seconds``. None if more than ``MOST_BLOCKS`` are needed.
         """
         needed = max(abs(self.mean), math.log1p(EQUIVALENCE_MARGIN) - abs(self.mean))
         for further in range(1, MOST_BLOCKS - blocks + 1):
@@ -132,7 +134,7 @@ class Gain:
         return None
 
     def can_be_decided(self, blocks: int, further: int) -> bool:
-        """Whether ``further`` blocks are likely to decide what so many ``blocks`` have not.
+        """Whether ``further`` blocks are likely to decide what ``blocks`` blocks have not.
 
         The centre may move by a standard error, about half of the half width.
         """
@@ -160,9 +162,9 @@ def gain_side_by_side(
     """The gain from the differences of rounds, grouped by block.
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
-    ``seen`` is how blocks of other plans have scattered on this machine.
-    ``ages`` are how many steps the younger processes of a round had taken; None: so many that
-    nothing changes any more. Returns None before there are two rounds.
+    ``seen`` is how blocks of other plans scattered on this machine. ``ages`` are how many steps the
+    younger processes of a round had taken; None: so many that nothing changes any more. Returns
+    None before there are two rounds.
     """
     count = sum(map(len, blocks))
     if count < 2:
@@ -222,9 +224,9 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
 class Fit:
     """The mean of all blocks, and how likely it makes them.
 
-    ``likely`` is the logarithm of the restricted likelihood, but for a constant (Harville 1974).
-    ``off`` is the sum of squares by which the blocks lie off the mean, in units of their variance.
-    ``to_come`` is how much the gain of the last round is expected to change.
+    ``likely`` is the logarithm of the restricted likelihood, up to a constant (Harville 1974).
+    ``off`` is the sum of squared deviations of the blocks from the mean, in units of their
+    variance. ``to_come`` is how much the gain of the last round is expected to change.
     """
 
     mean: float
@@ -235,7 +237,7 @@ class Fit:
 
 
 def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
-    """Generalized least squares: processes differ, and a difference may die away.
+    """Generalized least squares: processes differ, and a difference may decay.
 
     ``settling`` is its deviation (log) at the first step of a process; 0: there is none.
     """
@@ -270,9 +272,9 @@ def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
 def throughput(logs: Sequence[float], noise: float, *, processes: int = 1) -> Throughput:
     """Samples per second from log seconds per sample: the geometric mean and a 95 % interval.
 
-    ``logs`` are the steps of a trial or the rounds of a comparison, in so many ``processes`` of the
-    plan one after the other. The variance of the mean is that of the logs, moderated by the noise
-    of a step, and what processes of one plan differ by (``PROCESS``).
+    ``logs`` are the steps of a trial or the rounds of a comparison, in ``processes`` processes of
+    the plan in sequence. The variance of the mean is that of the logs, moderated by the noise of a
+    step, and the difference of processes of one plan (``PROCESS``).
     """
     mean = fmean(logs)
     freedom = len(logs) - 1 + NOISE_WEIGHT
@@ -290,9 +292,9 @@ def center_of(values: Sequence[float]) -> float:
 
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
-    """Standard deviation of one round, from how far rounds lie from the middle of their block.
+    """Standard deviation of one round, from distances of rounds to the middle of their block.
 
-    It is taken from their median, so that a few disturbed rounds do not widen it.
+    It uses their median, so that a few disturbed rounds do not widen it.
     """
     off = [abs(value - median(block)) for block in blocks for value in block]
     freedom = len(off) - len(blocks)
@@ -303,7 +305,7 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
 
 
 def students_quantile(share: float, freedom: float) -> float:
-    """The value below which so much of Student's distribution lies."""
+    """The quantile of Student's distribution."""
     from scipy.special import stdtrit  # here: `compare` reads this module, and needs no scipy
 
     return float(stdtrit(freedom, share))

@@ -21,10 +21,10 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
-"""Of a rank: oneCCL's default is 1. More than 4 leave too few cores for the training. Assumed."""
+"""Per rank: oneCCL's default is 1. More than 4 leave too few cores for the training. Assumed."""
 
 UNDIVIDED = "a rank for each NUMA node"
-"""What is left out where the batch cannot be divided over them, as its reason begins."""
+"""The beginning of the reason for ranks that cannot divide the batch."""
 
 Values = Mapping[str, KnobValue]
 
@@ -33,8 +33,8 @@ Values = Mapping[str, KnobValue]
 class Layouts:
     """Every layout of ranks on the cores of a machine, or of several alike, in plain fp32.
 
-    ``facts`` are the first one's. ``backends`` are those that live here. ``left_out`` is filled
-    while ``plans()`` is gone through.
+    ``facts`` are the first one's. ``backends`` are those possible here. ``left_out`` is filled
+    while ``plans()`` is iterated.
     """
 
     facts: HostFacts
@@ -49,7 +49,7 @@ class Layouts:
     _no_ccl_between: bool = False
 
     def plans(self) -> Iterator[tuple[Plan, Values]]:
-        """Every layout with its knob values; the same one now and then twice."""
+        """Every layout with its knob values; some appear twice."""
         taken: set[int] = set()
         cores = usable_cores(self.facts)
         for nodes in self._node_counts():
@@ -61,7 +61,7 @@ class Layouts:
         self._say_why(cores, taken)
 
     def _node_counts(self) -> Sequence[int]:
-        """On how many nodes plans are laid out."""
+        """The numbers of nodes for which plans are laid out."""
         there = max(1, len(self.ask.hosts))
         wanted = self.ask.fixed.get("nodes")
         if wanted is None:
@@ -124,7 +124,7 @@ class Layouts:
         )
 
     def _why_not_each_node(self, world_size: int) -> str:
-        """Why no rank for each NUMA node, which is often the best, and what would allow it."""
+        """Why there is no rank per NUMA node, which is often the best, and what would allow it."""
         batch = self.workload.global_batch_size or 0
         more = math.ceil(batch / world_size) * world_size
         return (
@@ -135,7 +135,7 @@ class Layouts:
     def _of_ranks(
         self, cores: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Plan, Values]]:
-        """Backend, workers and threads of so many ranks on the first node."""
+        """Backend, workers and threads for this number of ranks on the first node."""
         of_rank = rank_slices(cores, ranks)[0]
         for backend, workers, shared in self._communication(of_rank, ranks, nodes):
             computing = of_rank if shared else of_rank[workers:]
@@ -165,7 +165,7 @@ class Layouts:
     def _communication(
         self, of_rank: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Backend, int, bool]]:
-        """(backend, oneCCL workers, whether these run on cores that threads have too)."""
+        """(backend, oneCCL workers, whether these share cores with threads)."""
         backends = self.backends if ranks * nodes > 1 else ("gloo",)
         if nodes > 1:
             backends = tuple(name for name in backends if name != "ccl")
@@ -187,7 +187,7 @@ class Layouts:
     def _threads(
         self, of_rank: tuple[Core, ...], computing: tuple[Core, ...], workers: int
     ) -> Iterator[tuple[int | None, bool]]:
-        """(threads, siblings used); None threads are all that the CPUs of a rank take."""
+        """(threads, siblings used); None threads are all that the CPUs of a rank allow."""
         wanted = self.ask.fixed.get("threads")
         for smt in self.ask.kept("smt", (False, True)):
             siblings = sum(len(core.cpus) for core in computing)
@@ -230,7 +230,7 @@ class Layouts:
             )
 
     def _say_why_nodes(self) -> None:
-        """One line for each count of nodes that no layout has."""
+        """One line for each number of nodes without a layout."""
         for nodes, why in self._unfit.items():
             if nodes not in self._fitting:
                 self._leave_out(f"nodes={nodes}", why)

@@ -1,14 +1,15 @@
-"""Runs the plans of a study, and writes down what came of each.
+"""Runs the plans of a study, and records the outcome of each.
 
-A run that other processes delayed is repeated. No run lasts beyond the time that the study was
-given: the trial that runs at its end is cut short, and what is known of it is kept.
-``Findings`` holds what a study has found so far, and whether other processes have disturbed it.
+A run that other processes delayed is repeated. No run lasts beyond the time of the study: the trial
+that runs at its end is cut short, and what is known of it is kept. ``Findings`` contains what a
+study has measured so far, and whether other processes disturbed it.
 
-The processes of today's launch and of the best trials are kept, stopped, for the first block of the
-confirmation: they have done their imports and their warm-up. A stopped process costs nothing but
-its memory, so as many are kept as fit beside the next trial.
+The processes of the baseline and of the best trials are kept, stopped, for the first block of the
+confirmation: they have done their imports and their warm-up. A stopped process costs only its
+memory, so as many are kept as fit besides the next trial.
 
-``benchmarks/search.py`` reads the numbers below, and ``benchmarks/seconds.py`` where the time goes.
+``benchmarks/search.py`` measures the numbers below, and ``benchmarks/seconds.py`` where the time
+goes.
 """
 
 from __future__ import annotations
@@ -56,19 +57,26 @@ from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What a study has found so far.
+    """What a study has measured so far.
 
-    ``notes`` are sentences for the result. ``never_quiet``: no run was quiet, so delayed steps
-    count; ``shared``: in the confirmation too, since the user said that the machine is busy.
-    ``turns`` counts the turns of the confirmation, ``delayed_turns`` those of them that other
-    processes delayed. ``cut_off`` says what the trial was doing that ran
-    when the time was up: "after 2 steps", "while importing torch". ``baseline``
-    and ``rivals`` are the contenders of the confirmation. ``time_up``: all time was used when the
-    comparison ended; ``interrupted``: by the user. ``host_lost``: a host is not reached any
-    more, so nothing else is measured. ``profiles`` say where the time of a plan goes.
-    ``baseline_seconds`` is how long the baseline took to start and to be measured,
-    ``start_seconds`` the slowest start so far, ``confirm_seconds`` how long the confirmation took.
-    ``unfit`` says of a number of ranks why the whole script does not run with it.
+    Attributes:
+        notes: sentences for the result.
+        never_quiet: no run was quiet, so delayed steps count.
+        shared: they count in the confirmation too, since the user said that the machine is busy.
+        turns: the turns of the confirmation.
+        delayed_turns: those of them that other processes delayed.
+        cut_off: what the trial was doing that ran when the time was up: "after 2 steps", "while
+            importing torch".
+        baseline: the contender of the baseline in the confirmation.
+        rivals: its other contenders.
+        time_up: all time was used when the comparison ended.
+        interrupted: the user ended it.
+        host_lost: a host cannot be reached any more, so nothing else is measured.
+        profiles: where the time of a plan goes.
+        baseline_seconds: how long the baseline took to start and to be measured.
+        start_seconds: the slowest start so far.
+        confirm_seconds: how long the confirmation took.
+        unfit: why the whole script does not run with a number of ranks.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -99,12 +107,12 @@ class Findings:
 
     @property
     def believes_delayed(self) -> bool:
-        """Whether delayed steps count in the confirmation, too."""
+        """Whether delayed steps count in the confirmation too."""
         return self.shared and self.never_quiet
 
     @property
     def disturbed(self) -> bool:
-        """Whether other processes delayed most of what the result would rest on."""
+        """Whether other processes delayed most of what the result would be based on."""
         if self.turns:
             return 2 * self.delayed_turns > self.turns
         if self.confirm_runs:
@@ -115,46 +123,45 @@ class Findings:
 
     @property
     def how_disturbed(self) -> str:
-        """How other processes disturbed the study, in words for a message."""
+        """How other processes disturbed the study, for a message."""
         if self.turns:
             return f"other processes delayed {self.delayed_turns} of {self.turns} measurements"
         return "other processes delayed most steps, again and again"
 
 
 ATTEMPTS = 3
-"""How often a trial is repeated that other processes delay, before it is given up."""
+"""How often a trial is run if other processes delay it."""
 
 USUAL_RUNS = 12
-"""How many times as long as the baseline took to start and to be measured a study usually needs."""
+"""Time that a study usually needs, in multiples of start and measurement of the baseline."""
 
 HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
-"""A plan hangs that has no first step after so many times the slowest start so far; and the
-seconds that each is given. Assumed: a busy machine makes a start two times as long."""
+"""A plan hangs if it has no first step after HANGS times the slowest start so far; and the least
+seconds that each gets. Assumed: a busy machine makes a start two times as long."""
 
 BLOCK_STEPS = 12
 """About how many steps two plans take in a block of the comparison, warm-up included."""
 
 NEAR_ENOUGH = 2 * WANDER
-"""How far (log) a trial may lie behind the fastest and still be compared with it in the
-confirmation."""
+"""How far (log) a trial may be behind the fastest and still be compared in the confirmation."""
 
 STUDY_SHARE = 0.7
-"""The share of ``--max-time`` that the trials may use; the rest is for the confirmation."""
+"""Share of ``--max-time`` for the trials; the rest is for the confirmation."""
 
 
 MOST_RIVALS = 4
-"""How many plans the first block compares with today's launch; as many processes of trials are kept
-for that. With three, the worst twentieth of the choices reached 0.90 of the optimum on a machine
-that wanders by 10 %; with four 0.95 (``benchmarks/search.py``)."""
+"""How many plans the first block compares with the baseline; the processes of as many trials are
+kept. With three, the worst twentieth of the choices reached 0.90 of the optimum on a machine that
+wanders by 10 %; with four 0.95 (``benchmarks/search.py``)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Timer:
     """How much of the study's time is used: by the clock, or by the steps' own time.
 
-    The steps' own time counts for a runner that simulates, whose steps take no time of the clock.
-    ``started`` is when the command began, by the clock. ``most_seconds`` is the time limit; None if
-    there is none, as for a runner that simulates.
+    The steps' own time counts for a simulating runner, whose steps take no clock time. ``started``
+    is when the command began, by the clock. ``most_seconds`` is the time limit; None if there is
+    none, as for a simulating runner.
     """
 
     clock: Callable[[], float]
@@ -173,22 +180,22 @@ class Timer:
         return max(self.clock() - self.started, self.step_seconds)
 
     def left(self, share: float, running_seconds: float = 0.0) -> float:
-        """Seconds that are left of this share, when the present run has taken so many."""
+        """Seconds left of this share, after the current run's seconds."""
         if self.most_seconds is None:
             return math.inf
         used = max(self.used_seconds, self.step_seconds + running_seconds)
         return share * self.most_seconds - used
 
     def up(self, share: float, running_seconds: float = 0.0) -> bool:
-        """Whether this share of the time is over, a run of so many seconds included."""
+        """Whether this share of the time is over, including the current run's seconds."""
         return self.left(share, running_seconds) <= 0
 
 
 def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
     """How many plans of a study can be alive at once, by the memory that its trials needed.
 
-    Each plan is given as much as the largest trial needed. Where no rank has reported its memory,
-    the runner has no processes, and all plans can be alive at once.
+    Each plan counts with the memory of the largest trial. If no rank has reported its memory, the
+    runner has no processes, and all plans can be alive at once.
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
     room = spare_bytes(facts)
@@ -202,7 +209,7 @@ def held_bytes(trial: Trial) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivingTrial:
-    """The processes of a trial, and what was read of them in it."""
+    """The processes of a trial, and what was measured of them."""
 
     living: Living
     run: Run
@@ -211,7 +218,7 @@ class LivingTrial:
 
 
 class LivingTrials:
-    """The processes that one study keeps."""
+    """The processes that a study keeps."""
 
     def __init__(self, facts: HostFacts) -> None:
         self._room = spare_bytes(facts)
@@ -223,7 +230,7 @@ class LivingTrials:
     def add(self, trial: Trial, run: Run, center: float) -> None:
         """Keep the processes that a run has left alive: ``center`` is its log seconds per sample.
 
-        Where there are too many, the slowest plan but today's launch is ended.
+        If there are too many, the slowest plan except the baseline is ended.
         """
         if run.living is None:
             return
@@ -235,7 +242,7 @@ class LivingTrials:
             self._end(self._slowest())
 
     def make_room(self, needed_bytes: float) -> None:
-        """End the slowest until another trial has so much memory; today's launch goes last."""
+        """End the slowest until another trial has this much memory; the baseline goes last."""
         while self._room is not None and self._kept:
             held = sum(kept.held_bytes for kept in self._kept.values())
             if held + needed_bytes <= self._room:
@@ -243,7 +250,7 @@ class LivingTrials:
             self._end(self._slowest())
 
     def take(self, plan: Plan) -> LivingTrial | None:
-        """The processes of a plan, for the caller to end; None where none are kept."""
+        """The processes of a plan, which the caller ends; None if none are kept."""
         return self._kept.pop(plan, None)
 
     def only(self, plans: Iterable[Plan]) -> None:
@@ -267,11 +274,13 @@ class LivingTrials:
 
 @dataclass(slots=True, kw_only=True)
 class Measuring:
-    """Runs plans, and writes down what the runs show of the machine.
+    """Runs plans, and records what the runs show of the machine.
 
-    ``reference`` are the losses of the baseline, by step. ``start_seconds`` are those from the
-    start of the last run to its first step, ``slowest_start_seconds`` the most that any run took.
-    ``step_seconds`` are those of a step of today's launch, in the mean of its trial.
+    Attributes:
+        reference: the losses of the baseline, by step.
+        start_seconds: from the start of the last run to its first step.
+        slowest_start_seconds: the longest of any run.
+        step_seconds: of a step of the baseline, the mean of its trial.
     """
 
     facts: HostFacts
@@ -297,10 +306,10 @@ class Measuring:
     ) -> tuple[Run, float]:
         """Repeat a run until no other process delays it, as often as is worthwhile.
 
-        Returns the last run, and the seconds that all runs took. ``number`` is the trial's; None
-        for a run that is no trial. ``others`` looks for processes that have used the CPUs since the
-        study began. Raises NotMeasurableError if they delay the first trial, and the user has not
-        said that the machine is shared.
+        Returns the last run, and the seconds of all runs. ``number`` is the trial's; None for a run
+        that is no trial. ``others`` looks for processes that used the CPUs since the study began.
+        Raises NotMeasurableError if they delay the first trial, and the user has not said that the
+        machine is shared.
         """
         spent = 0.0
         attempts = 1 if self.findings.never_quiet or self.findings.shared else ATTEMPTS
@@ -338,7 +347,7 @@ class Measuring:
         contender: Contender,
         verdict: Callable[[Sequence[float]], Verdict],
     ) -> float | None:
-        """The log seconds per sample of one run of a plan alone; None where it gave none.
+        """The log seconds per sample of one run of a plan alone; None if it failed.
 
         A contender that fails takes no further part.
         """
@@ -404,23 +413,23 @@ class Measuring:
 
     @property
     def block_seconds(self) -> float:
-        """About how long two plans take to start and to have their turns."""
+        """About how long two plans take to start and take their turns."""
         return self.slowest_start_seconds + BLOCK_STEPS * self.step_seconds
 
     def needs_all_time(self, blocks: int = 3) -> bool:
         """Whether a trial would take time that the comparison of two plans needs.
 
-        ``blocks``: how many blocks of a comparison the time that is left has to hold.
+        ``blocks``: how many blocks of a comparison have to fit into the rest of the time.
         """
         return self.timer.left(1.0) < blocks * self.block_seconds
 
     def saw_start(self, seconds: float) -> None:
-        """Learn how long a start takes that comes to its first step."""
+        """Record how long a run took to its first step."""
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
         self.findings.start_seconds = self.slowest_start_seconds
 
     def hold_to_time(self, runner: Runner, share: float, *, together: int = 1) -> None:
-        """Have a runner wait for steps while there is time, and for a start while it may come.
+        """Limit how long a runner waits for steps and for a start.
 
         ``together`` plans start at the same time, and slow each other down.
         """
@@ -431,7 +440,7 @@ class Measuring:
             runner.start_within(together * longest)
 
     def _keeps(self, run: Run) -> bool:
-        """Whether a run is kept alive for the confirmation: today's, or perhaps the best."""
+        """Whether a run is kept alive for the confirmation: the baseline's, or perhaps the best."""
         if run.verdict != "enough":
             return False
         fastest = self.race.fastest
@@ -466,7 +475,7 @@ def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
 def share_of(number: int | None) -> float:
     """The share of ``--max-time`` at whose end a trial is cut short.
 
-    Today's launch may use all of it, since nothing can be compared without it. So may the
+    The baseline may use all of it, since nothing can be compared without it. So may the
     confirmation (None), which comes last.
     """
     return STUDY_SHARE if number else 1.0
@@ -481,12 +490,12 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
 
 
 MOST_CHARACTERS = 16_384
-"""How long a reason in a result may be. People read results, so a longer one is cut to the first
-line of stderr and its last lines."""
+"""The longest reason in a result. A longer one is cut to the first line of stderr and its last
+lines."""
 
 
 def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long."""
+    """The beginning and the end of a long text."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -494,7 +503,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def first_line(text: str | None) -> str:
-    """Of what a trial failed of."""
+    """The first line of the reason why a trial failed."""
     return (text or "no reason given").strip().split("\n")[0][:500]
 
 
@@ -508,10 +517,10 @@ def trial_of(
     step_seconds: float,
     observed: tuple[Mapping[str, object], ...],
 ) -> Trial:
-    """The trial as it ended: with a number, with a bound on it, or with the reason why it has none.
+    """The trial as it ended: with a number, with a bound, or with the reason why it has none.
 
     ``step_seconds`` are the seconds of all its runs. ``observed`` is what the ranks of the last run
-    reported. A run that was cut short by the end of the time has at least one step that counts.
+    reported. A run that the time cut short has at least one step that counts.
     """
     trial = Trial(
         number=number,
@@ -550,10 +559,10 @@ def trial_of(
 
 
 def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
-    """The most samples per second that a plan can have of which only the first steps were seen.
+    """An upper bound of the samples per second of a plan of which only the first steps were seen.
 
-    The bound allows for the scatter of the steps, and for a machine that was slower than usual just
-    then. None where the bound says nothing, because it lies above the fastest plan so far.
+    The bound allows for the scatter of the steps, and for a machine that was slower than usual.
+    None if it is above the fastest plan so far, and so says nothing.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
     return bound if fastest is None or bound < math.exp(-fastest.center) else None

@@ -1,4 +1,4 @@
-"""Where the time of a plan's steps goes, as its ranks tell it."""
+"""Where the time of a plan's steps goes, as its ranks report it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cputune.tuner.measuring import Measuring
 
 
 def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
-    """Write down where the time of these processes of a plan goes, while there is time for it.
+    """Record where the time of these processes of a plan goes, if there is time for it.
 
-    It is the last that they do: what the profiler has held changes how malloc serves later steps.
+    It is their last task: the memory of the profiler changes how malloc serves later steps.
     """
     if measuring.timer.up(1.0) or not isinstance(living, ProfilingLiving):
         return
@@ -28,7 +28,7 @@ def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
 
 
 def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile | None:
-    """What the ranks tell together: mean shares, and all their products."""
+    """The profile over all ranks: mean shares, and all their matmuls."""
     if not states:
         return None
     kinds = dict.fromkeys(kind for rank in states for kind in rank["shares"])

@@ -1,12 +1,12 @@
-"""How long a trial is read: until its centre is sure enough, or it has clearly lost.
+"""How long a trial is measured: until its centre is certain enough, or it has clearly lost.
 
-``estimate`` finds where the warm-up of a run ends, what its steps take, and how sure that is.
-``Race`` holds what the trials so far have shown: the fastest of them, the noise from step to step,
-and how much slower the first steps are. After every step of a trial it decides whether another step
-is worth its time.
+``estimate`` finds where the warm-up of a run ends, how long its steps take, and how certain that
+is. ``Race`` knows what the trials so far have shown: the fastest, the noise from step to step, and
+how much slower the first steps are. After every step of a trial it decides whether another step is
+worth its time.
 
-``benchmarks/search.py`` reads the numbers below: how near to the optimum a study comes, and in how
-many seconds of trials.
+``benchmarks/search.py`` measures the numbers below: how near to the optimum a study comes, and in
+how many seconds of trials.
 
 All times are natural logarithms of seconds per sample. So the noise of a step is a share of it (3
 to 5 % in quiet times), and the ratio of two plans is a difference.
@@ -26,23 +26,23 @@ from cputune.records.result import Throughput
 from cputune.tuner.gains import PROCESS, throughput
 
 USUAL_NOISE = 0.05
-"""Standard deviation of the log of a step time where nothing is known yet."""
+"""Standard deviation of the log of a step time while nothing is known."""
 
 _PRIOR_WEIGHT = 6.0
-"""How many steps' worth of evidence ``USUAL_NOISE`` counts for."""
+"""How many steps ``USUAL_NOISE`` counts for."""
 
 Z95 = 1.96
-"""How many standard errors lie on either side in an interval of 95 %."""
+"""Standard errors to either side in an interval of 95 %."""
 
 _DIFFERENCE = 0.6745 * math.sqrt(2)
-"""The median of how far two normal values of deviation 1 lie apart (0.6745: from the mean)."""
+"""The median distance of two normal values of deviation 1 (0.6745: from the mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The centre of the steps that count, its standard error, and what it was computed from.
 
-    ``level`` is false while the steps still get faster (warm-up) or scatter too widely for the
+    ``level`` is False while the steps still get faster (warm-up) or scatter too widely for the
     centre to mean anything.
     """
 
@@ -66,11 +66,11 @@ class Estimate:
 def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     """Find warm-up and outliers in the steps of one run, and the centre of the rest.
 
-    The warm-up are the first steps that lie above the median of the later half. Of the rest, steps
-    that lie far above their median were delayed, even where the kernel reports no delay, and do not
-    count either. The mean of what remains is then as robust as a median.
+    The warm-up is the first steps that are above the median of the later half. Of the rest, steps
+    far above their median were delayed, even if the kernel reports no delay, and do not count. The
+    mean of the others is then as robust as a median.
 
-    The first ``skip`` steps count as warm-up where enough steps follow. Raises ValueError without
+    The first ``skip`` steps count as warm-up if enough steps follow. Raises ValueError without
     steps.
     """
     if not logs:
@@ -105,7 +105,7 @@ def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
 
 
 def spread(values: Sequence[float], noise: float) -> float:
-    """Standard deviation of one step, from these steps and from the noise that is usual."""
+    """Standard deviation of one step, from these steps and from the usual noise."""
     mean = sum(values) / len(values)
     squares = sum((value - mean) ** 2 for value in values)
     freedom = len(values) - 1
@@ -114,11 +114,11 @@ def spread(values: Sequence[float], noise: float) -> float:
 
 @dataclass(slots=True)
 class Noise:
-    """What a study has learnt of the noise from step to step, pooled over all its trials.
+    """The noise from step to step, pooled over all trials of a study.
 
     It is computed from the median of the differences between one step and the next. So a delayed
-    step widens it little, and neither does the end of a warm-up that was taken for level.
-    ``USUAL_NOISE`` counts as some further differences.
+    step hardly widens it, nor does a warm-up whose end was missed. ``USUAL_NOISE`` counts as some
+    further differences.
     """
 
     differences: list[float] = field(
@@ -131,32 +131,31 @@ class Noise:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the log of a step time, kept within what is plausible."""
+        """Standard deviation of the log of a step time, limited to plausible values."""
         return min(max(median(self.differences) / _DIFFERENCE, 0.01), 0.3)
 
 
 Verdict = Literal["more", "enough", "lost"]
 
 LEAST_KEPT = 3
-"""The fewest steps of a completed trial, warm-up not counted."""
+"""The fewest steps of a completed trial, without warm-up."""
 
 FIRST_KEPT = 4
 """The fewest steps of the first trial of a study, from which the warm-up is learnt."""
 
 MOST_KEPT, MOST_STEPS = 8, 24
-"""The most steps of a trial that count, and of all of them."""
+"""The most steps of a trial that count, and the most of all."""
 
 WANDER = 0.1
-"""Standard deviation (log) of what the speed of a machine changes by from one trial to another."""
+"""Standard deviation (log) of the machine's speed from one trial to another."""
 
 SURE = 2.3
-"""How many standard errors a plan lies behind the fastest so far when it has clearly lost."""
+"""A plan that is this many standard errors behind the fastest has clearly lost."""
 
 USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
-"""How far above its centre (log) the first, second… step may lie where nothing is learnt yet.
+"""How far above its centre (log) the first, second… step may be while nothing is learnt.
 
-Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
-"""
+Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores)."""
 
 MOST_DELAY = math.log(8)
 """How much (log) a step may be delayed without the kernel reporting it."""
@@ -169,7 +168,7 @@ class Race:
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
-    """For each run, in order, how far its first, second… step lay above its centre."""
+    """For each run, in order, how far its first, second… step was above its centre."""
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""
@@ -211,7 +210,7 @@ class Race:
         return count
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
-        """The lowest value that the centre of this run can have if its warm-up is not over yet."""
+        """The lowest possible centre of this run if its warm-up is not over."""
         noise = self.noise.deviation
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
@@ -220,7 +219,7 @@ class Race:
         return min(logs[-2:]) - self._excess(index, sure=True) - doubt
 
     def _excess(self, index: int, *, sure: bool = False) -> float:
-        """How far above its centre step ``index`` of a run lies: typically, or at most.
+        """How far above its centre step ``index`` of a run is: typically, or at most.
 
         A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts as one
         more run, until several runs agree.
@@ -235,9 +234,9 @@ class Race:
         return high if len(seen) > 1 else max(high, usual / 2)
 
     def lost(self, logs: Sequence[float]) -> Estimate:
-        """The best guess of the centre of a run that was cut short, with an error to match.
+        """The best guess of the centre of a run that was cut short, with its error.
 
-        The last step may still be in the warm-up: what is left of it there is subtracted.
+        The last step may still be in the warm-up: what is left of it is subtracted.
         """
         noise = self.noise.deviation
         now = self.estimate(logs)
@@ -252,8 +251,8 @@ class Race:
     def learn(self, logs: Sequence[float], result: Estimate, *, completed: bool) -> None:
         """Learn from a finished run: whether it is the fastest, its noise and its warm-up.
 
-        A run that has few steps beyond the known warm-up teaches neither noise nor warm-up: its
-        centre may still lie in the warm-up.
+        A run with few steps beyond the known warm-up is not used for noise and warm-up: its centre
+        may still be in the warm-up.
         """
         if not completed:
             return

@@ -1,15 +1,13 @@
 """Reading one run of a plan: which of its steps count, and how it ended.
 
-Steps of batches of unlike length, each as it would be of the mean one.
+Steps of batches of different length are converted to the mean batch. If padding is cut, or a script
+pads to the longest sample of a batch, one step has several times the tokens of the next. The plan's
+own steps show their cost: the seconds of a step rise with its size to some power, the weighted
+median of the slopes of all pairs (Theil 1950, Sen 1968; weights of Jaeckel 1972). With it each step
+is converted to the mean of the same batches for all contenders: the first ones of the training,
+which are the same samples in every plan but ``order=length``.
 
-Where padding is cut, or a script pads to the longest sample of a batch, one step has several times
-the tokens of the next. What a plan takes for them its own steps show: the seconds of a step rise
-with its size to some power, the weighted median of the slopes of all pairs (Theil 1950, Sen 1968;
-weights of Jaeckel 1972). With it each step is told as of the mean of the same batches for all
-contenders: the first ones of the training, which are the same samples in every plan but
-``order=length``.
-
-``benchmarks/search.py`` reads the numbers below.
+``benchmarks/search.py`` measures the numbers below.
 """
 
 from __future__ import annotations
@@ -43,29 +41,32 @@ SizedStep = tuple[float, int]
 """Log seconds per sample of a step, and its size (``Step.size``)."""
 
 _MOST_STEPS = 60
-"""How many steps the slope is taken of: the latest, for pairs grow as the square of steps."""
+"""The slope uses this many of the latest steps, because pairs grow as the square of steps."""
 
 _USUAL, _USUAL_WEIGHT = 1.0, 1.0
-"""Seconds rise as tokens do where nothing is known; as much as one pair that is e times apart."""
+"""While nothing is known seconds rise as tokens do; this counts as one pair a factor e apart."""
 
 LEAST_SECONDS = 1e-9
-"""No clock tells less; a step that took less was not measured."""
+"""The resolution of clocks; a shorter step was not measured."""
 
 LEAST_DELAYED = 3
-"""A run is contended when this many steps were delayed, and more than half of all."""
+"""A run is contended if this many steps were delayed, and more than half of all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
     """What was read from one run of a plan.
 
-    ``logs`` are the steps that count, as log seconds per sample, each as of a batch of the mean
-    size: ``counted`` holds them as they were. ``sizes`` are those of all steps, ``step_seconds`` is
-    the time of all of them, whether they count or not, and ``trace`` holds each one's, and whether
-    others delayed it. ``ended``: the job
-    came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
-    ``living`` are its processes, where they were left alive. ``start_seconds`` are those before its
-    first step.
+    Attributes:
+        logs: the steps that count, as log seconds per sample of a batch of the mean size.
+        counted: the same as they were measured.
+        sizes: of all steps.
+        step_seconds: the time of all steps, whether they count or not.
+        trace: the seconds of each step, and whether other processes delayed it.
+        ended: the job came to its own end.
+        cut: when the time was up: "after 2 steps".
+        living: its processes, if they were left alive.
+        start_seconds: those before its first step.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Run:
 
     @property
     def why(self) -> str | None:
-        """Why it failed, its kind before, the last line that it wrote behind; None where not."""
+        """Why it failed: the kind, the reason, the last line that it wrote; None if it did not."""
         if self.failure is None:
             return None
         # Open MPI frames what it says by rules of dashes.
@@ -103,12 +104,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How a run is read: when it is enough, what is whose fault, and what to compare with.
+    """How a run is read: when it is enough, what delays it, and what to compare it with.
 
-    ``delays_itself``: the plan has more threads than CPUs, so its delays are its own.
-    ``believe_delayed``: the machine is never quiet, so delayed steps are all there is.
-    ``reference``: the losses of the baseline, by step; empty where there are none.
-    ``keeps``: whether the processes of a run that is over stay alive.
+    Attributes:
+        delays_itself: the plan has more threads than CPUs, so its delays are its own.
+        believe_delayed: the machine is never quiet, so delayed steps count.
+        reference: the losses of the baseline, by step; empty if there are none.
+        keeps: whether the processes of a finished run stay alive.
     """
 
     verdict: Callable[[Sequence[float]], Verdict] = lambda logs: "more"
@@ -121,10 +123,10 @@ class Rules:
 
 
 def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
-    """Run a plan until its steps suffice, and end it, however it goes.
+    """Run a plan until its steps suffice, and end it in every case.
 
-    Whatever the runner raises becomes the run's ``failure``; only an interrupt and our
-    own errors (a package that is missing, say) come through.
+    Exceptions of the runner become the run's ``failure``; only an interrupt and our own errors (a
+    missing package, say) are raised.
     """
     run = Run()
     iterator: Iterator[Step] | None = None
@@ -154,7 +156,7 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
 
 
 def _read_until_enough(steps: Iterator[Step], run: Run, rules: Rules) -> bool:
-    """Read steps until they suffice or the time is up; False where the job ends by itself.
+    """Read steps until they suffice or the time is up; False if the job ends by itself.
 
     Raises Contended, and what the runner raises.
     """
@@ -171,7 +173,7 @@ def _read_until_enough(steps: Iterator[Step], run: Run, rules: Rules) -> bool:
 
 
 def take(run: Run, step: Step, rules: Rules) -> None:
-    """Add a step to what was read of a run. Raises TrialError where it shows that it fails."""
+    """Add a step to what was read of a run. Raises TrialError if it shows a failure."""
     seconds, samples = float(step.seconds), step.samples
     index = run.steps
     run.steps += 1
@@ -197,7 +199,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
 
 
 def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
-    """Steps out of a run's ``trace`` as a result keeps them: with four digits."""
+    """Steps of a run's ``trace`` as a result keeps them: with four digits."""
     return Turn(
         place=place,
         step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
@@ -211,12 +213,11 @@ def count_of_steps(count: int) -> str:
 
 
 def divergence(losses: Sequence[float | None], reference: Sequence[float | None]) -> str | None:
-    """Why a loss is not that of the baseline, or None where it is as it should be.
+    """Why a loss differs from that of the baseline; None if it does not.
 
-    The same seed and data give nearly the same losses in any precision: a mean over the
-    common steps that is off by a third, by more than 0.5, and by more than the losses
-    scatter anyway, is no rounding. Later steps may not rise above twice the worst that
-    the baseline had.
+    The same seed and data give nearly the same losses in any precision: a mean over the common
+    steps that is off by a third, by more than 0.5, and by more than the losses scatter, is not
+    rounding. Later steps may not rise above twice the worst of the baseline.
     """
     last = losses[-1] if losses else None
     if last is None:
@@ -259,7 +260,7 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
 
 
 def levelled(steps: Sequence[SizedStep], sizes: Sequence[int]) -> list[float]:
-    """The log seconds per sample of each step, as of the mean of batches of these sizes."""
+    """The log seconds per sample of each step, converted to the mean of batches of these sizes."""
     if not steps or len(set(sizes)) < 2 or not all(size for _, size in steps):
         return [log for log, _ in steps]
     power = _power(steps)
@@ -268,9 +269,9 @@ def levelled(steps: Sequence[SizedStep], sizes: Sequence[int]) -> list[float]:
 
 
 def doubt_of_mean(steps: Sequence[SizedStep], sizes: Sequence[int]) -> float:
-    """Variance of the log of a mean step, where batches of other samples have other sizes.
+    """Variance of the log of a mean step, if batches of other samples have other sizes.
 
-    By the means of ``AT_ONCE`` steps that follow each other, where there are enough.
+    It uses the means of ``AT_ONCE`` steps in sequence, if there are enough.
     """
     if not steps or len(set(sizes)) < 2:
         return 0.0

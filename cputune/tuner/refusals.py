@@ -1,9 +1,9 @@
-"""What trials have shown not to work here, so that it is refused once and not in plan after plan.
+"""What trials have shown not to work here, so that it is not tried in plan after plan.
 
-A value is blamed where the reason of a failed trial names it: its ranks showed that property
-otherwise than the plan says. It is also blamed where it is all that the failed plan has other than
-a plan that ran. No other failure says which value is to blame. Nothing is blamed that a plan had
-which ran.
+A value is refused if the reason of a failed trial names it: its ranks showed that property with
+another value than the plan's. It is also refused if it is the only difference of the failed plan
+from a plan that ran. No other failure shows which value is the cause. A value of a plan that ran is
+never refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cputune.records.steps import Crashed, Diverged, Infeasible, TimedOut
 from cputune.tuner.space import TOGETHER, SearchSpace
 
 _PLANS_FAULT = (Infeasible.kind, Crashed.kind, Diverged.kind, TimedOut.kind)
-"""Failures that the same plan would have again. Of memory the sampler learns by itself."""
+"""Failures that the same plan would have again. The sampler handles memory itself."""
 
 _LAYOUT = {"ranks", "threads"}
-"""Other ranks have other threads: to vary the one is to vary both."""
+"""Other ranks have other threads: to vary one is to vary both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Refusal:
     """A value that does not work here.
 
     Attributes:
-        what: a knob and its value, as people write them; the knob alone where all its values but
-            the one that ranks show are meant.
+        what: a knob and its value, as people write them; only the knob if all its values are meant
+            except the one that ranks show.
         why: the trial that showed it, and its reason.
         meets: whether a plan has the value.
     """
@@ -63,7 +63,7 @@ def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]
 
 
 def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
-    """The values that the reason names: what ranks showed otherwise than the plan says."""
+    """The values that the reason names: what ranks showed differently from the plan."""
     reason = trial.reason or ""
     rows = refused_properties(trial.plan, trial.observed, reason)
     for row in {row.what: row for row in reversed(rows)}.values():
@@ -84,13 +84,13 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
 
 
 def _part(reason: str, row: Compared) -> str:
-    """The part of a reason that tells of one property."""
+    """The part of a reason about one property."""
     parts = reason.split("\n")[0].split("; ")
     return next(part for part in parts if part.startswith((f"{row.what}:", f"{row.what} of rank")))
 
 
 def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
-    """The values that are all that a failed plan has other than a plan that ran."""
+    """The values that are the only difference of a failed plan from a plan that ran."""
     own = values_of(trial.plan, space)
     why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
     for plan in ran:
@@ -116,7 +116,7 @@ def _has(space: SearchSpace, name: str, value: KnobValue, several: bool, plan: P
 
 
 def values_of(plan: Plan, space: SearchSpace) -> Mapping[str, KnobValue]:
-    """The value of every knob in a plan; also in today's launch, which is none of the space."""
+    """The value of every knob in a plan; also for the baseline, which is not in the space."""
     if plan in space.values:
         return space.values[plan]
     layout = {"ranks": plan.processes_per_node, "threads": plan.threads_per_process, "smt": False}

@@ -1,7 +1,7 @@
 """The whole script is run once with each number of ranks that may be recommended.
 
-A trial sees the first steps of a script. Whether its evaluation, its saving and its end work with
-another number of ranks than yours is known after a rehearsal (``cputune.ranks.rehearsal``).
+A trial sees the first steps of a script. A rehearsal (``cputune.ranks.rehearsal``) shows whether
+its evaluation, its saving and its end work with another number of ranks than yours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cputune.tuner.measuring import Findings, Measuring
 
 LEAST_SECONDS = 90.0
 STARTS, STEPS = 6, 40
-"""How long a rehearsal may take: so many seconds, or so many starts and steps of today's launch."""
+"""Time limit of a rehearsal: seconds, or multiples of a start and of steps of the baseline."""
 
 
 def rehearsed(
@@ -28,7 +28,7 @@ def rehearsed(
 ) -> list[Plan]:
     """The plans without those whose number of ranks the whole script does not run with.
 
-    Only those that ``chosen`` takes for the comparison are rehearsed, the best first.
+    Only those that ``chosen`` selects for the comparison are rehearsed, the best first.
     """
     left, known = list(ranked), {typed_ranks}
     while isinstance(runner, RehearsingRunner) and left:

@@ -1,15 +1,14 @@
 """Which plan to try next: an Optuna sampler over the plans of a space, with a Gaussian process.
 
-The Gaussian process says what the trials so far tell about the plans that were not tried.
-The log of the time per sample is modelled as a sum of effects, one for each knob, with
-the sizes that stand in the knobs' records, and a few of the machine: how many cores are
-busy, how many sockets and NUMA nodes a rank spans. With effects that add up, twenty
-trials tell about hundreds of plans, and with standard errors of the trials known, noise
-is not taken for a difference. All sizes are standard deviations of the natural log of
-the time. ``benchmarks/search.py`` reads what they are worth.
+The Gaussian process predicts untried plans from the trials so far. The log of the time per sample
+is modelled as a sum of effects, one for each knob, with the sizes in the knobs' records, and a few
+of the machine: how many cores are busy, how many sockets and NUMA nodes a rank spans. Because
+effects add, twenty trials inform about hundreds of plans, and because the standard errors of the
+trials are known, noise is not taken for a difference. All sizes are standard deviations of the
+natural log of the time. ``benchmarks/search.py`` measures the result.
 
-Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", algorithm 2.1;
-Duvenaud et al. 2011, "Additive Gaussian Processes", arXiv:1112.4394.
+Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", algorithm 2.1; Duvenaud et
+al. 2011, "Additive Gaussian Processes", arXiv:1112.4394.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 LEVEL = 1.0
-"""How far the speed of all plans together may lie from what is expected: nothing is known."""
+"""How far the speed of all plans together may be from the expected one: nothing is known."""
 
 EXPECTED_PER_DOUBLING = -0.55 * math.log(2)
-"""What twice the cores are expected to do: not half the time, but 0.68 of it, since a part of
-every step is not shared out (read on two cores: 0.56 in fp32, 0.67 in bf16)."""
+"""Expected factor on the time for twice the cores: 0.68, not half, since a part of every step is
+serial (measured on two cores: 0.56 in fp32, 0.67 in bf16)."""
 
 DOUBLING = 0.2
-"""How far a doubling may lie from that; training of small models hardly scales at all."""
+"""How far a doubling may be from that; training of small models hardly scales."""
 
 SOCKETS_SPANNED, NODES_SPANNED = 0.15, 0.1
-"""What a doubling of the sockets (NUMA nodes) under one rank may change: assumed, from the
-distance in memory that its threads then share."""
+"""What a doubling of the sockets (NUMA nodes) of one rank may change: assumed, from the memory
+distance that its threads then have."""
 
 UNBOUND = 0.2
-"""How far the launch as found may lie from the same plan with its CPUs bound: assumed."""
+"""How far the baseline may be from the same plan with bound CPUs: assumed."""
 
 OWN = 0.015
 """What is a plan's own and follows from no effect (six processes of one plan, measured side by
@@ -123,7 +122,7 @@ class SpeedModel:
         )
 
     def _spread(self) -> float:
-        """The variance that the effects of all knobs add up to."""
+        """The variance that the effects of all knobs add to."""
         return sum(
             effect.own**2 + sum(size**2 for size in effect.within.values())
             for effect in self._effects.values()
@@ -170,7 +169,7 @@ class _Alike:
 
 
 def expected_improvement(belief: Belief, best: float) -> Array:
-    """How much faster than ``best`` each plan is expected to be, nothing where it is slower.
+    """How much faster than ``best`` each plan is expected to be; 0 if it is slower.
 
     Jones, Schonlau and Welch 1998, equation 15, for minimizing.
     """
@@ -193,7 +192,7 @@ def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
 
 
 def footprint(facts: HostFacts, plan: Plan) -> Footprint:
-    """What the first rank of a plan occupies, and which share of the machine all of them."""
+    """What the first rank of a plan occupies, and which share of the machine all ranks do."""
     first = set(plan.cpus[0])
     own = sum(not first.isdisjoint(core.cpus) for core in facts.topology.cores)
     busy = max(1, min(own, plan.threads_per_process))
@@ -210,8 +209,8 @@ def footprint(facts: HostFacts, plan: Plan) -> Footprint:
 def _forward(lower: Array, right: Array) -> Array:
     """Solve ``lower @ x = right`` by forward substitution.
 
-    Plain loops on purpose: a threaded BLAS would wake threads that spin on the cores
-    that are about to be measured.
+    Plain loops on purpose: a threaded BLAS would wake threads that spin on the cores that are about
+    to be measured.
     """
     solved = np.empty_like(right)
     for row in range(len(lower)):
@@ -231,9 +230,9 @@ def _same(labels: Labels, a: Labels, b: Labels) -> Array:
 
 LEAST_PROMISE = 0.003
 LEAST_TRIALS = 7
-"""A trial that is expected to make the best plan faster by less than that (log) is not made, once
-there are so many. On simulated machines of 12 to 252 plans the search ends after 7 to 20 of 20
-trials so, with the same plans found."""
+"""After this many trials one is skipped if it is expected to improve the best plan by less than the
+limit (log). On simulated machines of 12 to 252 plans the search then ends after 7 to 20 of 20
+trials, with the same plans found."""
 
 
 @dataclass(slots=True)
@@ -241,8 +240,8 @@ class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
     ``tried`` are those of all trials. ``too_large`` are those of ``failed`` that ran out of memory,
-    ``rank_bytes`` is the most that a rank was seen to hold. ``refused`` is what trials have shown
-    not to work here.
+    ``rank_bytes`` is the largest memory of a rank so far. ``refused`` is what trials have shown not
+    to work here.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -255,20 +254,20 @@ class History:
     refused: tuple[Refusal, ...] = ()
 
     def refuses(self, plan: Plan) -> bool:
-        """Whether a plan has what was shown not to work here."""
+        """Whether a plan has a value that was shown not to work here."""
         return any(refusal.meets(plan) for refusal in self.refused)
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """The knobs as Optuna distributions, every one a choice."""
+    """The knobs as Optuna distributions, every one categorical."""
     return {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
 
 
 class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
-    """Proposes the untried plan of which the most improvement is expected.
+    """Proposes the untried plan with the largest expected improvement.
 
-    Proposals follow from the space, the seed and the history alone, so that the same
-    study with the same measurements makes the same proposals, in one go or resumed.
+    Proposals follow from the space, the seed and the history alone, so that the same study with the
+    same measurements makes the same proposals, in one go or resumed.
     """
 
     def __init__(self, space: SearchSpace, history: History, *, seed: int) -> None:
@@ -286,7 +285,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._learnt = self._model.believe([], [], [])
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
-        """Mean and deviation of the log time per sample of every plan, as believed now."""
+        """Current mean and deviation of the log time per sample of every plan."""
         belief = self._belief()
         return {
             plan: (float(belief.mean[i]), float(belief.deviation[i]))
@@ -294,7 +293,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         }
 
     def _belief(self) -> Belief:
-        """What the history says, worked out once for each length of it."""
+        """The model's prediction, computed once for each length of the history."""
         past = self._history
         if self._known != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
@@ -303,9 +302,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._learnt
 
     def propose(self, number: int) -> Plan | None:
-        """The plan to try as trial ``number``; None where no trial is worth its time.
+        """The plan to try as trial ``number``; None if no trial is worth its time.
 
-        Plans with ranks astride NUMA nodes come last: when no other one is worth a trial.
+        Plans with ranks that span NUMA nodes come last: if no other one is worth a trial.
         """
         untried = self._untried()
         whole = [plan for plan in untried if not self._lies_astride(plan)]
@@ -328,7 +327,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._astride[ranks]
 
     def next_plan(self) -> Plan | None:
-        """The plan to try next; None where there is none that is worth it."""
+        """The plan to try next; None if none is worth it."""
         past = self._history
         asked = (len(past.tried), len(past.plans), len(past.failed))
         if asked != self._asked:
@@ -336,12 +335,12 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._next
 
     def _untried(self) -> list[Plan]:
-        """The plans that nobody has tried and that may run here."""
+        """The plans that were not tried and that may run here."""
         tried = self._history.tried
         return [p for p in self._space.plans() if p not in tried and self.may_run(p)]
 
     def may_run(self, plan: Plan) -> bool:
-        """Whether a plan may have memory enough, and has nothing that does not work here."""
+        """Whether a plan may have enough memory, and has no value that does not work here."""
         return self.fits(plan) and not self._history.refuses(plan)
 
     def _promise(self, plans: Sequence[Plan]) -> Array:
@@ -355,10 +354,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return np.asarray(promise)
 
     def chances(self, plans: Sequence[Plan]) -> list[float]:
-        """How likely each of these plans runs at all: as its least likely value does.
+        """The probability that each of these plans runs: that of its least likely value.
 
-        A value that plans have failed with ran in all the others, and once more. Of a failure
-        that is explained no other value is to blame.
+        A value of failed plans counts as if it had run in all others, and once more. If a failure
+        is explained no other value is to blame.
         """
         unexplained = [plan for plan in self._history.failed if not self._history.refuses(plan)]
         failed = self._having(unexplained)
@@ -373,9 +372,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         ]
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan may have memory enough, by those that ran and those that died of it.
+        """Whether a plan may have enough memory, by those that ran and those that ran out of it.
 
-        More ranks need more memory, and so do fewer, larger batches of one step. Where no plan ran
+        More ranks need more memory, and so do fewer, larger batches of one step. If no plan ran
         yet, each may.
         """
         past, cuts, ranks = self._history, self._batches(plan), plan.processes_per_node
@@ -414,5 +413,5 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """A knob on its own: never asked for, since a plan is proposed as a whole."""
+        """A single knob: never requested, since a plan is proposed as a whole."""
         raise NotImplementedError(f"{param_name} is proposed together with the other knobs")

@@ -37,9 +37,9 @@ class Varied:
 class SearchSpace:
     """Every feasible plan, each with its knob values, and what the study tries first.
 
-    ``suggestions`` are named plans of the space (the guide's, the topology's) that are
-    tried before any sampler is asked. ``baseline`` is the launch of today; it stands
-    outside the space, for it is neither bound nor bounded.
+    ``suggestions`` are named plans of the space (the guide's, the topology's) that are tried before
+    the sampler is asked. ``baseline`` is the current launch; it is not in the space, because it is
+    neither bound nor limited.
     """
 
     facts: HostFacts
@@ -72,13 +72,18 @@ def search_space(
 ) -> SearchSpace:
     """Every plan that this machine can run for this job, and what was left out and why.
 
-    ``knobs`` names what is varied (all by default; the rest stays as it is today), ``fix`` holds a
-    knob at a value, ``keep`` leaves out what changes more of the training. ``allow_slow_precision``
-    offers bf16 on a CPU that does not multiply it in hardware, ``allow_bf16_gradients`` that ranks
-    send their gradients in it. ``baseline`` is the launch of today
-    as its ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, by
-    name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
-    for an unknown knob and for a value that no plan of this machine can have.
+    Args:
+        facts: of this machine, or of the first host.
+        job: what is trained.
+        knobs: names what is varied; all by default. The rest keeps its current values.
+        fix: holds a knob at a value.
+        keep: leaves out what changes more of the training.
+        allow_slow_precision: offer bf16 on a CPU that does not multiply it in hardware.
+        allow_bf16_gradients: offer to send gradients in bf16.
+        baseline: the current launch as its ranks were seen to run, if it has run.
+        hosts: names of the hosts that plans may use; empty: only this machine.
+
+    Raises UsageError for an unknown knob and for a value that no plan of this machine can have.
     """
     named = None if knobs is None else frozenset(knobs)
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
@@ -120,7 +125,7 @@ def search_space(
 def _refuse_what_is_owned(
     job: Workload, own: Mapping[str, KnobValue], fixed: Mapping[str, KnobValue]
 ) -> None:
-    """Raise UsageError where a knob is held at another value than the script's own."""
+    """Raise UsageError if a knob is held at another value than the script's own."""
     for name in own:
         if fixed.get(name, own[name]) != own[name]:
             raise UsageError(
@@ -168,7 +173,7 @@ def _plans(
 
 
 def _refuse_unlike(hosts: Sequence[tuple[str, HostFacts]]) -> None:
-    """Raise UsageError where hosts differ in their CPUs: one plan binds the ranks of all alike."""
+    """Raise UsageError if hosts differ in their CPUs: one plan binds the ranks of all alike."""
     for name, there in hosts[1:]:
         if _cpus_of(there) != _cpus_of(hosts[0][1]):
             raise UsageError(
@@ -185,7 +190,7 @@ def _cpus_of(facts: HostFacts) -> object:
 
 
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
-    """The values that live on every host; of the others the host is named where they do not."""
+    """The values that are possible on every host; for others the host that lacks them is named."""
     if knob.name in ask.own:
         own = LeftOut(what=knob.name, why=OWNED[knob.name])
         return Choices(values=(ask.own[knob.name],), left_out=(own,))
@@ -213,7 +218,7 @@ def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str])
 def _with_libraries(
     facts: HostFacts, layout: Plan, choices: Mapping[str, Choices], ask: Ask
 ) -> list[tuple[Plan, dict[str, KnobValue]]]:
-    """A layout with every combination of the knobs that no CPU depends on."""
+    """A layout with every combination of the knobs that CPUs do not depend on."""
     found: list[tuple[Plan, dict[str, KnobValue]]] = [(layout, {})]
     for knob in KNOBS:
         if knob.put is None:
@@ -235,7 +240,7 @@ def _not_kept(
     keep: Keeps | None,
     unlike: str,
 ) -> Iterator[LeftOut]:
-    """The knobs that could be varied here, were less of the training to stay the same."""
+    """The knobs that could be varied if less of the training had to stay the same."""
     for knob in KNOBS:
         if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
             continue
@@ -255,13 +260,13 @@ def _not_kept(
 FASTER_ALLOCATORS = ("tcmalloc", "jemalloc")
 
 TOGETHER = {"backend", "ccl_workers"}
-"""Knobs of which one says little without the other: to vary one is to vary both."""
+"""Knobs that are only useful together: to vary one is to vary both."""
 
 
 def _unvaried(
     free: Set[str], fixed: Mapping[str, KnobValue], today: Plan
 ) -> Mapping[str, KnobValue]:
-    """The knobs that are not varied, at the values of today: a script may have its own."""
+    """The knobs that are not varied, at their current values: a script may have its own."""
     free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
@@ -269,7 +274,7 @@ def _unvaried(
 
 
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
-    """The values that were asked for and that no plan has together, and why."""
+    """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
     asked = [f"{name}={_text(fixed[name])}" for name in named]
     together = " together" if len(asked) > 1 else ""
@@ -296,11 +301,11 @@ def _suggestions(
     values: Mapping[Plan, Mapping[str, KnobValue]],
     held: Mapping[str, KnobValue],
 ) -> tuple[tuple[Origin, Plan], ...]:
-    """The guide's plan on the most nodes and those of the topology on one, of the space.
+    """The guide's plan on the most nodes, and the topology's plans on one.
 
-    All in the precision that is advised here; the rest as it is today, but for oneCCL
-    and IPEX, which the guides use where they live. Those of the topology take a faster allocator
-    and cut padding. ``held`` are the values of knobs that are not varied: all plans have them.
+    All in the advised precision; the rest keeps its current values, except oneCCL and IPEX, which
+    the guides use if they are possible. Those of the topology use a faster allocator and cut
+    padding. ``held`` are the values of knobs that are not varied: all plans have them.
     """
     if not values:
         return ()
@@ -328,10 +333,10 @@ def _suggestions(
 def _of_topology(
     facts: HostFacts, values: Mapping[Plan, Mapping[str, KnobValue]]
 ) -> Iterator[Mapping[str, KnobValue]]:
-    """The layouts that the caches and the memory of one machine speak for.
+    """The layouts that caches and memory of one machine suggest.
 
-    A rank for each NUMA node, or for as many whole ones as the batch can be divided over; a rank
-    for each L3 cache; and one rank on one socket, where the training hardly gains by more cores.
+    A rank per NUMA node, or per several whole ones if the batch can be divided; a rank per L3
+    cache; and one rank on one socket, if the training hardly gains from more cores.
     """
     cores = usable_cores(facts)
     nodes = len(groups(cores, by_node=True))

@@ -1,9 +1,9 @@
-"""The trials of a study on record, from which a later ``--resume`` goes on.
+"""The trials of a study on record, which ``--resume`` continues.
 
-Optuna proposes and counts the trials in memory. Each one that has ended is copied to the database
-that the user names (``databases``): its value is seconds per sample, and what cputune knows beside
-it stands in its user attributes. Where the database cannot be written, the study goes on all the
-same, what was not written is written with the next trial, and the result says what is missing.
+Optuna proposes and counts the trials in memory. Each finished one is copied to the user's database
+(``databases``): its value is seconds per sample; what else cputune knows is in its user attributes.
+If the database cannot be written, the study continues, the missing trials are written with the next
+one, and the result says what is missing.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _TRIAL = "cputune.trial"
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
 Identity = Mapping[str, object]
-"""What must be the same for a study to be gone on with: plain JSON values by name."""
+"""What must be the same for a study to be resumed: plain JSON values by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptTrial:
-    """A trial as it stands in the study, with its steps: log seconds per sample, and losses.
+    """A trial as stored in the study, with its steps: log seconds per sample, and losses.
 
     ``start_seconds`` are those before its first step.
     """
@@ -66,7 +66,9 @@ _STATES: Mapping[State, TrialState] = {
 
 
 class StudyStorage:
-    """Trials on record, and the one that runs: in memory, and in a database of this tuner alone."""
+    """Trials on record, and the running one: in memory, and in a database that only this tuner
+    uses.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class StudyStorage:
         private: bool = False,
         name: str | None = None,
     ) -> None:
-        """Open the study; a file is for this user alone where it is ``private``.
+        """Open the study; a file is readable by this user only if ``private``.
 
         Raises CannotError.
         """
@@ -98,14 +100,14 @@ class StudyStorage:
             self._open = opened.pop_all()
 
     def close(self) -> None:
-        """Close the database; what stands in it stays."""
+        """Close the database; its content stays."""
         self._open.close()
 
     def claim(self, identity: Identity) -> None:
-        """Write down what a new study is of.
+        """Store what a new study measures.
 
-        Raises CannotError where the one on record is of something else, or does not say of what,
-        and where a new one cannot be written.
+        Raises CannotError if the study on record measures something else, or does not say what, and
+        if a new one cannot be written.
         """
         if self._record is None or self._database is None:
             return
@@ -127,9 +129,9 @@ class StudyStorage:
             )
 
     def past(self) -> list[tuple[Trial, Run]]:
-        """The trials on record, in order; one that was cut off is left out.
+        """The trials on record, in order; an interrupted one is left out.
 
-        Raises CannotError where one of them is damaged.
+        Raises CannotError if one of them is damaged.
         """
         found: dict[int, tuple[Trial, Run]] = {}
         with self._reading():
@@ -150,11 +152,11 @@ class StudyStorage:
         return list(found.values())
 
     def guide(self, sampler: PlanSampler) -> None:
-        """Who proposes from now on: Optuna asks it."""
+        """Set the sampler that Optuna asks from now on."""
         self._study.sampler = sampler
 
     def begin_baseline(self) -> None:
-        """Start the trial of today's launch, which has no knobs."""
+        """Start the trial of the baseline, which has no knobs."""
         self._running = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
@@ -170,8 +172,8 @@ class StudyStorage:
     def end(self, trial: Trial, run: Run) -> None:
         """End the running trial: its steps, its value, or why it has none.
 
-        ``write_down`` then brings it to the database at once: a write per step would take time of
-        the cores that are being measured.
+        ``write_down`` then copies it to the database: a write per step would take time of the cores
+        that are being measured.
         """
         assert self._running is not None, "it was begun"
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
@@ -199,22 +201,22 @@ class StudyStorage:
         self._unwritten.append(partial(_added, frozen=frozen))
 
     def discard(self) -> None:
-        """Remove a study that was begun here and never had a trial."""
+        """Remove a study that was created here and never had a trial."""
         if self._database is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is told already
                 self.close()
                 self._database.remove()
 
     def abandon(self) -> None:
-        """The trial that runs, if any, was interrupted: it is not on record."""
+        """Drop the running trial, if any, which was interrupted."""
         if self._running is not None:
             self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
 
     def write_down(self) -> str | None:
-        """Bring to the database what is not there yet; why that cannot be done, None where it is.
+        """Copy to the database what is missing there; returns why that is impossible, or None.
 
-        What was written is looked for as well: somebody may have removed it.
+        What was written is checked as well: it may have been removed.
         """
         if self._record is None or self._database is None:
             return None
@@ -229,7 +231,7 @@ class StudyStorage:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CputuneError."""
+        """Convert any exception (Optuna passes on SQLAlchemy's) to a CputuneError."""
         try:
             yield
         except CputuneError:
@@ -254,7 +256,7 @@ class StudyStorage:
 
 
 def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
-    """Add a trial, unless it is there: an interrupt may have met the writing of it."""
+    """Add a trial, unless it exists: an interrupt may have come while it was written."""
     documents = [kept.user_attrs.get(_TRIAL) for kept in record.get_trials(deepcopy=False)]
     number = frozen.user_attrs[_TRIAL]["trial"]["number"]
     if all(document is None or document["trial"]["number"] != number for document in documents):
@@ -264,7 +266,7 @@ def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
 def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
-    """What must be the same for a study to be gone on with."""
+    """What must be the same for a study to be resumed."""
     names = [field.name for field in fields(TuneOptions) if field.name not in MAY_CHANGE]
     return {
         "schema": STUDY_SCHEMA,
@@ -276,7 +278,7 @@ def identity_of(
 
 
 def _plain(value: object) -> object:
-    """An option as JSON has it, in whatever order it was given."""
+    """An option as JSON, independent of the order in which it was given."""
     if isinstance(value, Mapping):
         return {name: str(value[name]) for name in sorted(value)}
     if isinstance(value, Iterable) and not isinstance(value, str):

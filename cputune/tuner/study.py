@@ -1,14 +1,14 @@
-"""A study: it measures today's launch, then other plans, and confirms the best of them.
+"""A study: it measures the baseline, then other plans, and confirms the best of them.
 
-The first trial is today's launch, the baseline. Suggested plans follow, then those that the sampler
-proposes. The confirmation comes last.
+The first trial is the current launch, the baseline. Suggested plans follow, then those of the
+sampler. The confirmation comes last.
 
-Nothing is claimed of a machine on which somebody else computes; the message names who does. There,
-even ratios that are measured side by side are false, because plans suffer differently: one thread
-ran at 0.62 of the speed of two on a quiet machine, and at 1.73 of it beside one busy process.
+A busy machine gives no result; the message names the processes. There even ratios that are measured
+side by side are false, because plans suffer differently: one thread ran at 0.62 of the speed of two
+on a quiet machine, and at 1.73 of it next to one busy process.
 
-A study that is given a budget of trials ends before it where no further plan is expected to be
-worth a trial, where its time is up, and where a host is lost.
+A study with a budget of trials ends earlier if no further plan is expected to be worth a trial, if
+its time is up, or if a host is lost.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 
 def _equal_to_today(count: int) -> str:
-    """The note that some plans of the space are today's launch, as its ranks show."""
+    """The note that some plans of the space are the current launch, as its ranks show."""
     if count == 1:
         return "One candidate equals your current launch, so it was not measured twice."
     return f"{count} candidates equal your current launch, so they were not measured twice."
@@ -103,8 +103,7 @@ def _equal_to_today(count: int) -> str:
 NOBODY = Neighbours()
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
-"""Opens a runner for a workload. True asks for fresh processes, such as an emitted launch
-starts."""
+"""Opens a runner for a workload. True requests new processes, as an emitted launch starts."""
 
 
 class TuningStudy:
@@ -128,10 +127,10 @@ class TuningStudy:
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
-        ``taken_away`` says which CPUs may not be used any more, None where all may.
+        ``taken_away`` says which CPUs may no longer be used, None if all may.
 
-        ``limited``: a study that was given no time has the default limit. ``command`` is what
-        the user typed.
+        ``limited``: a study without a given time has the default limit. ``command`` is what the
+        user typed.
         """
         self._workload = workload
         self._facts = facts
@@ -202,7 +201,7 @@ class TuningStudy:
             raise
 
     def _concluded(self) -> Result:
-        """The result of what is known so far. That of a disturbed study says that it is."""
+        """The result of what is known so far; a disturbed study's says that it is."""
         self._write_down()
         if self._unwritten is not None:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
@@ -230,13 +229,13 @@ class TuningStudy:
         )
 
     def _left_out(self) -> tuple[LeftOut, ...]:
-        """What was not tried: it does not live here, or trials have shown that it does not work."""
+        """What was not tried: it is not possible here, or trials showed that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
         refused += rehearsals.left_out(self._findings)
         return refused if self._space is None else (*self._space.left_out, *refused)
 
     def _write_down(self) -> None:
-        """Write the trials down. Say once that this cannot be done, and once that it can again."""
+        """Write the trials to the database. Report once if it fails, and once if it works again."""
         lost, before = self._storage.write_down(), self._unwritten
         self._unwritten = lost
         if lost is not None and before is None:
@@ -252,7 +251,7 @@ class TuningStudy:
         return error
 
     def _require_cpus(self) -> None:
-        """Raise NotMeasurableError where CPUs were taken away: what ran last is not believed."""
+        """Raise NotMeasurableError if CPUs were taken away: the last run is not reliable then."""
         gone = self._findings.taken_away = self._taken_away()
         if gone is None:
             return
@@ -285,11 +284,10 @@ class TuningStudy:
     # What is on record
 
     def _take_up(self) -> int:
-        """Go on from the trials on record; returns how many there are.
+        """Continue from the trials on record; returns how many there are.
 
-        Some of them are run again: those that other processes disturbed, for it may be quiet now,
-        and those that lost a host, which may be back. Raises CannotError where the record is of
-        another study.
+        Some are run again: those that other processes disturbed, and those that lost a host. Raises
+        CannotError if the record is of another study.
         """
         self._storage.claim(identity_of(self._options, self._facts, self._workload, self._named))
         for trial, run in self._storage.past():
@@ -325,7 +323,7 @@ class TuningStudy:
         past.errors.append(max(guess.error, WANDER if was_disturbed(trial) else 0.0))
 
     def _learn_refusals(self) -> None:
-        """Learn what does not work here, and name each value once."""
+        """Learn what does not work here, and report each value once."""
         if self._space is None:
             return
         known = {refusal.what for refusal in self._history.refused}
@@ -347,7 +345,7 @@ class TuningStudy:
         runner.ask()
 
     def _ask_now(self, runner: AskingRunner) -> None:
-        """Ask what an earlier run had no time for; today's launch is started first, to be known."""
+        """Ask what an earlier run had no time for; the baseline is started first."""
         today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
         with suppress(TrialError, TimeUp):
             for _ in islice(runner.steps(today), LOOKED_AT):
@@ -452,7 +450,7 @@ class TuningStudy:
             self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
-        """The next plan and who proposes it; None where there is none."""
+        """The next plan and its origin; None if there is none."""
         for origin, plan in space.suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
@@ -460,9 +458,9 @@ class TuningStudy:
         return None if proposed is None else ("sampler", proposed)
 
     def _measure(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        """Run a plan as the next trial, and write down what came of it.
+        """Run a plan as the next trial, and record the outcome.
 
-        Raises NoValidTrialError where no further plan can work.
+        Raises NoValidTrialError if no further plan can work.
         """
         findings, measuring = self._findings, self._measuring
         number, self._next = self._next, self._next + 1

@@ -1,6 +1,6 @@
-"""The processes of a plan that is compared: they take turns, and stand still between these.
+"""The processes of a plan that is compared: they take turns, and are stopped in between.
 
-``benchmarks/turns.py`` and ``aa.py --real`` read the numbers below on real processes.
+``benchmarks/turns.py`` and ``aa.py --real`` measure the numbers below on real processes.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
 
 TURN_SECONDS = 0.6
-"""About how long the steps of a turn last that count: much less than it takes the machine to change
-its speed, much more than it takes to stop one plan and let the next go on."""
+"""About how long the steps of a turn last that count: much less than the time in which the machine
+changes its speed, much more than the switch from one plan to the next."""
 
 MOST_COUNTED = 8
 TWICE_SECONDS = 1.0
-"""A turn counts at least two steps where a step is shorter than this and the first step after a
-pause does not count.
+"""If a step is shorter than this and the first step after a pause does not count, a turn counts at
+least two steps.
 
-Where the first step counts too, one is enough. The machine is much the same half a second later and
-another one three seconds later, so rounds of one step tell 1.7 times as much in the same time as
-rounds of three.
-"""
+If the first step counts, one is enough. The machine is much the same half a second later and
+another one three seconds later, so rounds of one step give 1.7 times as much information in the
+same time as rounds of three."""
 
 LONG_STEP_SECONDS = 3.0
 LONE_STEP_SECONDS = 0.4
-"""Where a step takes longer than this, the first one after a pause counts too; the second number is
+"""If a step takes longer than this, the first one after a pause counts too; the second number is
 for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
-longer. A lone rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns of
-18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds, which
-its rivals need too."""
+longer. A single rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns
+of 18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds,
+which its rivals need too."""
 
 MOST_WARMUP = 12
 AWAKE_STEPS = 2
-"""The most warm-up steps of new processes; and those of processes that were warm and have stood
-still since: one that is slow after the pause, and another one."""
+"""The most warm-up steps of new processes; and those of processes that were warm and have been
+stopped since: one that is slow after the pause, and another one."""
 
 
 class TooShort(Exception):  # noqa: N818
@@ -52,12 +51,12 @@ class TooShort(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """Processes that could not be started: their first turn raises why."""
+    """Processes that could not be started: their first turn raises the reason."""
 
     failure: TrialError
 
     def turn(self, steps: int) -> Sequence[Step]:
-        """Raise what was wrong."""
+        """Raise the error of the start."""
         raise self.failure
 
     def close(self) -> None:
@@ -65,9 +64,9 @@ class Unstarted:
 
 
 class Started:
-    """The processes of a contender in one block, and what was read of them.
+    """The processes of a contender in one block, and what was measured of them.
 
-    ``turns`` counts the turns, ``delayed`` those that other processes delayed. ``counted`` holds
+    ``turns`` counts the turns, ``delayed`` those that other processes delayed. ``counted`` contains
     each remaining turn as its median log of seconds per sample. ``taken`` are the steps of each
     turn.
     """
@@ -79,7 +78,7 @@ class Started:
         rules: Rules,
         kept: LivingTrial | None = None,
     ) -> None:
-        """``begin`` starts its processes, again too where a script has trained to its end.
+        """``begin`` starts its processes, also again if a script has trained to its end.
 
         ``kept`` are the processes of its trial, which are warm already.
         """
@@ -99,7 +98,7 @@ class Started:
             self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
 
     def _start(self) -> Living:
-        """Its processes; where they cannot be started, such as tell that in their first turn."""
+        """Its processes; if they cannot be started, an object whose first turn raises the error."""
         try:
             return self._begin()
         except TrialError as failure:
@@ -130,10 +129,10 @@ class Started:
         self._warmup = max(usual, self.run.steps)
 
     def turn(self, place: int) -> float | None:
-        """Take one turn, the one at this place of all in the block; its log seconds per sample.
+        """Take one turn, at this place in the block; returns its log seconds per sample.
 
-        None where other processes delayed the turn, it failed, or the script came to its end.
-        Raises TooShort.
+        None if other processes delayed the turn, it failed, or the script came to its end. Raises
+        TooShort.
         """
         lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
         skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
@@ -156,7 +155,9 @@ class Started:
         return self.counted[-1]
 
     def _read(self, steps: int) -> list[SizedStep | None]:
-        """Read so many steps; None for one that does not count. The contender is out on failure."""
+        """Read a number of steps; None for one that does not count. The contender is out on
+        failure.
+        """
         taken: list[SizedStep | None] = []
         try:
             for step in self.living.turn(steps):
@@ -194,7 +195,7 @@ class Started:
 
 
 def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
-    """How many steps of a turn do not count, and how many do, where a step takes so long.
+    """How many steps of a turn do not count, and how many do, for this duration of a step.
 
     ``lone`` is a plan of one rank.
     """
@@ -205,5 +206,5 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
 
 def seconds_of(started: Sequence[Started]) -> float:
-    """The seconds that all steps of these contenders have taken so far."""
+    """The seconds of all steps of these contenders so far."""
     return sum(entry.run.step_seconds for entry in started)

@@ -1,10 +1,9 @@
-"""Hand launch files to their real consumers, and say what those saw.
+"""Hand launch files to their real consumers, and report what those saw.
 
     verifications = cputune.verifier.verify(["launch/"], steps=12)
 
-Nothing is judged by reading alone where somebody can be asked: scripts are run by their
-launchers, documents go through the SDK models. What cannot be asked is "not checked",
-with the command that would make it possible; it is never passed in silence.
+Scripts are run by their launchers, documents go through the SDK models. What no installed consumer
+can check is "not checked", with the command that would make it possible; it never passes.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     "launcher": run_script,
     "sbatch": submit_script,
 }
-"""By the names that a ``Format`` calls them."""
+"""By the names that a ``Format`` uses."""
 
 
 def verify(
@@ -78,13 +77,19 @@ def verify(
 ) -> tuple[Verification, ...]:
     """Verify every artefact among files and directories, one after the other.
 
-    ``steps`` optimizer steps of the tuned workload are run for each launch, which may take
-    ``timeout_seconds``; with ``run=False`` nothing is started. The plan that a launch is
-    held against is that of ``result``, else what the artefact says of itself. ``on_event`` is told
-    what is being done, a line at a time. While another process measures on this machine nothing is
-    run, and ``on_wait`` is told which one it is; with ``share_machine`` it is run at once. A launch
-    on several nodes is run on its hosts, reached by the command ``ssh``; a batch job is handed to
-    Slurm only with ``submit``.
+    Args:
+        paths: files and directories.
+        result: its plan is what a launch is compared with; without it the plan that the artefact
+            contains.
+        steps: optimizer steps of the tuned workload that each launch is run for.
+        timeout_seconds: time limit of a launch.
+        run: if False nothing is started.
+        host: the machine; None: this one.
+        on_event: called with each line of progress.
+        on_wait: called with the process that measures on this machine; nothing is run meanwhile.
+        share_machine: do not wait for it.
+        ssh: the command that reaches the hosts of a launch on several nodes.
+        submit: hand a batch job to Slurm.
 
     Raises UsageError for a path that is no artefact, ResultError for a bad result file.
     """
@@ -136,9 +141,9 @@ def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verific
 def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
     """The artefacts among files and directories, sorted inside a directory.
 
-    What else lies in a directory (host files, wrappers, a Dockerfile) belongs to the
-    artefacts and is passed over. Raises UsageError for a path that is not there, and
-    for a file or a directory that holds no artefact.
+    Other files of a directory (host files, wrappers, a Dockerfile) belong to the artefacts and are
+    skipped. Raises UsageError for a path that does not exist, and for a file or directory without
+    an artefact.
     """
     found: list[Artefact] = []
     for path in paths:
@@ -160,7 +165,7 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
 
 
 def read(path: Path) -> Artefact | None:
-    """The artefact in a file that says its format and its plan; None where it is something else.
+    """The artefact in a file that contains its format and its plan; None if it is something else.
 
     Raises UsageError for a file that cannot be read.
     """
@@ -177,7 +182,7 @@ def read(path: Path) -> Artefact | None:
 
 
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
-    """What an artefact is held against: a result that is given, else what it says of itself.
+    """What an artefact is compared with: the given result, else the plan that it contains.
 
     ``asked`` is how it is tried.
     """

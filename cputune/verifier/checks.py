@@ -35,7 +35,7 @@ from cputune.verifier.records import (
 )
 
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
-"""How an emitted script says what is missing on this machine, before it starts a rank."""
+"""How an emitted script reports what is missing on this machine, before it starts a rank."""
 
 States = Sequence[tuple[int, RankState]]
 """What ranks show, with their global numbers."""
@@ -51,8 +51,8 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """The checks of one launch: that it ran, and in every rank what the plan says.
 
-    ``interpreter`` is the one that the ranks must run in; None where any will do. ``dealt_out``:
-    a scheduler has dealt out the CPUs; else they are those that the plan names.
+    ``interpreter`` is the one that the ranks must run in; None if any will do. ``dealt_out``: a
+    scheduler assigned the CPUs; else they are those of the plan.
     """
     yield started(seen, expected, consumer)
     states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
@@ -77,7 +77,7 @@ def outcomes(
 def _rows(
     expected: Expected, states: States, interpreter: str | None, *, dealt_out: bool
 ) -> dict[str, list[Compared]]:
-    """What each rank shows beside what it should, by the name of the check."""
+    """What each rank shows and what it should, by the name of the check."""
     rows: dict[str, list[Compared]] = {}
     for row in compare(expected.plan, states):
         if not (dealt_out and row.by_cpu_number):
@@ -108,7 +108,7 @@ def what_is_trained(
 
 
 def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evidence]:
-    """Where the words of a rank are others than were promised; ``${NAME}`` is any word."""
+    """How the command of a rank differs from the promised one; ``${NAME}`` is any word."""
     if not (promised and shown):
         return
     first = os.path.basename(promised[0])
@@ -166,18 +166,18 @@ def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
 
 
 SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
-"""Variables that have checks of their own; of LD_PRELOAD counts what is mapped."""
+"""Variables with checks of their own; for LD_PRELOAD what is mapped counts."""
 
 CHANGES_A_PLAN = re.compile(
     r"(OMP|GOMP|TCMALLOC)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*|MALLOC_CONF|MKL_NUM_THREADS"
 )
-"""What no launch may add to its plan. scikit-learn sets the two KMP variables itself."""
+"""What a launch may not add to its plan. scikit-learn sets the two KMP variables itself."""
 
 
 def _promised(
     expected: Expected, state: RankState, interpreter: str | None
 ) -> Iterator[tuple[str, str, str, str]]:
-    """(check, what, promised, shown) of what is promised beside the plan, and a rank shows."""
+    """(check, what, promised, shown) of what is promised besides the plan, and a rank shows."""
     promised, seen = expected.environment, state.get("environment")
     if promised is not None and seen is not None:
         added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
@@ -203,7 +203,7 @@ def _promised(
 def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
     """Whether every rank of the plan made its steps, and how the launch ended if not.
 
-    A script that says itself what it misses here was not checked, and did not fail.
+    A script that reports itself what is missing here was not checked, and did not fail.
     """
     steps, world = expected.steps, expected.plan.world_size
     evidence = [
@@ -250,7 +250,7 @@ def _by_node(plan: Plan, states: States) -> list[States]:
 def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     """Whether every node of the plan was a machine of its own, by the names of the machines.
 
-    Machines that all have one name cannot be told apart.
+    Machines that all have one name cannot be distinguished.
     """
     name_of = {number: state.get("host", "not known") for number, state in states}
     rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
@@ -266,9 +266,9 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
 
 
 def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
-    """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
+    """Whether every rank has as many CPUs as threads, and none of another rank of its node.
 
-    For a scheduler that deals out CPUs by its own numbering.
+    For a scheduler that assigns CPUs by its own numbering.
     """
     for of_node in _by_node(plan, states):
         together = [cpu for _, state in of_node for cpu in state.get("affinity", ())]
@@ -299,9 +299,9 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
 
 
 def global_batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
-    """What the ranks take together, beside the global batch that was tuned.
+    """The batch of all ranks together, compared with the tuned global batch.
 
-    Of a Trainer its arguments count, as in a trial: TRL's DPO makes two sequences of a sample.
+    For a Trainer its arguments count, as in a trial: TRL's DPO makes two sequences of a sample.
     """
     taken = 0
     for rank in ranks:
@@ -322,15 +322,15 @@ LEAST_QUIET = 5
 """With fewer steps that did not wait for a CPU, all steps count."""
 
 SLOWEST_RATIO = 0.9
-"""A launch at this share of the tuned throughput reproduces it; one whose whole interval lies
-below it does not. Between them the machine was too noisy to tell."""
+"""A launch at this share of the tuned throughput reproduces it; one whose whole interval is below
+it does not. In between the machine was too noisy to tell."""
 
 
 def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
     """Samples per second of each step of the whole job, and how many steps were delayed.
 
-    Warm-up is left out, and so are steps that waited for a CPU; where nearly every step
-    did, all of them count: a figure of a busy machine is better than none.
+    Warm-up is left out, and so are steps that waited for a CPU; if nearly all steps did, all count:
+    a number from a busy machine is better than none.
     """
     timed = [step for step in steps[min(WARMUP_STEPS, len(steps) - 1) :] if step.seconds > 0]
     quiet = [step for step in timed if not step.delayed]
@@ -339,11 +339,11 @@ def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
 
 
 def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
-    """The launch's samples per second over the tuned ones, None where there were no steps.
+    """The launch's samples per second over the tuned ones, None if there were no steps.
 
-    The interval of a median is that of its order statistics; that of the ratio follows
-    from both intervals (MOVER: Donner and Zou, Statistical Methods in Medical Research
-    2012, 21(4), on logarithms).
+    The interval of a median is that of its order statistics; that of the ratio follows from both
+    intervals (MOVER: Donner and Zou, Statistical Methods in Medical Research 2012, 21(4), on
+    logarithms).
     """
     rates, delayed = step_rates(steps)
     rates.sort()
@@ -379,7 +379,7 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     """Whether the launch is as fast as the tuned trial was.
 
-    A slow one on a machine that was busy meanwhile says nothing of the launch.
+    A slow one on a busy machine says nothing about the launch.
     """
     name = "throughput"
     if ratio is None:

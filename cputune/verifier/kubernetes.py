@@ -1,7 +1,7 @@
-"""Jobs of Kubeflow, handed to the SDK models and held against the operators' rules.
+"""Kubeflow jobs, checked by the SDK models and the operators' rules.
 
-No cluster is asked and nothing is applied. The SDKs are no dependency of ours: where one
-is not installed, its check says so.
+No cluster is contacted and nothing is applied. The SDKs are not our dependencies: if one is not
+installed, its check says so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Manifest: TypeAlias = Mapping[str, Any]
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """The plan in the document, the SDK models and the operator's rules, for each job of the file.
 
-    What kustomize has written holds other documents beside them.
+    What kustomize writes contains other documents too.
     """
     try:
         documents = list(yaml.safe_load_all(artefact.text))
@@ -118,11 +118,11 @@ def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Ou
 
 
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
-"""Variables that a pod has otherwise than a script: by the places in its image and its volume."""
+"""Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
 
 def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
-    """What the document decides, held against what it said when it was emitted, and the plan."""
+    """What the document decides, compared with its decision when it was emitted, and the plan."""
     shown = decided(job)
     promised = dict(promise_of(at(job, "metadata", "annotations", PLAN)).document or {})
     plan = expected.plan
@@ -235,9 +235,7 @@ def _whole(text: object, otherwise: int) -> int:
 
 
 def _is_own(name: str) -> bool:
-    """Whether what a document holds beside the plan is its owner's: a volume, a variable that no
-    library reads.
-    """
+    """Whether an addition to the plan is the owner's: a volume, a variable no library reads."""
     last = name.rpartition(" ")[2]
     return last.startswith("/") or (last == last.upper() and not is_cleared(last))
 
@@ -245,10 +243,9 @@ def _is_own(name: str) -> bool:
 def round_trip(
     document: Manifest, distribution: str, through: Callable[[Manifest], Any]
 ) -> Outcome:
-    """Into the SDK's models and out again: what comes back must be the document, equal.
+    """Into the SDK's models and out again: the result must equal the document.
 
-    A key that the models do not know is dropped, a value of the wrong type is turned
-    into another; both show.
+    A key that the models do not know is dropped, a value of the wrong type is converted; both show.
     """
     name = "SDK models"
     try:
@@ -316,7 +313,7 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:
-    """What the operator refuses of a job, or takes and does wrongly, as the doctor says it."""
+    """What the operator refuses of a job, or starts wrongly, by the doctor's checks."""
     found = [
         Evidence(what=".".join(map(str, path)), seen=said)
         for _, path, said in job_faults(Document(value=job))
@@ -328,4 +325,4 @@ OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {
     "PyTorchJob": ("kubeflow-training", "training operator 1.9", _through_training_sdk),
     "TrainJob": ("kubeflow-trainer-api", "Kubeflow Trainer 2", _through_trainer_api),
 }
-"""By kind: the distribution of its SDK, its operator, and the way through the models."""
+"""By kind: the distribution of its SDK, its operator, and the conversion through the models."""

@@ -18,10 +18,10 @@ NOT_CHECKED: Final = "not checked"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One thing that was looked at, in the words of whoever reads the report.
+    """One thing that was checked, for the reader of the report.
 
-    ``rank`` is the global rank that saw it, None where it belongs to no rank.
-    ``expected`` is None where there was nothing to compare with.
+    ``rank`` is the global rank that saw it, None if it belongs to no rank. ``expected`` is None if
+    there was nothing to compare with.
     """
 
     what: str
@@ -36,13 +36,13 @@ class Outcome:
 
     Attributes:
         name: short and stable, for people and for ``--json``: "syntax", "affinity", ...
-        state: passed, failed or not checked; a check is never passed in silence.
-        consumer: who answered: "bash 5.2", "mpirun (Open MPI) 5.0.11", ...
+        state: passed, failed or not checked.
+        consumer: what answered: "bash 5.2", "mpirun (Open MPI) 5.0.11", ...
         summary: one sentence.
-        evidence: what was seen, by rank where there are ranks.
-        remedy: for what was not checked the command that makes it possible; for what
-            failed what to do, where that is known.
-        left_out: that it is no part of what was asked for, and does not count.
+        evidence: what was seen, by rank if there are ranks.
+        remedy: for what was not checked the command that makes it possible; for what failed what to
+            do, if that is known.
+        left_out: it was not requested, and does not count.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Outcome:
 class Ratio:
     """Throughput of the launch over the tuned one's, with a 95 % interval.
 
-    ``steps`` optimizer steps of the launch were timed, ``delayed_steps`` waited for a CPU;
-    both figures are samples per second.
+    ``steps`` optimizer steps of the launch were timed, ``delayed_steps`` waited for a CPU; both
+    figures are samples per second.
     """
 
     ratio: float
@@ -82,7 +82,7 @@ class Verification:
 
     @property
     def state(self) -> State:
-        """Failed where a check failed, else not checked where one was not, else passed."""
+        """Failed if a check failed, else not checked if one was not, else passed."""
         states = {check.state for check in self.checks if not check.left_out}
         if FAILED in states:
             return FAILED
@@ -104,13 +104,13 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected(Promise):
-    """What a launch is held against, and how it is tried.
+    """What a launch is compared with, and how it is tried.
 
     Attributes:
         plan: what the ranks must show.
         steps: optimizer steps that a launch is run for, warm-up included.
-        timeout_seconds: how long one launch may take before it is ended.
-        run: whether launches are run at all, or documents only read.
+        timeout_seconds: time limit of one launch.
+        run: whether launches are run, or documents only read.
         ssh: the words that reach a host.
         submit: whether a batch job may be handed to Slurm.
     """
@@ -124,7 +124,7 @@ class Expected(Promise):
 
 
 Answer: TypeAlias = "Iterator[Outcome | Ratio]"
-"""What a consumer says of an artefact, and how fast a launch of it was."""
+"""The checks of a consumer, and how fast a launch was."""
 
 
 def judged(
@@ -136,8 +136,8 @@ def judged(
     *,
     wrong: str | None = None,
 ) -> Outcome:
-    """A check that fails where there are faults. ``good`` sums up that there is none, ``wrong``
-    (the first fault without it) that there are; ``evidence`` is what else was seen.
+    """A check that fails if there are faults. ``good`` is its summary without faults, ``wrong``
+    (default: the first fault) with them; ``evidence`` is what else was seen.
     """
     summary = (wrong or faults[0].seen) if faults else good
     return Outcome(
@@ -158,7 +158,7 @@ def not_checked(
     *,
     left_out: bool = False,
 ) -> Outcome:
-    """The check that could not be made, or was ``left_out``, and what makes it possible."""
+    """A check that could not be made, or was ``left_out``, and what makes it possible."""
     return Outcome(
         name=name,
         state=NOT_CHECKED,
@@ -171,6 +171,6 @@ def not_checked(
 
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:
-    """The check that could not be made for want of its consumer."""
+    """A check that could not be made because its consumer is not installed."""
     why = f"{consumer} is not installed, so this was not looked at"
     return not_checked(name, why, install, consumer)

@@ -1,7 +1,7 @@
 """Launch scripts: read by bash and shellcheck, run by their launchers for a few steps.
 
-Of a batch script Slurm is asked first whether it would run (``sbatch --test-only``, which submits
-nothing). The job itself is submitted only where that is asked for: it costs other people's time.
+Slurm is first asked whether a batch script would run (``sbatch --test-only``, which submits
+nothing). The job itself is submitted only on request: it uses the cluster's time.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ READERS = (
         "pip install 'cputune[verify]'",
     ),
 )
-"""(check, program, its options, what installs it) of those who read a script."""
+"""(check, program, its options, what installs it) of the readers of a script."""
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """What bash and shellcheck say of a script: no notes on style, for ``emit --like`` keeps lines
-    of the user's own.
+    """What bash and shellcheck report of a script: no notes on style, because ``emit --like`` keeps
+    lines of the user.
     """
     for name, program, options, install in READERS:
         found = host.which(program) or _beside_python(host, program)
@@ -74,7 +74,7 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 
 
 def _beside_python(host: Host, program: str) -> str | None:
-    """A program that pip has put beside the interpreter, where that is not on PATH."""
+    """A program that pip installed next to the interpreter, if that is not on PATH."""
     path = Path(sys.prefix) / "bin" / program
     return str(path) if host.exists(str(path)) else None
 
@@ -92,7 +92,7 @@ TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
 def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """Run the script as it is, and compare what its ranks saw with the plan.
 
-    What the script needs and does not find it says itself.
+    The script itself reports what it needs and does not find.
     """
     environment = host.environment()
     python, gone = interpreter(artefact, environment, host)
@@ -109,9 +109,9 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 
 
 def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """Whether the script, and each other file that the command names, is what it was.
+    """Whether the script, and each other file of the command, is unchanged.
 
-    A file that is not here is left to the launch, which misses it.
+    A missing file is left to the launch, which reports it.
     """
     promised = {} if expected.trained is None else expected.trained.files
     rows = []
@@ -132,7 +132,7 @@ def over_hosts(
 ) -> Answer:
     """One launch on the hosts that it names, as a trial is run there; or why it cannot be.
 
-    The engine of a trial brings the launch's files, and what makes its ranks report.
+    The engine of a trial copies the launch's files, and what makes its ranks report.
     """
     plan, consumer = expected.plan, artefact.format
     nodes, reach = tuple(Node(name=host) for host in expected.hosts), Ssh(words=expected.ssh)
@@ -173,7 +173,7 @@ COMPANIONS = re.compile(r"(rank|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
 
 
 def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:
-    """The script, and of what lies beside it the files that a launch may need."""
+    """The script, and the files next to it that a launch may need."""
     beside = [path for path in artefact.path.parent.iterdir() if COMPANIONS.fullmatch(path.name)]
     others = (EmittedFile(name=path.name, text=read_document(path)) for path in sorted(beside))
     return (EmittedFile(name=artefact.path.name, text=artefact.text, executable=True), *others)
@@ -189,11 +189,10 @@ def measured(
     logs: Sequence[Path] = (),
     address: str | None = None,
 ) -> Answer:
-    """Start a launch, and judge what its ranks saw and how fast they were.
+    """Start a launch, and check what its ranks saw and how fast they were.
 
-    One that is slower than the tuned trial is started once more, and the faster run
-    counts: what else runs on a machine can only slow it down. ``address`` is where ranks of
-    other hosts reach this one.
+    One that is slower than the tuned trial is started once more, and the faster run counts: other
+    processes can only slow it down. ``address`` is where ranks of other hosts reach this one.
     """
 
     def start() -> Launched:
@@ -230,10 +229,10 @@ def measured(
 def interpreter(
     artefact: Artefact, environment: Mapping[str, str], host: Host
 ) -> tuple[str | None, tuple[Outcome, ...]]:
-    """The interpreter that a script is to take: PYTHON, else the one of the tuning.
+    """The interpreter for a script: PYTHON, else the one of the tuning.
 
-    None where any will do. Where the one of the tuning is not here, the launch is another than the
-    one that was measured, and the outcome says so.
+    None if any will do. If the one of the tuning is missing here, the launch differs from the
+    measured one, and the outcome says so.
     """
     found = TUNED.search(artefact.text)
     tuned = shlex.split(found[1])[0] if found else None
@@ -246,7 +245,7 @@ def interpreter(
 
 
 def not_run() -> Outcome:
-    """What is said where launches shall not be run."""
+    """The outcome if launches are not to be run."""
     without = "cputune verify without --no-run"
     return not_checked("launch", "it was not run, as asked", without, left_out=True)
 
@@ -264,7 +263,7 @@ NO_CONTROLLER = (
 
 
 def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """``sbatch --test-only``, and the job itself where it may be submitted."""
+    """``sbatch --test-only``, and the job itself if it may be submitted."""
     path = str(artefact.path.resolve())
     if host.which("sbatch") is None:
         yield not_installed(TEST_ONLY, "sbatch", INSTALL_SLURM)

@@ -1,1 +1,1 @@
-"""How a plan gets into a process: variables, what is cleared, and flags."""
+"""How a plan gets into a process: variables to set, variables to remove, and flags."""

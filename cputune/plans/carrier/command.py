@@ -1,4 +1,4 @@
-"""What carries a plan into a training script: variables, flags, and what only code can set."""
+"""Applying a plan to a training script: variables, flags, and what only code can set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cputune.stack import Versions, backend_flags, cpu_flag, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """A plan on its way into a script, the same in trials and in emitted launches.
+    """A plan as it is applied to a script, the same in trials and in emitted launches.
 
     Attributes:
         variables: of every rank.
-        flags: appended to the script's own words.
-        force: what is set in torch and, for a script that takes no flags, in the script's
-            objects (``cputune.inside.carry``); None where variables and flags say it all.
+        flags: appended to the script's arguments.
+        force: what is set in torch and, if the script takes no flags, in its objects
+            (``cputune.inside.carry``); None if variables and flags are enough.
         world_size: ranks of the job.
     """
 
@@ -37,12 +37,12 @@ class Carried:
 
     @property
     def sets_objects(self) -> bool:
-        """Whether code sets the plan in the script's own objects, which takes no flags."""
+        """Whether the plan is set in the script's objects, because the script takes no flags."""
         return self.force is not None and self.force.world_size > 0 and not self.force.by_flags
 
     @property
     def carry(self) -> str | None:
-        """What ``carry.py`` is told in front of a script; None where the script needs none of it.
+        """The arguments of ``carry.py``, which runs before the script; None if it is not needed.
 
         It also ends the ranks of a script together.
         """
@@ -52,12 +52,12 @@ class Carried:
 
 
 def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
-    """How this plan gets into this workload, beside these versions of the distributions.
+    """How this plan is applied to this workload with these versions of the distributions.
 
-    A script is given flags where it was seen to train with the TrainingArguments that it
-    parses; in all others, and in those that were never run, the plan is set by code. A
-    loop over torch alone gets variables, and a script that is run as found gets nothing.
-    Raises ValueError where the global batch cannot be divided over the ranks.
+    A script gets flags if it was seen to train with TrainingArguments that it parses. In all other
+    scripts, and in those that never ran, code sets the plan. A loop over torch alone gets variables
+    only; a plan that runs as typed gets nothing. Raises ValueError if the global batch cannot be
+    divided over the ranks.
     """
     variables = plan_variables(plan, versions)
     if plan.as_found:
@@ -101,9 +101,9 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
 
 
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
-    """What python runs in a trial of a plan; ``tune --dry-run`` shows the same.
+    """The arguments of python in a trial of a plan; ``tune --dry-run`` shows the same.
 
-    A recipe goes to its script as text, so that the command needs no file beside it.
+    A recipe is passed to its script as text, so that the command needs no other file.
     """
     if workload.recipe is None:
         return (*workload.argv, *carried.flags)
@@ -113,10 +113,10 @@ def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
 
 
 def launch_command(workload: Workload, carried: Carried, *, guard: bool = True) -> tuple[str, ...]:
-    """What python runs to train with a plan, nothing measured and nothing led elsewhere.
+    """The arguments of python that train with a plan, without measuring.
 
-    The ranks of a script end together (``inside.carry.ending``); a recipe's do by themselves.
-    ``guard``: they are compared while they train.
+    The ranks of a script end together (``inside.carry.ending``); those of a recipe do so by
+    themselves. ``guard``: ranks are compared while they train.
     """
     words = trial_command(workload, carried)
     carry = None if workload.recipe is not None and carried.force is None else carried.carry
@@ -128,20 +128,20 @@ def launch_command(workload: Workload, carried: Carried, *, guard: bool = True) 
 
 
 def is_guarded(workload: Workload, carried: Carried) -> bool:
-    """Whether the ranks of a launch can be compared: not if they are apart in the typed launch."""
+    """Whether the ranks of a launch can be compared: not if they differ in the typed launch."""
     drifts = workload.training is not None and workload.training.drift
     return carried.world_size > 1 and not drifts
 
 
 def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The TrainingArguments flags that carry a plan, to be appended to the script's own.
+    """The TrainingArguments flags of a plan, to be appended to the script's arguments.
 
-    ``versions`` maps distribution names (torch, transformers, accelerate, ...) to version
-    strings; one that is missing or unreadable is taken to be today's. They come last, and
-    the last spelling of a flag wins, so a ``--bf16`` of the user gives way to a plan of
-    fp32. fp16 has no flag: ``--fp16`` trains in fp32 on a CPU, without a word.
+    ``versions`` maps distribution names (torch, transformers, accelerate, ...) to version strings;
+    a missing or unreadable one counts as the newest of the tables. The last spelling of a flag
+    wins, so the user's ``--bf16`` yields to a plan in fp32. fp16 has no flag: on a CPU ``--fp16``
+    trains in fp32 without a message.
 
-    Raises ValueError where the global batch cannot be divided over the ranks.
+    Raises ValueError if the global batch cannot be divided over the ranks.
     """
     stack = Versions.from_names(versions)
     flags = (cpu_flag(stack), *_knob_flags(workload, plan, stack))
@@ -149,7 +149,7 @@ def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) 
 
 
 def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[str]:
-    """The arguments of every knob, as far as this transformers takes them."""
+    """The arguments of every knob that this transformers accepts."""
     for name, value in plan_arguments(plan).items():
         if value is None:
             continue
@@ -169,8 +169,8 @@ def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[
 def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
     """The batch of one rank, in as many accumulation steps as the plan or the script says.
 
-    A step of the optimizer takes batch × accumulation steps from each rank. Where those
-    do not divide that, the largest common divisor does.
+    An optimizer step takes batch × accumulation steps from each rank. If the steps do not divide
+    that, their largest common divisor is used.
     """
     samples = workload.samples_per_rank(plan.world_size)
     if samples is None:
@@ -185,7 +185,7 @@ def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
 
 
 def _accumulation(workload: Workload, plan: Plan) -> tuple[int, int]:
-    """Batches of a step: as the script says, and with the plan."""
+    """Batches of an optimizer step: of the script, and of the plan."""
     asked = workload.argument("--gradient_accumulation_steps") or "1"
     wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
     wanted = workload.accumulation or wanted  # a configuration file may have said it

@@ -1,4 +1,4 @@
-"""The variables that ranks are started with: the plan's, and nothing that would override it."""
+"""The variables that ranks are started with, without any that would override the plan."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LOADED_ONCE = (
     "GLIBC_TUNABLES",
     "KMP_BLOCKTIME",
 )
-"""Variables of a plan that are read when a library is loaded: a forked rank has them from
-the process that it is forked of, and cannot change them."""
+"""Variables that are read when a library is loaded: a forked rank has those of its parent and
+cannot change them."""
 
 HUB = "https://huggingface.co"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
-    """The variables of every rank of a plan, beside these versions of the distributions.
+    """The variables of every rank of a plan with these versions of the distributions.
 
-    Some releases of accelerate use IPEX wherever it is installed, unless they are told not to.
+    Some releases of accelerate use IPEX if it is installed, unless a variable forbids it.
     """
     variables = plan.environment()
     if not plan.as_found and not plan.ipex:
@@ -38,11 +38,10 @@ def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
 def base_environment(
     outer: Mapping[str, str], plan: Plan, variables: Mapping[str, str], *, offline: bool
 ) -> dict[str, str]:
-    """What is common to all ranks of all plans that load the same libraries.
+    """What all ranks of all plans that load the same libraries have in common.
 
-    ``variables`` are the plan's. As found, the outer environment stays as it is. With
-    ``offline`` the hub's clients look only into their caches, at once, where they would
-    try for minutes.
+    ``variables`` are the plan's. For a plan that runs as typed the outer environment stays. With
+    ``offline`` the hub's clients use only their caches, instead of retrying for minutes.
     """
     base = {k: v for k, v in outer.items() if plan.as_found or not is_cleared(k)}
     base.update({name: variables[name] for name in LOADED_ONCE if name in variables})
@@ -52,9 +51,9 @@ def base_environment(
 
 
 def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
-    """The numbers of a rank of this machine. A job of one rank has none, as without us.
+    """The rank variables of a process on this machine; a job of one rank has none.
 
-    ``port``: where the first rank is to be met.
+    ``port``: on which the first rank listens.
     """
     if plan.world_size == 1 or plan.as_found:
         return {}
@@ -69,7 +68,7 @@ def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
 
 
 def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) -> bool:
-    """Whether the model hub answers; one request, so that trials need not find out each."""
+    """Whether the model hub answers. It is asked once, so that not every trial has to."""
     if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
         return False
     import urllib.request  # with TLS and mail it is a tenth of what the doctor imports
@@ -86,7 +85,7 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
 
 
 class Cleared(NamedTuple):
-    """Variables that are removed together. A name that ends in ``*`` stands for a prefix."""
+    """Variables that are removed together. A name that ends in ``*`` is a prefix."""
 
     why: str
     names: tuple[str, ...]
@@ -138,7 +137,7 @@ CLEARED = (
     Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
     Cleared("another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")),
 )
-"""In the order in which emitted scripts show them."""
+"""In the order in which emitted scripts list them."""
 
 
 def is_cleared(name: str) -> bool:

@@ -1,9 +1,8 @@
-"""Which network interface a job over several hosts talks on, and how each layer is told.
+"""The network interface of a job over several hosts, and how each layer is configured.
 
-One name goes to every layer, since each of them chooses by itself otherwise, and by another
-rule: gloo takes the address of the host's own name, libfabric the fastest interface that is
-up, oneCCL's key-value store the first that is not loopback, and the launchers whatever a
-name resolves to.
+All layers get the same name, because each would choose by another rule: gloo takes the address of
+the host's own name, libfabric the fastest interface that is up, oneCCL's key-value store the first
+that is not loopback, and launchers whatever a name resolves to.
 
 ========================== ======================================= =========================
 layer                      variable                                argument
@@ -18,11 +17,11 @@ Open MPI 4, daemons        ``OMPI_MCA_oob_tcp_if_include``         ``--mca oob_t
 Open MPI 5, daemons        ``PRTE_MCA_prte_if_include``            ``--mca oob_tcp_if_include``
 ========================== ======================================= =========================
 
-Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; fi_tcp(7) and
-``ofi_get_list_of_addr`` of libfabric's src/common.c; oneCCL's internal_kvs.cpp; Intel MPI
-Developer Reference, "Hydra Environment Variables"; ``mpiexec.hydra -iface -help``;
-https://www.open-mpi.org/faq/?category=tcp. Each was tried: a launcher that is told an interface
-that is not there refuses to start (Intel MPI 2021.18, MPICH 5.0, Open MPI 4.1 and 5.0).
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; fi_tcp(7) and ``ofi_get_list_of_addr`` of
+libfabric's src/common.c; oneCCL's internal_kvs.cpp; Intel MPI Developer Reference, "Hydra
+Environment Variables"; ``mpiexec.hydra -iface -help``; https://www.open-mpi.org/faq/?category=tcp.
+Each was tried: a launcher with an interface that does not exist refuses to start (Intel MPI
+2021.18, MPICH 5.0, Open MPI 4.1 and 5.0).
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from cputune.host.facts import Link, Network
 from cputune.launch.launchers.mpirun import is_openmpi
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
-"""The kernel's names have 15 characters at most (IFNAMSIZ)."""
+"""The kernel's names have at most 15 characters (IFNAMSIZ)."""
 
 _WITHIN = re.compile(r"lo\b|docker|br-|veth|virbr|vmnet|cni|flannel|cali|tunl|lxc|lxd|podman|kube")
-"""Interfaces that end inside one machine: loopback, and the bridges of containers and guests."""
+"""Interfaces that do not leave the machine: loopback, bridges of containers and guests."""
 
 OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
     "intelmpi": ("I_MPI_HYDRA_IFACE",),
@@ -48,13 +47,13 @@ OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
     "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
     "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
 }
-"""By dialect of ``mpirun``: the variables that the launcher itself reads."""
+"""The variables that the launcher itself reads, by dialect of ``mpirun``."""
 
 _OF_OPENMPI = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
 
 
 def checked(name: str, *, nodes: int = 2) -> str:
-    """The name, where it can be one and leads to other hosts. Raises UsageError."""
+    """The name, if it is valid and leads to other hosts. Raises UsageError."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
     if nodes > 1 and name == "lo":
@@ -66,7 +65,7 @@ def checked(name: str, *, nodes: int = 2) -> str:
 
 
 def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
-    """The variables of every rank; those of oneCCL where the ranks use it."""
+    """The variables of every rank; those of oneCCL only if the ranks use it."""
     variables = {"GLOO_SOCKET_IFNAME": name, "FI_TCP_IFACE": name}
     if backend == "ccl":
         variables["CCL_KVS_IFACE"] = name
@@ -74,7 +73,7 @@ def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
 
 
 def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
-    """The same for launchers of these dialects, where another program starts them (accelerate)."""
+    """The same for launchers of these dialects that another program starts (accelerate)."""
     return {variable: name for dialect in dialects for variable in OF_LAUNCHERS[dialect]}
 
 
@@ -86,11 +85,11 @@ def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The interface that a job over several hosts is told, and why it is this one.
+    """The interface for a job over several hosts, and why it was chosen.
 
-    ``name`` is None where no interface can be chosen without the user. ``addresses`` are
-    those of the hosts on it, in their order. ``others`` would do too: those on which all hosts
-    have an address of one network, the best one first, each with the addresses.
+    ``name`` is None if the user has to choose. ``addresses`` are those of the hosts on it, in their
+    order. ``others`` are further interfaces on which all hosts have an address of one network, the
+    best first, each with the addresses.
     """
 
     name: str | None
@@ -102,15 +101,15 @@ class Chosen:
 def choose_interface(
     hosts: Sequence[tuple[str, Network]], resolved: Mapping[str, str] | None = None
 ) -> Chosen:
-    """The interface by which these hosts reach each other, by its one name on all of them.
+    """The interface by which these hosts reach each other, by its common name.
 
     Args:
         hosts: names and networks of the hosts, the first one with rank 0.
-        resolved: the address by which the other hosts know a host, where they were asked.
+        resolved: the address by which the other hosts know a host, if they were asked.
 
-    An interface counts where it is up on every host and has an address there. Those whose
-    addresses are in one network on all hosts come first, then those to which the names
-    resolve, then those that lead out. What ends inside a machine never counts.
+    An interface counts if it is up on every host and has an address there. Those whose addresses
+    are in one network on all hosts come first, then those to which the names resolve, then those
+    with a route out. Interfaces within a machine never count.
     """
     unknown = [name for name, network in hosts if network.links is None]
     if not hosts or unknown:
@@ -177,7 +176,7 @@ def is_loopback(address: str) -> bool:
 
 
 def link_with(network: Network, address: str) -> str | None:
-    """The interface that holds an address; ``lo`` for all of 127.0.0.0/8."""
+    """The interface with this address; ``lo`` for all of 127.0.0.0/8."""
     if is_loopback(address):
         return "lo"
     for link in network.links or ():
@@ -187,7 +186,7 @@ def link_with(network: Network, address: str) -> str | None:
 
 
 def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
-    """The interface by which a host is known: to others, by /etc/hosts, or by its very name."""
+    """The interface of a host's name: as others resolve it, by /etc/hosts, or by the name."""
     addresses = (
         [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
     )
@@ -196,7 +195,7 @@ def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> st
 
 
 def plain_address(link: Link) -> str:
-    """The first address of an interface, without its network; IPv4 before IPv6."""
+    """The first address of an interface without its network; IPv4 before IPv6."""
     return min(_plain(link), key=lambda address: ":" in address)
 
 
@@ -220,9 +219,9 @@ def _network(address: str) -> str | None:
 
 
 def loopback_name(network: Network) -> str | None:
-    """The loopback address that /etc/hosts gives to a host's own name, others beside it or not.
+    """The loopback address that /etc/hosts gives to a host's own name, on any of its lines.
 
-    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian). In whatever
-    line it stands: getaddrinfo puts the address of the smallest scope first (RFC 6724).
+    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian). Its line does
+    not matter: getaddrinfo puts the address of the smallest scope first (RFC 6724).
     """
     return next(filter(is_loopback, network.hostname_addresses or ()), None)

@@ -1,8 +1,8 @@
-"""The knobs: what may be varied about a launch, one record for each.
+"""The knobs: what can be varied about a launch, one record each.
 
-Everything that must know a knob goes over ``KNOBS``: the variables and arguments that
-carry a plan, what is held against the ranks, the words for people, the search space and
-the tuner's model. A new knob is a record in a file of this folder and a row here.
+All code that needs the knobs loops over ``KNOBS``: the variables and arguments of a plan, the
+comparison with the ranks, descriptions, the search space and the tuner's model. A new knob is a
+record in a file of this folder and a row here.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""Every knob, in the order that they are shown: the layout first, then the libraries."""
+"""Every knob, in the order in which they are shown: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 
 TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
-"""What each knob stays at where it is not varied."""
+"""The value of each knob that is not varied."""
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
-    """The plan with what its ranks show: all that is known of a launch that runs as found."""
+    """The plan with what its ranks show: all that is known of a launch that runs as typed."""
     for knob in KNOBS:
         plan = knob.as_seen(plan, states[0])
     cpus = tuple(map(_cpus, states))
@@ -78,20 +78,20 @@ def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
 
 
 def _cpus(state: State) -> tuple[int, ...]:
-    """The CPUs on which a rank may run; a result holds them as text."""
+    """The CPUs of a rank; a result stores them as text."""
     affinity = state.get("affinity") or ()
     return cpulist.parse(affinity) if isinstance(affinity, str) else tuple(affinity)
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
-    """The fields of TrainingArguments that carry a plan, by their names in today's transformers."""
+    """The fields of TrainingArguments that a plan sets, by their current names."""
     return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
 
 
 def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
-    """What of a plan is set in torch itself.
+    """What a plan sets in torch itself.
 
-    ``by_arguments``: without what the script's TrainingArguments carry.
+    ``by_arguments``: without what the script's TrainingArguments set.
     """
     return {
         name: value
@@ -102,18 +102,18 @@ def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:
-    """What of the training still stays the same where several things change."""
+    """What still stays the same in the training if several things change."""
     order = list(KEPT)
     return max(each, key=order.index, default="numbers")
 
 
 def keeps(knob: Knob, keep: Keeps | None) -> bool:
-    """Whether a knob leaves the training at least this much the same."""
+    """Whether a knob keeps at least this much of the training the same."""
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
 def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
-    """What of the training each change from one plan to another leaves the same, by its knob."""
+    """What each change from one plan to another keeps the same in the training, by knob."""
     changed = [RANKS] if today.world_size != best.world_size else []
     changed += [THREADS] if today.threads_per_process != best.threads_per_process else []
     changed += [k for k in KNOBS if k.put and today.value(k.name) != best.value(k.name)]
@@ -121,14 +121,14 @@ def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
 
 
 def kept_between(today: Plan, best: Plan) -> Keeps:
-    """What of the training stays the same from one plan to another."""
+    """What stays the same in the training from one plan to another."""
     return least_kept(kept_by_change(today, best).values())
 
 
 def kind_of(knob: Knob) -> Kind:
     """What kind of change a knob makes in the training.
 
-    Another number of threads adds up in another order, but changes no code path of the training.
+    Another number of threads adds in another order, but changes no code path of the training.
     """
     if knob.keeps == "numbers" or knob.name == THREADS.name:
         return "touches nothing"
@@ -138,21 +138,21 @@ def kind_of(knob: Knob) -> Kind:
 
 
 def kind_between(before: Plan, after: Plan) -> Kind:
-    """The kind of a whole plan: the one of its changes that changes the training most."""
+    """The kind of a whole plan: that of its change that affects the training most."""
     kinds = [kind_of(knob_named(name)) for name in kept_by_change(before, after)]
     return max(kinds, key=KINDS.index, default="touches nothing")
 
 
 def keeps_mathematics(today: Plan, best: Plan) -> bool:
-    """Whether a plan draws nothing in another way and uses no fewer bits, so it can be checked."""
+    """Whether a plan changes no random draws and uses no fewer bits, so that it can be checked."""
     return least_kept((kept_between(today, best), "mathematics")) == "mathematics"
 
 
 def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
     """The knobs that are varied: all (None), or those that are named.
 
-    With ``keep`` those alone that leave the training at least so much the same. Raises UsageError
-    for a knob that there is not.
+    With ``keep`` only those that keep at least this much of the training. Raises UsageError for an
+    unknown knob.
     """
     found = KNOBS if names is None else map(knob_named, names)
     return frozenset(knob.name for knob in found if keeps(knob, keep))
@@ -179,11 +179,11 @@ OWNED: Mapping[str, str] = {
     "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
     "optimizer": f"{_LOOP}, and makes its own optimizer",
 }
-"""The knobs that stay as they are today then, and why."""
+"""Knobs that keep their current values if the script decides them, and why."""
 
 
 def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
-    """The knobs that the script decides, with their values in today's launch."""
+    """The knobs that the script decides, with their values in the current launch."""
     if workload.framework != "pytorch":
         return {}
     return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}

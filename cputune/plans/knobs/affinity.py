@@ -1,6 +1,6 @@
-"""The knobs that decide which CPUs a plan has: nodes, ranks, threads, SMT siblings.
+"""The knobs that decide the CPUs of a plan: nodes, ranks, threads, SMT siblings.
 
-Plans are laid out by them in ``cputune.plans.layout``.
+``cputune.plans.layout`` lays plans out by them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from cputune.plans.plan import Plan
 
 ALL = "all"
-"""A thread on each core that the rank has, and that no oneCCL worker takes."""
+"""A thread on each core of the rank that no oneCCL worker uses."""
 
 _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 
 
 def node_counts(hosts: int) -> Sequence[int]:
-    """How many of so many hosts are tried: 1, 2, 4, …, and all."""
+    """Which numbers of hosts are tried: 1, 2, 4, …, and all."""
     powers = [1 << power for power in range(hosts.bit_length()) if 1 << power < hosts]
     return (*powers, max(1, hosts))
 

@@ -29,7 +29,7 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:
-    """gloo; ccl too, where these versions support it and Intel MPI is installed."""
+    """gloo; also ccl if these versions support it and Intel MPI is installed."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
         why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
@@ -40,7 +40,7 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
-    """The backend as ``--ddp_backend`` names it; None for one process, where it is a ValueError.
+    """The value of ``--ddp_backend``; None for one process, for which it raises ValueError.
 
     Source: ``TrainingArguments._setup_devices``.
     """

@@ -1,8 +1,8 @@
 """How a rank takes the samples of a step: ``accumulation``, ``workers``, ``padding``, ``order``.
 
-The global batch stays. Fewer and larger batches fill the cores better and need more memory; a
-plan that has not enough of it fails as out of memory. The gradients are those of the same
-samples, added up in another order and with other dropout masks, as with another number of ranks.
+The global batch stays. Fewer and larger batches use the cores better and need more memory; a plan
+without enough memory fails as such. The gradients are those of the same samples, added in another
+order and with other dropout masks, as with another number of ranks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 SHOWS = 0.03
-"""A share of the step's time, or of its columns, that is worth a try: less is lost in the noise."""
+"""Share of a step's time, or of its columns, that is worth a trial: less is lost in noise."""
 
 
 STREAM, AT_RANDOM = "a stream", "at random"
-"""How samples are drawn, as a rank says it."""
+"""How samples are drawn, as a rank reports it."""
 
 
 def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
-    """The script's own number and the usual others, or the one that is asked for."""
+    """The script's own number and the usual others, or the requested one."""
     wanted = ask.fixed.get(name)
     if wanted == DEFAULT:
         return Choices(values=(DEFAULT,))
@@ -48,7 +48,7 @@ def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...])
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own batches; and all samples at once, where it accumulates."""
+    """The script's batches; and all samples at once if it accumulates."""
     workload, wanted = ask.workload, ask.fixed.get("accumulation")
     samples = None if workload is None else workload.global_batch_size
     why = None
@@ -74,7 +74,7 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _own_batches(workload: Workload | None) -> int | None:
-    """How many batches a step of the script has by itself; None where that is not known."""
+    """How many batches a step of the script has; None if that is not known."""
     if workload is None or workload.recipe is not None:
         return 1
     typed = workload.argument("--gradient_accumulation_steps")
@@ -84,7 +84,7 @@ def _own_batches(workload: Workload | None) -> int | None:
 
 
 def accumulation_of(plan: Plan) -> int | None:
-    """In how many batches a rank takes its samples; None where the script decides."""
+    """In how many batches a rank takes its samples; None if the script decides."""
     value = plan.settings.get("accumulation")
     return None if value is None else int(value)
 
@@ -118,7 +118,7 @@ ACCUMULATION = Knob(
 
 
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own loader workers; one and two, where today's launch waited for its data."""
+    """The script's loader workers; also one and two if the current launch waited for its data."""
     job = ask.workload
     typed = None if job is None else job.argument("--dataloader_num_workers")
     share = None if job is None else job.loading_share
@@ -169,7 +169,7 @@ _NOT_RUN = "how much of the batches is padding is not known before it has run"
 
 
 def _why_full(facts: HostFacts, ask: Ask) -> str | None:
-    """Why padding stays as it is: it is cut where today's launch was seen to train the same so."""
+    """Why padding is not cut: the current launch must have shown that cutting changes nothing."""
     padding = None if ask.workload is None else ask.workload.padding
     if "padding" in ask.fixed:
         return None if ask.workload is None else ask.workload.refuses("padding")
@@ -213,7 +213,7 @@ OF_LIKE_LENGTH = LeftOut(
 
 
 def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
-    """Samples of like length only where they are asked for: they change what a batch holds."""
+    """Samples of similar length only on request: that changes the content of batches."""
     why = _why_as_drawn(facts, ask)
     asked = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
     if why is None and not asked:
@@ -222,7 +222,7 @@ def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
 
 
 def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
-    """Why samples stay in their order: another pays where lengths differ within a batch."""
+    """Why the order of samples stays: another one pays only if lengths differ within a batch."""
     padding = None if ask.workload is None else ask.workload.padding
     if ask.framework != "trainer":
         return "the script makes its data loader itself"

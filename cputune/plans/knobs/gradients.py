@@ -1,4 +1,4 @@
-"""What ranks send to each other of their gradients: ``gradients``, ``gradient_precision``."""
+"""What ranks send of their gradients: ``gradients``, ``gradient_precision``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cputune.plans.plan import Plan
 
 WORTH = 0.8
-"""Of the gradients at most so much may be touched, or they are sent whole as fast."""
+"""Share of gradients that may be touched; above it sending all of them is as fast."""
 
 
 def _alone(plan: Plan) -> bool:
-    """One rank sends nothing; oneCCL has ways of its own."""
+    """One rank sends nothing; oneCCL sends in its own way."""
     return plan.world_size == 1 or plan.backend != "gloo"
 
 
@@ -64,7 +64,7 @@ def _on_the_wire(plan: Plan, name: str) -> bool:
 
 
 def _types(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; bf16 too where the user allows it, for it is another training."""
+    """fp32; also bf16 if the user allows it, because it changes the training."""
     why = None
     if not (ask.allow_bf16_gradients or "gradient_precision" in ask.fixed):
         why = "other numbers, as rounded to bf16 (--allow-bf16-gradients tries it all the same)"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
-    """Why a run cannot use IPEX, or cannot do without it; None where both are possible."""
+    """Why a run cannot use IPEX, or cannot avoid it; None if both are possible."""
     use = ipex_use(versions_of(facts), framework=ask.framework)
     return None if use.possible else use.reason
 
@@ -71,10 +71,10 @@ _SHOWN = {LOOP: "AdamW as a loop", FUSED: "AdamW, fused"}
 
 
 def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
-    """The script's own optimizer; and fused AdamW, where the script trains with another AdamW.
+    """The script's optimizer; also fused AdamW if the script trains with another AdamW.
 
-    The numbers that AdamW computes are the same either way. Any other optimizer is the user's
-    choice, and stays. A value that the user asks for needs only to be possible.
+    All AdamW compute the same numbers. Any other optimizer is the user's choice and stays. A value
+    that the user requests only has to be possible.
     """
     versions = versions_of(facts)
     wanted = str(ask.fixed.get("optimizer", FUSED))
@@ -112,7 +112,7 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
 
 
 def optimizer_of(state: State) -> str | None:
-    """How a rank's optimizer steps, in words; None where the rank does not show it."""
+    """How a rank's optimizer steps, in words; None if the rank does not show it."""
     seen = state.get("optimizer")
     if seen is None:
         return None
@@ -157,10 +157,10 @@ INTEL = "GenuineIntel"
 
 
 def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
-    """Why masks stay torch's own: random bytes pay where torch draws on one thread alone.
+    """Why masks stay torch's: random bytes pay only if torch draws on one thread.
 
     aten/src/ATen/native/cpu/DistributionKernels.cpp (bernoulli_scalar_kernel) calls MKL, which
-    draws on all threads, where cpuinfo says that the processor is Intel's.
+    draws on all threads, if cpuinfo detects an Intel processor.
     """
     why = why_no_masks(versions_of(facts))
     training = None if ask.workload is None else ask.workload.training

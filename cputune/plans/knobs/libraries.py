@@ -34,8 +34,9 @@ OpenMP = Literal["default", "libgomp", "libiomp5"]
 OPENMP_RUNTIMES: tuple[OpenMP, ...] = get_args(OpenMP)
 
 JEMALLOC_SETTINGS = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"
-"""Freed memory is kept, large blocks' too: one page fault a step. What Intel's launcher sets
-(``oversize_threshold:1``) gives large blocks back at once: 47,000 (benchmarks/allocators.py)."""
+"""Freed memory is kept, also of large blocks: one page fault a step. With Intel's launcher's
+setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 page faults
+(benchmarks/allocators.py)."""
 
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
@@ -53,7 +54,7 @@ def _preloading(name: str) -> Put:
 
 
 def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
-    """Those of ``names`` ("default" first) whose library was found on this machine."""
+    """Those of ``names`` ("default" first) whose library is on this machine."""
     missing = [name for name in names[1:] if facts.library(name) is None]
     return Choices(
         values=tuple(name for name in names if name not in missing),
@@ -69,13 +70,13 @@ def _jemalloc(plan: Plan) -> Mapping[str, str]:
 
 
 def _mapped(plan: Plan, files: Iterable[str]) -> str:
-    """Those of the plan's paths that are mapped; the kernel shows the file behind a link."""
+    """Those of the plan's paths that are mapped; the kernel shows the target of a link."""
     mapped = set(map(os.path.realpath, files))
     return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
 
 
 def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
-    """The plan with the library of ``names`` that a rank preloads; an OpenMP runtime goes first."""
+    """The plan with the library that a rank preloads; an OpenMP runtime comes first."""
 
     def seen(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
@@ -121,9 +122,9 @@ ALLOCATOR = Knob(
 
 
 def _blocktime(plan: Plan) -> Mapping[str, str]:
-    """Threads that spin 200 ms after each region steal cores from other ranks.
+    """Threads that spin 200 ms after each region take cores from other ranks.
 
-    No KMP_AFFINITY, which shrinks the process's own mask (pytorch/pytorch#91989).
+    KMP_AFFINITY is not set, because it shrinks the process's affinity (pytorch/pytorch#91989).
     """
     return {"KMP_BLOCKTIME": "1"} if plan.openmp == "libiomp5" else {}
 
@@ -161,25 +162,25 @@ _KEPT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""Nothing is mapped by itself, nothing is given back, and the heap grows by 64 MiB (mallopt(3)).
+"""No block is mapped alone, nothing is returned, and the heap grows by 64 MiB (mallopt(3)).
 
-As it is, malloc maps each large tensor and gives it back when it is freed, and the next one of its
-size costs a page fault for each 4 KiB."""
+By default malloc maps each large tensor and unmaps it when it is freed; the next tensor of that
+size then costs a page fault for each 4 KiB."""
 
 _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
 
 
 _IN_USE_BYTES = 8 << 20
-"""The most bytes in huge pages of a process that asks for none: it has 2 MiB, of stacks and
-libraries. A process that asks for them has some hundred MiB."""
+"""A process that does not ask for huge pages has fewer bytes in them: 2 MiB, of stacks and
+libraries. One that does has some hundred MiB."""
 
 
 def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
-    """The malloc as it is; tuned to keep memory, where today's launch was seen to return it.
+    """The default malloc; also one tuned to keep memory if the current launch returned it.
 
-    Where the kernel gives huge pages, also a malloc that keeps memory in those. A malloc that
-    today's launch preloads shows no blocks.
+    If the kernel gives huge pages, also one that keeps memory in those. A malloc that the current
+    launch preloads shows no blocks.
     """
     blocks = None if ask.workload is None else ask.workload.mapped_blocks
     if not blocks and "malloc" not in ask.fixed:

@@ -1,4 +1,4 @@
-"""The knob ``precision``: the type of matrix products."""
+"""The knob ``precision``: the type in which matrices are multiplied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""What torch calls them, and a layer's output shows."""
+"""torch's names, which the output of a layer shows."""
 
 NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 """ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
@@ -40,14 +40,14 @@ def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
 
 
 def advised_precision(facts: HostFacts) -> Precision:
-    """bf16 where this CPU multiplies it in hardware and the installed Trainer takes it."""
+    """bf16 if this CPU multiplies it in hardware and the installed Trainer accepts it."""
     if why_no_bf16(versions_of(facts)) is not None:
         return "fp32"
     return native_precisions(facts)[0]
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; bf16 too, where the CPU has it in hardware or --allow-slow-precision is given."""
+    """fp32; also bf16 if the CPU has it in hardware or --allow-slow-precision is given."""
     fp16 = LeftOut(
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",

@@ -1,7 +1,7 @@
-"""What a knob is: one thing about a launch that can be varied, and all that is known of it.
+"""The record of a knob: one thing about a launch that can be varied.
 
-The record holds functions of plans, and plans are built from these records; so a plan
-is known here by its fields alone (the import is for the type checker).
+It contains functions of plans, and plans are built from these records; so this module knows a plan
+only by its fields (the import is for the type checker).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 KnobValue = int | str | bool
 
 Argument = bool | int | str | None
-"""What a field of TrainingArguments is set to; None leaves it unset."""
+"""Value of a field of TrainingArguments; None leaves it unset."""
 
 State = Mapping[str, Any]
-"""What a rank says about itself, as ``cputune.inside.state`` reads it."""
+"""What a rank reports about itself, as ``cputune.inside.state`` reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A knob or a value that is not in the space, and why; ``option`` of tune brings it in."""
+    """A knob or value that is not in the space, and why; ``option`` of tune brings it in."""
 
     what: str
     why: str
@@ -39,14 +39,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The values that a knob can take here, today's first, and those that it cannot, and why."""
+    """The values that a knob can take here, the current one first; and those it cannot, and why."""
 
     values: tuple[KnobValue, ...]
     left_out: tuple[LeftOut, ...] = ()
 
 
 def unless(why: str | None, what: str, *values: KnobValue) -> Choices:
-    """All of these values; or the first alone, today's, where there is a reason ``why``."""
+    """All of these values; only the first, the current one, if there is a reason ``why``."""
     if why is None:
         return Choices(values=tuple(dict.fromkeys(values)))
     return Choices(values=values[:1], left_out=(LeftOut(what=what, why=why),))
@@ -54,14 +54,17 @@ def unless(why: str | None, what: str, *values: KnobValue) -> Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What somebody wants of the space, beside what the machine can do.
+    """What the user requests of the space, in addition to what the machine can do.
 
-    ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
-    where the CPU only emulates it, ``allow_bf16_gradients`` that gradients are sent in it.
-    ``workload`` is what is trained. ``own`` are knobs that its
-    script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
-    those that plans may run on, by name and in order; none where it is this machine alone. ``keep``
-    is how much of the training is to stay the same, ``named`` are knobs that somebody has named.
+    Attributes:
+        fixed: knobs that are held at a value.
+        allow_slow_precision: offer bf16 although the CPU only emulates it.
+        allow_bf16_gradients: offer to send gradients in bf16.
+        workload: what is trained.
+        own: knobs that its script decides, at their current values; also in ``fixed``.
+        hosts: names of the hosts that plans may use, in order; empty: only this machine.
+        keep: how much of the training has to stay the same.
+        named: knobs that the user named.
     """
 
     workload: Workload | None = None
@@ -74,25 +77,24 @@ class Ask:
     allow_bf16_gradients: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
-        """Of a knob's values those that are wanted: all, or the one that it is held at."""
+        """The requested values of a knob: all, or the one that it is held at."""
         if name not in self.fixed:
             return tuple(values)
         return tuple(value for value in values if value == self.fixed[name])
 
     @property
     def framework(self) -> Framework:
-        """Whose rules hold; a script that has not run yet counts as a Trainer's."""
+        """The framework whose rules apply; a script that has not run counts as a Trainer's."""
         known = self.workload.framework if self.workload is not None else None
         return "trainer" if known in (None, "trainer") else "accelerate"
 
 
 Keeps = Literal["numbers", "mathematics", "distribution", "nothing"]
-"""What of a training stays the same while a knob is varied, the most first.
+"""What stays the same in a training while a knob is varied, the most first.
 
-The same numbers (another allocator); the same mathematics, rounded or added up otherwise (another
-number of ranks); the same distribution, drawn otherwise (other masks, another order of batches);
-or other numbers (a type of fewer bits).
-"""
+The same numbers (another allocator); the same mathematics, rounded or added differently (another
+number of ranks); the same distribution with other draws (other masks, another order of batches); or
+other numbers (a type of fewer bits)."""
 
 KEPT: Mapping[Keeps, str] = {
     "numbers": "the same numbers",
@@ -100,16 +102,15 @@ KEPT: Mapping[Keeps, str] = {
     "distribution": "the same distribution",
     "nothing": "other numbers",
 }
-"""What people read, the most first."""
+"""The same in words, the most first."""
 
 
 Kind = Literal["touches nothing", "same mathematics", "other numbers"]
 """What a plan changes in the training, the least first.
 
 Where and with what it runs (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
-mathematics, added up or rounded otherwise, which is checked (ranks, accumulation, padding, sparse
-gradients, the optimizer's kernel); or other numbers (bf16, masks drawn otherwise, another order).
-"""
+mathematics, added or rounded differently, which is checked (ranks, accumulation, padding, sparse
+gradients, the optimizer's kernel); or other numbers (bf16, other masks, another order)."""
 
 KINDS: tuple[Kind, ...] = ("touches nothing", "same mathematics", "other numbers")
 
@@ -119,14 +120,14 @@ class Shown:
     """One thing by which a rank shows that it runs as the plan says.
 
     Attributes:
-        what: what it is called, for people.
-        key: where it stands in the state of a rank (``cputune.inside.messages.RankState``).
-        expected: what the plan says for a local rank; None where it says nothing.
-        read: what the value under ``key`` means, in the words of ``expected``; equal where the
-            rank obeys, None where it tells nothing.
-        unknown: why a rank may show nothing of it. Without a reason a rank that shows nothing
-            does not obey. A rank that knows the reason itself says it under ``key_unknown``.
-        by_cpu_number: it names CPUs, so it means nothing where a scheduler deals them out.
+        what: its name, for people.
+        key: its key in the state of a rank (``cputune.inside.messages.RankState``).
+        expected: what the plan says for a local rank; None if it says nothing.
+        read: converts the value under ``key`` to the form of ``expected``: equal if the rank obeys,
+            None if the value says nothing.
+        unknown: why a rank may not show it. Without a reason a rank that does not show it does not
+            obey. A rank that knows the reason reports it under ``key_unknown``.
+        by_cpu_number: it names CPUs, so it has no meaning if a scheduler assigns them.
     """
 
     what: str
@@ -137,24 +138,26 @@ class Shown:
     by_cpu_number: bool = False
 
     def seen(self, plan: Plan, state: State) -> object | None:
-        """What the state of a rank shows; None where it shows nothing."""
+        """What the state of a rank shows; None if it does not show it."""
         value = state.get(self.key)
         return None if value is None else self.read(plan, value)
 
     def why_unseen(self, state: State) -> str | None:
-        """Why the rank may show nothing; None where it has to show it."""
+        """Why the rank may not show it; None if it must."""
         return state.get(f"{self.key}_unknown") or self.unknown
 
 
 def changed_shown(what: str, key: str, name: str) -> Shown:
-    """A rank shows a knob's value; it must where the value is not today's. ``name``: the knob's."""
+    """A rank shows a knob's value; it must if the value is not the current one. ``name``: the
+    knob's.
+    """
     return Shown(what=what, key=key, expected=lambda plan, local_rank: plan.settings.get(name))
 
 
 def variable_shown(
     name: str, variables: Callable[[Plan], Mapping[str, str]], *, by_cpu_number: bool = False
 ) -> Shown:
-    """A variable that a native library reads, and by which alone the rank shows the knob.
+    """A variable that a native library reads; it is all that a rank shows of the knob.
 
     ``variables`` are those of the knob, as the plan has them.
     """
@@ -171,8 +174,8 @@ def variable_shown(
 class Footprint:
     """What a plan occupies on a machine.
 
-    ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of
-    one machine (2 on two whole nodes), ``sockets`` and ``nodes`` are those under the first rank.
+    ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of one machine
+    (2 on two whole nodes), ``sockets`` and ``nodes`` are those of the first rank.
     """
 
     busy_cores: int
@@ -184,25 +187,24 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """How much a knob may change the time per sample, believed before anything is measured.
+    """How much a knob may change the time per sample: the tuner's prior.
 
-    Sizes are standard deviations of the natural log of the time: 0.1 says that two values
-    differ by about a tenth. The model of the tuner adds the effects of all knobs up.
+    Sizes are standard deviations of the natural log of the time: 0.1 means that two values differ
+    by about a tenth. The tuner's model adds the effects of all knobs.
 
     Attributes:
         own: the size that is the same for every plan.
-        within: how much more it differs where another knob differs, by the name of that
-            knob; ``layout`` stands for ranks and threads together.
-        part_of: the knob with whose value this effect begins anew (the oneCCL workers say
-            nothing about gloo).
-        feature: the plan's coordinate for a knob whose values are near or far; plans with
-            one ``label`` are alike otherwise.
-        scale: the distance of two features at which what one plan shows says little about
-            the other.
+        within: how much more it differs if another knob differs, by the name of that knob;
+            ``layout`` means ranks and threads together.
+        part_of: the knob for each value of which this effect is independent (the oneCCL workers
+            say nothing about gloo).
+        feature: the plan's coordinate, for a knob whose values have distances; plans with one
+            ``label`` are otherwise alike.
+        scale: the distance of two features at which one plan says little about the other.
         label: what two plans must share to have the same effect; without it, and without a
             ``feature``, the value of the knob.
         expected: the log of the factor that a plan is expected to gain (below 0) or lose.
-        source: where the sizes come from.
+        source: of the sizes.
     """
 
     own: float
@@ -219,9 +221,9 @@ Put = Callable[["Plan", KnobValue, "HostFacts"], "Plan | None"]
 
 
 def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False) -> Put:
-    """What puts the value of a knob into the ``settings`` of a plan.
+    """A function that puts the value of a knob into the ``settings`` of a plan.
 
-    ``needless``: whether any but today's value means nothing beside what the plan has.
+    ``needless``: whether only the default has a meaning in this plan.
     """
 
     def put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
@@ -232,7 +234,7 @@ def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False
 
 
 def in_field(name: str) -> Put:
-    """What puts the value of a knob into the field of a plan that is called like it."""
+    """A function that puts the value of a knob into the field of this name."""
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
 
 
@@ -248,29 +250,28 @@ class Knob:
     """One knob.
 
     Attributes:
-        name: how people and files name it.
-        summary: what it is, in one line for people.
-        values: those that have a name; the first is that of today, at which it stays where it is
-            not varied.
-        least: whole numbers are values too, from this one on.
-        never: values that have a name, and that no CPU trains with: no hint suggests them.
-        keeps: what stays the same of the training while it is varied.
-        effect: what the tuner's model believes of it beforehand.
-        offers: the values that live on a machine; or why none but today's does, None where all of
-            ``values`` do. Without it they follow from the cores (see ``cputune.plans.layout``).
-        put: a plan with this value; it gives None where the value means nothing beside what
-            the knobs before it have put there. None for a knob that decides which CPUs a
-            plan has. A plan keeps it in its ``settings`` where it has no field of this name.
-        variables: the environment variables that carry it into a rank.
-        argument: the field of TrainingArguments that carries it, by its name in today's
-            transformers; a row of ``cputune/stack/stack.toml`` says how a version spells it.
-        argument_value: what that is set to: None where it is left unset, whatever the script has.
-            Without it the value in ``settings``, and the script's own where there is none.
+        name: as people and files write it.
+        summary: what it is, in one line.
+        values: those with a name; the first is the current one, which it keeps if it is not varied.
+        least: whole numbers from this one on are values too.
+        never: named values that no CPU trains with: no hint suggests them.
+        keeps: what stays the same in the training while it is varied.
+        effect: the prior of the tuner's model.
+        offers: the values that are possible on a machine; or why only the current one is, None if
+            all of ``values`` are. Without it they follow from the cores (``cputune.plans.layout``).
+        put: a plan with this value; None if the value has no meaning with the knobs before it. None
+            for a knob that decides the CPUs of a plan. A plan keeps the value in its ``settings``
+            if it has no field of this name.
+        variables: the environment variables that set it in a rank.
+        argument: the field of TrainingArguments that sets it, by its current name; a row of
+            ``cputune/stack/stack.toml`` says how a version spells it.
+        argument_value: the value of that field: None leaves it unset, whatever the script has.
+            Without it the value in ``settings``, or the script's own if there is none.
         set_in_torch: whether it is set in torch itself (``cputune.inside.carry``).
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it; None for a knob that ranks show.
-        as_seen: the plan with the value that a rank shows, for a launch that is run as found.
-        words: its part of ``Plan.describe()``; None where there is nothing to say.
+        as_seen: the plan with the value that a rank shows, for a launch that runs as typed.
+        words: its part of ``Plan.describe()``; None if there is nothing to say.
     """
 
     name: str
@@ -299,11 +300,11 @@ class Knob:
 
     @property
     def today(self) -> KnobValue:
-        """The value that it stays at where it is not varied."""
+        """The value of a knob that is not varied."""
         return self.values[0]
 
     def choices(self, facts: HostFacts, ask: Ask) -> Choices:
-        """The values that live on a machine; today's alone for a knob of the layout."""
+        """The values that are possible on a machine; of a layout knob only the current one."""
         found = Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
         if isinstance(found, Choices):
             return found
@@ -333,7 +334,7 @@ class Knob:
         )
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
-        """The field of TrainingArguments that this plan sets, and to what; empty for none."""
+        """The field of TrainingArguments that this plan sets, and its value; empty for none."""
         if self.argument is None:
             return {}
         if self.argument_value is not None:
@@ -341,7 +342,7 @@ class Knob:
         return {self.argument: plan.settings[self.name]} if self.name in plan.settings else {}
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
-        """What is set in torch for this plan; empty where it stays as it is."""
+        """What is set in torch for this plan; empty if nothing is."""
         value = plan.setting(self.name) if self.set_in_torch else self.today
         return {} if value == self.today else {self.name: in_words(value)}
 
