@@ -67,7 +67,7 @@ class Meter:
         self.waited = 0.0
         self.shortened: Callable[[Any], object] = lambda batch: batch
         self._batch: object = None
-        self._samples = self._size = 0
+        self._samples = self._size = self._all_samples = 0
         self._losses: list[Any] = []
         self._tokens = [0, 0, 0]
         self._delay: Delay | None = None
@@ -129,6 +129,7 @@ class Meter:
         self.backwards += 1
         self.first.trained()
         self._samples += samples
+        self._all_samples += samples
         since = time.perf_counter()
         self._size += size_of(self.shortened(self._batch))
         self._batch = None
@@ -210,7 +211,8 @@ class Meter:
             return None
         if not ranks.is_initialized() or ranks.get_world_size() == 1:
             return None
-        return {**self.weights.figures(self.steps), "names": self.weights.names()}
+        figures = self.weights.figures(self.steps)
+        return {**figures, "names": self.weights.names(), "samples": self._all_samples}
 
     def _start_lap(self) -> None:
         self._paused = self.waited = 0.0

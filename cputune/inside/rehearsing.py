@@ -2,7 +2,8 @@
 
 ``REHEARSE_VARIABLE`` makes a process a rehearsal. It names the folder in which the launch was
 typed; the process runs in a copy of that folder. A pass over training data ends after ``STEPS``
-steps and one over other data after ``BATCHES`` batches; a Trainer is given ``max_steps``.
+steps and one over other data after ``BATCHES`` batches of all ranks together; a Trainer is given
+``max_steps``. Dropout is off, and what a script does not seed is seeded: two rehearsals compare.
 
 What the script writes goes to the copy. An absolute path that it reads as an argument is led there,
 and so is what torch and safetensors save. Any other file outside the copy cannot be written,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,10 +23,13 @@ from typing import Any
 
 from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
 from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
+from cputune.inside.first_steps import DROPOUTS
 from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_elsewhere
+from cputune.inside.messages import RANK_NAMES, number_from
 
-STEPS, BATCHES = 2, 4
-"""Of a pass over training data, and over data that is not trained on."""
+STEPS, BATCHES = 2, 24
+"""Of a pass over training data, and over data that is not trained on: 1, 2, 3, 4, 6, 8, 12 and 24
+ranks take the same samples then."""
 
 MOST_STEPS = 12
 """Steps after which a pass over training data has one step."""
@@ -57,9 +62,11 @@ class Rehearsal:
         free += [os.environ[name] for name in CACHES if os.environ.get(name)]
         self._free = [os.path.realpath(folder) for folder in free]
         self._steps = self._backwards = self._in_trainer = 0
+        self._seed = number_from(RANK_NAMES)
 
     def hooks(self) -> list[Hook]:
         """Where lengths are read, and where batches, steps and files come by."""
+        random.seed(self._seed)
         elsewhere = SimpleNamespace(
             output=os.path.join(self._scratch, "output"), scratch=self._scratch
         )
@@ -71,6 +78,10 @@ class Rehearsal:
             ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iterate),
             ("torch._tensor", "Tensor.backward", self._backward),
             ("torch.optim.optimizer", "", self._watch_optimizers),
+            ("torch", "", self._begin_torch),
+            ("numpy", "", self._begin_numpy),
+            *(("torch.nn.functional", name, self._dropout) for name in DROPOUTS),
+            ("torch.nn.functional", "scaled_dot_product_attention", self._attend),
             ("torch", "save", self._save),
             ("safetensors.torch", "save_file", self._save),
             *((trainer, f"Trainer.{name}", nothing) for name in ("push_to_hub", "init_hf_repo")),
@@ -78,6 +89,37 @@ class Rehearsal:
             *((hub, f"HfApi.{name}", nothing) for name in ("create_commit", "upload_folder")),
             *led_elsewhere(elsewhere),
         ]
+
+    # What it draws
+
+    def _begin_torch(self, torch: Any) -> None:
+        torch.manual_seed(self._seed)
+
+    def _begin_numpy(self, numpy: Any) -> None:
+        numpy.random.seed(self._seed)
+
+    def _dropout(
+        self,
+        original: Original,
+        input: object,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> object:
+        return original(input, p, False, inplace)
+
+    def _attend(
+        self,
+        original: Original,
+        query: object,
+        key: object,
+        value: object,
+        attn_mask: object = None,
+        dropout_p: float = 0.0,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
     # How long it is
 
@@ -131,11 +173,12 @@ class Rehearsal:
         """The batches of a pass. Ranks step together, so they cut their passes alike."""
         steps, backwards = self._steps, self._backwards
         most = 1 if steps >= MOST_STEPS else STEPS
+        batches = max(1, BATCHES // sharers_of(loader))
         for given, batch in enumerate(original(loader)):
             trains = self._backwards > backwards
             if trains and not self._in_trainer and self._steps - steps >= most:
                 return
-            if not trains and given >= BATCHES:
+            if not trains and given >= batches:
                 return
             yield batch
 
@@ -190,6 +233,19 @@ class Rehearsal:
         if any(part.startswith((".cache", ".config", "__pycache__")) for part in real.split("/")):
             return True
         return any(real == folder or real.startswith(folder + os.sep) for folder in self._free)
+
+
+def sharers_of(loader: Any) -> int:
+    """Among how many ranks the batches of a loader are shared out; 1: each has them all."""
+    for part in ("batch_sampler", "sampler", "dataset"):
+        held = getattr(loader, part, None)
+        if getattr(held, "split_batches", False):
+            continue
+        for name in ("num_processes", "num_replicas"):
+            count = getattr(held, name, None)
+            if isinstance(count, int) and count > 1:
+                return count
+    return 1
 
 
 def install() -> None:

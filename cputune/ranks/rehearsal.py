@@ -3,11 +3,13 @@
 A trial ends while the script trains, so it never sees an evaluation, a second pass over the data,
 what is saved, or the end. A rehearsal does (``cputune.inside.rehearsing``). What the plan wrote is
 compared with what the launch as typed wrote in the same way: names of files, keys of what was saved
-(``keys_of``), keys of JSON files.
+(``cputune.ranks.saved``), and in JSON files the values of what an evaluation has found.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 import shutil
@@ -17,12 +19,13 @@ from pathlib import Path
 
 from cputune.host.facts import HostFacts
 from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
+from cputune.inside.rehearsing import BATCHES
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks import engines, typed
 from cputune.ranks.failure import last_words
 from cputune.ranks.job import observe
-from cputune.ranks.saved import keys_of
+from cputune.ranks.saved import keys_of, metrics_of
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
 
@@ -32,6 +35,10 @@ ENDLESS = 1 << 30
 LARGEST_COPIED, MOST_COPIED, MOST_FILES = 16 << 20, 256 << 20, 4000
 """Bytes of a file that is copied, and of all of them; and how many there may be. What is larger is
 linked, and a link can be read alone."""
+
+METRIC = {"rel_tol": 2e-3, "abs_tol": 1e-6}
+"""Of what an evaluation has found after a few steps: rounding alone differs. A metric that ranks
+find on samples of their own differs by more than a hundredth."""
 
 LINKED = (".git", ".hg", ".venv", "venv", "node_modules", ".tox", ".mypy_cache")
 """Folders that are linked as a whole."""
@@ -48,11 +55,13 @@ class Rehearsed:
         failed: why it did not come to a good end; empty if it did.
         seconds: how long it took.
         written: the files that it wrote, each with its keys; None if it has none.
+        metrics: for each of them the values of what an evaluation has found, by their keys.
     """
 
     failed: str = ""
     seconds: float = 0.0
     written: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
 
 def rehearse(
@@ -95,8 +104,12 @@ def rehearse(
             failed = f"it had not ended after {seconds:.0f} s"
         elif ran.returncode != 0:
             failed = reason(workload.hide(ran.output, os.environ), ran.returncode)
+        places = written(folder, before, scratch)
         return Rehearsed(
-            failed=failed, seconds=ran.seconds, written=written(folder, before, scratch)
+            failed=failed,
+            seconds=ran.seconds,
+            written={name: keys_of(path) for name, path in places.items()},
+            metrics={name: metrics_of(path) for name, path in places.items()},
         )
 
 
@@ -121,7 +134,7 @@ def copied(folder: Path, tree: Path) -> Path:
     for beside in sorted(_entries(folder.parent))[:MOST_FILES]:
         if beside.name != folder.name:
             (place.parent / beside.name).symlink_to(beside)
-    _copy(folder, place, _Room())
+    _copy(folder, place, _Room(), tree)
     return place
 
 
@@ -133,21 +146,26 @@ class _Room:
     files: int = MOST_FILES
 
 
-def _copy(folder: Path, place: Path, room: _Room) -> None:
+def _copy(folder: Path, place: Path, room: _Room, tree: Path) -> None:
+    """Copy a folder, which may hold the tree that it is copied to; link what cannot be read."""
     place.mkdir()
     for entry in _entries(folder):
+        if entry.name == tree.name and entry.samefile(tree):
+            continue
         target = place / entry.name
         room.files -= 1
         if entry.is_dir() and not entry.is_symlink():
             if room.files > 0 and entry.name not in LINKED:
-                _copy(entry, target, room)
+                _copy(entry, target, room, tree)
                 continue
         elif entry.is_file():
             size = entry.stat().st_size
             if size <= min(LARGEST_COPIED, room.bytes) and room.files > 0:
                 room.bytes -= size
-                shutil.copy2(entry, target)
-                continue
+                with contextlib.suppress(OSError):
+                    shutil.copy2(entry, target)
+                    continue
+                target.unlink(missing_ok=True)
         target.symlink_to(entry)
 
 
@@ -168,14 +186,12 @@ def files_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
                 yield str(path.relative_to(folder)), (stat.st_mtime_ns, stat.st_size)
 
 
-def written(
-    folder: Path, before: Mapping[str, Stamp], scratch: Path
-) -> dict[str, frozenset[str] | None]:
-    """What was written to the copy, and for absolute paths beside it, with its keys."""
+def written(folder: Path, before: Mapping[str, Stamp], scratch: Path) -> dict[str, Path]:
+    """What was written to the copy, and for absolute paths beside it; of like names the last."""
     places = [(folder, name) for name, stamp in files_in(folder) if before.get(name) != stamp]
     beside = scratch / "elsewhere"
     places += [(beside, name) for name, _ in files_in(beside)]
-    return {_plain(name): keys_of(place / name) for place, name in places}
+    return {_plain(name): place / name for place, name in sorted(places)}
 
 
 def _plain(name: str) -> str:
@@ -184,6 +200,35 @@ def _plain(name: str) -> str:
         return "events of TensorBoard"
     name = re.sub(r"(checkpoint|epoch|step)([-_=]?)\d+", r"\1\2N", name)
     return re.sub(r"\d[\d_:T.-]{5,}", "N", name)
+
+
+def compared(
+    own: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """How what a plan wrote differs from what the launch as typed wrote, and what was compared.
+
+    Metrics are compared if the ranks have evaluated the same samples, and if nothing that ``draws``
+    makes them others.
+    """
+    found, kinds = differences(own, plan), ["files"]
+    if any(own.written.values()):
+        kinds.append("keys")
+    if not draws and BATCHES % ranks == 0 and any(own.metrics.values()):
+        kinds.append("metrics")
+        found += tuple(_unlike_metrics(own, plan))
+    return found, tuple(kinds)
+
+
+def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
+    """The values of an evaluation that differ, the first of each file."""
+    for name, values in own.metrics.items():
+        others = plan.metrics.get(name, {})
+        for key, as_typed in values.items():
+            pairs = zip(as_typed, others.get(key, as_typed), strict=False)
+            unlike = next((pair for pair in pairs if not math.isclose(*pair, **METRIC)), None)
+            if unlike is not None:
+                yield f"{key} in {name} is {unlike[1]:.6g}, as typed {unlike[0]:.6g}"
+                break
 
 
 def differences(own: Rehearsed, plan: Rehearsed) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
-from cputune.records.steps import Infeasible, Step, TimeUp, TrialError
+from cputune.records.steps import Infeasible, RehearsalEnd, Step, TimeUp, TrialError
 
 PROFILED_STEPS = 2
 """Their shares are alike, and a step takes longer while it is profiled."""
@@ -183,32 +183,41 @@ class ProcessRunner:
             if not asking.has_answered:
                 self.on_note(f"today's launch failed while its model was checked: {error}")
 
-    def rehearse(self, plan: Plan, seconds: float) -> str | None:
-        """Run the whole script with a plan, shortened; why it must not be used, empty if it may be.
+    def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
+        """Run the whole script with a plan, shortened.
 
-        None: there is nothing to rehearse. That is so for the ranks of the launch as typed, for a
-        recipe, and for what runs on other hosts or is started by an MPI.
+        None: there is nothing to rehearse. That is so for the ranks of the launch as typed and for
+        a recipe. What runs on other hosts, or is started by an MPI, is not rehearsed.
         """
         workload, began = self.workload, time.monotonic()
-        elsewhere = self.hosts is not None or engines.needs_mpirun(plan)
-        if workload.recipe is not None or elsewhere or plan.world_size == workload.launch_ranks:
+        if workload.recipe is not None or plan.world_size == workload.launch_ranks:
             return None
+        if self.hosts is not None:
+            return RehearsalEnd(not_run="on several hosts")
+        if engines.needs_mpirun(plan):
+            return RehearsalEnd(not_run="under mpirun")
         self._end_what_runs()
         more = environment.OFFLINE if self.hub_offline() else {}
         run = partial(rehearsal.rehearse, workload, facts=self.facts, more=more)
         try:
             ended = run(plan, seconds=seconds)
             if ended.failed:
-                return ended.failed
+                return RehearsalEnd(failed=ended.failed)
             if self._rehearsed is None:
                 left = max(ended.seconds, seconds - (time.monotonic() - began))
                 self._rehearsed = run(self.today_as_typed, seconds=left)
         except (TrialError, ValueError, OSError) as error:
-            return workload.hide(str(error), os.environ)
+            return RehearsalEnd(failed=workload.hide(str(error), os.environ))
         if self._rehearsed.failed:
             self.on_note(f"your current launch was not rehearsed: {self._rehearsed.failed}")
-            return ""
-        return "; ".join(rehearsal.differences(self._rehearsed, ended))
+            return RehearsalEnd()
+        # Other draws make other metrics; dropout is off in a rehearsal.
+        licence, typed = workload.licence, workload.training
+        draws = (licence is not None and licence.drawn) or (typed is not None and typed.drawn)
+        found, compared = rehearsal.compared(
+            self._rehearsed, ended, ranks=plan.world_size, draws=bool(draws)
+        )
+        return RehearsalEnd(failed="; ".join(found), compared=compared)
 
     @property
     def today_as_typed(self) -> Plan:

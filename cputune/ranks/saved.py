@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,17 @@ MOST_BYTES = 64 << 20
 
 DEEPEST = 4
 """Levels of keys that are read."""
+
+EVALUATED = re.compile(
+    r"eval(uation)?|val(id|idation)?|dev|test|acc(uracy)?|f1|precision|recall|auc|bleu|rouge[12l]?"
+    r"|meteor|perplexity|ppl|mrr|ndcg|[wc]er|em|score|r?mse|mae|r2|iou|dice|matthews|pearson"
+    r"|spearmanr?|metric"
+)
+BESIDE = re.compile(
+    r"train(ing)?|(run)?time|seconds?|steps?|samples|batch|flos|memory|size|num|count|epochs?"
+    r"|world|rank|process|rate|lr|args|config"
+)
+"""Words in the keys of what an evaluation finds, and in those of what is written beside it."""
 
 
 def keys_of(path: Path) -> frozenset[str] | None:
@@ -30,9 +42,41 @@ def keys_of(path: Path) -> frozenset[str] | None:
     return None if found is None else frozenset(_keys(found, "", DEEPEST))
 
 
+def metrics_of(path: Path) -> dict[str, tuple[float, ...]]:
+    """What an evaluation has found, by the keys of a JSON file; in a list one after the other.
+
+    Times, speeds and sizes are left out, and what is told of training: it is of one rank's samples.
+    """
+    if path.suffix not in (".json", ".jsonl"):
+        return {}
+    try:
+        content = _content(path)
+    except Exception:  # a damaged file
+        return {}
+    found: dict[str, tuple[float, ...]] = {}
+    for key, value in _numbers(content, "", DEEPEST):
+        words = re.split(r"[^a-z0-9]+", key.lower())
+        if any(map(EVALUATED.fullmatch, words)) and not any(map(BESIDE.fullmatch, words)):
+            found[key] = (*found.get(key, ()), value)
+    return found
+
+
+def _numbers(content: Any, key: str, deepest: int) -> Iterator[tuple[str, float]]:
+    if isinstance(content, Mapping) and deepest:
+        for name, value in content.items():
+            yield from _numbers(value, f"{key}.{name}" if key else str(name), deepest - 1)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            yield from _numbers(value, key, deepest)
+    elif isinstance(content, (int, float)) and not isinstance(content, bool):
+        yield key, float(content)
+
+
 def _content(path: Path) -> Any:
     if path.suffix == ".json":
         return json.loads(_start(path))
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in _start(path).splitlines() if line.strip()]
     if path.suffix == ".safetensors":
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -94,12 +94,27 @@ class AskingRunner(LearningRunner, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalEnd:
+    """How the whole script, shortened, has ended with a plan.
+
+    Attributes:
+        failed: why the plan must not be used; empty if it may be.
+        compared: what was compared with your current launch: "files", "keys", "metrics".
+        not_run: why it was not run; empty if it was.
+    """
+
+    failed: str = ""
+    compared: tuple[str, ...] = ()
+    not_run: str = ""
+
+
 @runtime_checkable
 class RehearsingRunner(Runner, Protocol):
     """A runner that can run a whole script with a plan, shortened to a few steps."""
 
-    def rehearse(self, plan: Plan, seconds: float) -> str | None:
-        """Why a plan of another number of ranks must not be used; empty if it may be.
+    def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
+        """How the whole script ends with a plan of another number of ranks.
 
         It takes ``seconds`` at most. None: there is nothing to rehearse.
         """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.plan import Plan
-from cputune.records.steps import RehearsingRunner, Runner
+from cputune.records.steps import RehearsalEnd, RehearsingRunner, Runner
 from cputune.tuner.events import Message
 from cputune.tuner.measuring import Findings, Measuring
 
@@ -53,18 +53,31 @@ def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str
         longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds)
     if longest < 2 * measuring.slowest_start_seconds:
         return "the time limit is too short to run the whole script with them (--max-time)"
-    measuring.on_event(
-        Message(text=f"running the whole script with {plan.world_size} ranks, shortened")
-    )
-    found = runner.rehearse(plan, longest)
-    if found:
-        return f"the whole script, shortened, does not end well with them: {found}"
-    if found is not None:
-        measuring.findings.notes.append(
-            f"With {plan.world_size} ranks the whole script was run, shortened to a few steps: it "
-            "ended well, and wrote the files and keys that your current launch writes."
+    text = f"running the whole script with {plan.world_size} ranks, shortened"
+    measuring.on_event(Message(text=text))
+    end = runner.rehearse(plan, longest)
+    if end is None:
+        return None
+    if end.failed:
+        return f"the whole script, shortened, does not end well with them: {end.failed}"
+    measuring.findings.notes.append(_note(end, plan.world_size))
+    return None
+
+
+def _note(end: RehearsalEnd, ranks: int) -> str:
+    """What was rehearsed, with its limit."""
+    if end.not_run:
+        return (
+            f"The whole script was not rehearsed {end.not_run}: with {ranks} ranks its evaluation, "
+            "its saving and its end were not run."
         )
-    return found
+    said = f"With {ranks} ranks the whole script was run, shortened to a few steps: it ended well"
+    if not end.compared:
+        return f"{said}. What it wrote was not compared with what your current launch writes."
+    *before, last = end.compared
+    listed = f"{', '.join(before)} and {last}" if before else last
+    left = "" if "metrics" in end.compared else " Values of metrics were not compared."
+    return f"{said}, and wrote the same {listed} as your current launch.{left}"
 
 
 def left_out(findings: Findings) -> tuple[LeftOut, ...]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from importlib import util
 from pathlib import Path
 
@@ -13,6 +18,7 @@ from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.rehearsal import rehearsed
 from cputune.doctor.typed_launch import read_launch
 from cputune.host import LiveHost
+from cputune.host.children import in_session
 
 pytestmark = [
     pytest.mark.torch,
@@ -101,3 +107,34 @@ def test_what_only_a_step_shows_is_a_warning(rehearse) -> None:
     finding = only(rehearse(TRAINER.format(more=""), *words))
     assert finding.severity is Severity.WARNING
     assert "at one step of a tiny model" in finding.evidence
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_of_a_rehearsal_that_is_ended(tmp_path: Path, number: int) -> None:
+    (tmp_path / "waits.py").write_text("import time; time.sleep(100)")
+    place = tmp_path / "temporary"
+    place.mkdir()
+    asked = {
+        "script": "waits.py",
+        "module": False,
+        "arguments": [],
+        "ranks": 2,
+        "numbered": False,
+        "seconds": 90,
+        "offline": True,
+    }
+    looks = Path(rehearsal.__file__).parent / "looks" / "rehearse.py"
+    process = subprocess.Popen(
+        [sys.executable, str(looks), json.dumps(asked)],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(place)},
+        start_new_session=True,
+    )
+    while len(in_session(process.pid)) < 3:
+        time.sleep(0.05)
+    assert len(list(place.iterdir())) == 1
+    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + number
+    assert list(place.iterdir()) == []
+    assert in_session(process.pid) == []

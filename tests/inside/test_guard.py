@@ -27,6 +27,7 @@ EQUAL: Figures = {
     "shapes": 1,
     "weights": [[2.0, 1.0, -1.0, 1.0, 1.0], [3.0, 0.0, 2.0, 1.0, -1.0]],
     "names": ["encoder.weight", "encoder.bias"],
+    "samples": 8,
 }
 
 
@@ -45,6 +46,8 @@ def changed(weight: list[float] | None = None, **more: object) -> Figures:
         (changed(rates=[0.1 * (1 + 1e-9)]), False),
         (changed(rates=[0.05]), True),
         (changed([9.0] * 5, shapes=2), False),
+        (changed(samples=8), False),
+        (changed(samples=7), True),
     ],
 )
 def test_ranks_are_apart_by_more_than_rounding(other: Figures, *, apart: bool) -> None:
@@ -159,6 +162,12 @@ class TestRanks:
         assert "rank 0 is in the backward pass of step 3" in said
         where = "in all_gather" if words else "at the end of its script"
         assert f"rank 1 is {where} after step 2" in said
+
+    def test_ranks_that_take_unlike_numbers_of_samples_are_stopped(self, tmp_path: Path) -> None:
+        guarded = run(tmp_path, "filtered.py")
+        assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
+        said = "".join(err for _, _, err in guarded)
+        assert "after step 2 the numbers of samples of rank 0 and rank 1 differ: 16 and 12" in said
 
     @pytest.mark.matrix
     def test_a_second_model_that_nobody_keeps_equal_is_stopped(self, tmp_path: Path) -> None:

@@ -15,9 +15,17 @@ from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks import rehearsal
-from cputune.ranks.rehearsal import Rehearsed, copied, differences, files_in, reason, rehearse
+from cputune.ranks.rehearsal import (
+    Rehearsed,
+    compared,
+    copied,
+    differences,
+    files_in,
+    reason,
+    rehearse,
+)
 from cputune.ranks.runner import ProcessRunner
-from cputune.ranks.saved import keys_of
+from cputune.ranks.saved import keys_of, metrics_of
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
@@ -50,6 +58,32 @@ def test_what_a_plan_writes_is_compared_with_what_the_launch_as_typed_writes(
     assert differences(wrote(model__pt={"layer.weight"}, log=None), plan) == says
 
 
+@pytest.mark.parametrize(
+    ("values", "differs"),
+    [
+        ({"eval_loss": 0.5001, "eval_runtime": 9.0, "train_loss": 1.0}, ""),
+        ({"eval_loss": 0.51, "eval_runtime": 2.0, "train_loss": 0.5}, "eval_loss in m.json"),
+    ],
+)
+def test_values_of_an_evaluation_are_compared(
+    tmp_path: Path, values: dict[str, float], differs: str
+) -> None:
+    typed = {"eval_loss": 0.5, "eval_runtime": 2.0, "train_loss": 0.5}
+    found = []
+    for content in (typed, values):
+        (tmp_path / "m.json").write_text(json.dumps({"log": [content]}))
+        path = tmp_path / "m.json"
+        found.append(
+            Rehearsed(written={"m.json": keys_of(path)}, metrics={"m.json": metrics_of(path)})
+        )
+    unlike, kinds = compared(*found, ranks=2, draws=False)
+    assert kinds == ("files", "keys", "metrics")
+    assert bool(unlike) == bool(differs)
+    assert differs in "".join(unlike)
+    assert compared(*found, ranks=2, draws=True) == ((), ("files", "keys"))
+    assert compared(*found, ranks=5, draws=False) == ((), ("files", "keys"))
+
+
 def test_the_keys_of_files_are_read_without_running_their_code(tmp_path: Path) -> None:
     class Runs:
         def __reduce__(self) -> object:
@@ -80,10 +114,11 @@ def test_a_folder_is_copied_and_what_is_large_or_beside_it_is_linked(
     folder = tmp_path / "home" / "job"
     (folder / "out").mkdir(parents=True)
     (folder / ".git").mkdir()
+    (folder / "temporary").mkdir()
     (tmp_path / "home" / "data.txt").write_text("beside")
     (folder / "out" / "model.pt").write_text("small")
     (folder / "large.bin").write_text("more than ten")
-    place = copied(folder, tmp_path / "tree")
+    place = copied(folder, folder / "temporary" / "tree")
     (place / "out" / "model.pt").write_text("other")
     assert (folder / "out" / "model.pt").read_text() == "small"
     assert (place / "large.bin").is_symlink()
@@ -165,6 +200,7 @@ FAULTS = [
     ),
     pytest.param("ends/saves.py", "keys", "begin with 'module.'", id="module"),
     pytest.param("ends/saves.py", "metrics", "metrics.json lacks the key accuracy", id="metrics"),
+    pytest.param("ends/saves.py", "half", "eval_loss in out/metrics.json is", id="half"),
     pytest.param("ends/saves.py", "folds", "the script trains on another data loader", id="folds"),
     pytest.param("ends/breaks.py", "", "the ranks are apart: they wait for each", id="break"),
 ]
@@ -189,10 +225,10 @@ def test_what_fails_at_the_end_of_a_script_is_found(
     job = Workload.script(list(filter(None, [str(SCRIPTS / script), word])))
     seen = replace(job, framework="accelerate", global_batch_size=8, accumulation=1)
     with ProcessRunner(seen, facts, offline=True) as runner:
-        why = runner.rehearse(two_ranks(facts), 120.0)
-    assert why is not None
-    assert says in why
-    assert bool(why) == bool(says)
+        end = runner.rehearse(two_ranks(facts), 120.0)
+    assert end is not None
+    assert says in end.failed
+    assert bool(end.failed) == bool(says)
     assert not list(tmp_path.iterdir()), "nothing is written to the folder of the launch"
 
 

@@ -11,26 +11,26 @@ from tuner.fakes import SMALL, VARIED, FakeLife, FakeRunner
 import cputune
 from cputune.plans.plan import Plan
 from cputune.records.result import Result
-from cputune.records.steps import Step
+from cputune.records.steps import RehearsalEnd, Step
 from cputune.tuner.events import Message
+
+WELL = RehearsalEnd(compared=("files",))
 
 
 class Rehearsing(FakeRunner):
-    """Two ranks are the fastest; ``why`` is what their rehearsal finds."""
+    """Two ranks are the fastest; ``end`` is how their rehearsal ends."""
 
-    why: str | None = ""
-
-    def __init__(self, why: str | None = "") -> None:
+    def __init__(self, end: RehearsalEnd | None = WELL) -> None:
         super().__init__(two_are_faster)
-        self.why = why
+        self.end = end
         self.rehearsals: list[tuple[int, float]] = []
 
     def living(self, plan: Plan) -> FakeLife:
         return FakeLife(self.steps(plan))
 
-    def rehearse(self, plan: Plan, seconds: float) -> str | None:
+    def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
         self.rehearsals.append((plan.world_size, seconds))
-        return self.why
+        return self.end
 
 
 def two_are_faster(plan: Plan, before: int) -> Iterable[Step]:
@@ -67,8 +67,24 @@ def test_it_is_recommended_if_the_whole_script_has_run_with_it() -> None:
     assert "running the whole script with 2 ranks, shortened" in said
 
 
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (RehearsalEnd(compared=("files", "keys", "metrics")), "the same files, keys and metrics"),
+        (RehearsalEnd(compared=("files",)), "Values of metrics were not compared"),
+        (RehearsalEnd(), "was not compared"),
+        (RehearsalEnd(not_run="on several hosts"), "was not rehearsed on several hosts"),
+    ],
+)
+def test_what_was_rehearsed_is_said_with_its_limit(end: RehearsalEnd, says: str) -> None:
+    result, _ = tuned(Rehearsing(end))
+    assert result.best.plan.world_size == 2
+    (note,) = [note for note in result.notes if "whole script" in note]
+    assert says in note
+
+
 def test_another_plan_is_recommended_if_the_script_fails_at_its_end() -> None:
-    result, said = tuned(Rehearsing("AttributeError: no save_pretrained"))
+    result, said = tuned(Rehearsing(RehearsalEnd(failed="AttributeError: no save_pretrained")))
     assert result.best.plan.world_size == 1
     assert result.speedup is not None
     assert result.speedup.ratio == pytest.approx(1.25, rel=0.05)
@@ -84,7 +100,7 @@ def test_nothing_is_said_where_there_is_nothing_to_rehearse() -> None:
 
 
 def test_ranks_that_were_asked_for_are_not_rehearsed() -> None:
-    runner = Rehearsing("it fails")
+    runner = Rehearsing(RehearsalEnd(failed="it fails"))
     result, _ = tuned(runner, fix={"ranks": 2}, knobs=None)
     assert not runner.rehearsals
     assert result.best.plan.world_size == 2
@@ -98,7 +114,7 @@ def test_a_rehearsal_takes_a_part_of_the_time_that_was_given() -> None:
 
 
 def test_if_no_other_plan_is_left_the_reason_is_said() -> None:
-    result, _ = tuned(Rehearsing("it fails"), knobs=["ranks"])
+    result, _ = tuned(Rehearsing(RehearsalEnd(failed="it fails")), knobs=["ranks"])
     if result.speedup is None:
         assert "it fails" in str(result.not_compared)
         assert result.best.plan == result.baseline.plan

@@ -21,6 +21,7 @@ import faulthandler
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ AS_RANK = "--as-rank"
 LOOPBACK = ("127.", "::1", "localhost")
 STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill")
 CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_DEADLINE_SECONDS = 3
 """Before the ranks are ended each writes where it is."""
 
@@ -56,44 +58,67 @@ def coordinate(asked: dict[str, Any]) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     ranks, seconds = asked["ranks"], asked["seconds"]
-    children = []
+    children: list[subprocess.Popen[bytes]] = []
+    for number in ENDING:
+        signal.signal(number, leave)
     folder = tempfile.mkdtemp(prefix="cputune-rehearsal-")
-    for rank in range(ranks):
-        several = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        children.append(
-            subprocess.Popen(
-                [sys.executable, __file__, AS_RANK, json.dumps({**asked, "folder": folder})],
-                env={
-                    **os.environ,
-                    "TMPDIR": folder,
-                    **(several if ranks > 1 or asked["numbered"] else {}),
-                },
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
-    deadline = time.monotonic() + seconds + OWN_DEADLINE_SECONDS
     try:
+        for rank in range(ranks):
+            children.append(start(asked, rank, folder, port))
+        deadline = time.monotonic() + seconds + OWN_DEADLINE_SECONDS
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.1, deadline - time.monotonic()))
     finally:
         for rank, child in enumerate(children):
-            if child.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                os.write(1, (json.dumps({"rank": rank, "late": seconds}) + "\n").encode())
-            elif child.returncode < 0:
-                said = {"rank": rank, "signal": -child.returncode}
-                os.write(1, (json.dumps(said) + "\n").encode())
-        subprocess.run(["rm", "-rf", folder], check=False)
+            end(child, rank, seconds)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def leave(number: int, frame: object) -> NoReturn:
+    """End in order at the first signal; others follow while the folder is removed."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subprocess.Popen[bytes]:
+    """Start a rank in a process group of its own, in this session: whoever ends it ends all."""
+    ranks = asked["ranks"]
+    several = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return subprocess.Popen(
+        [sys.executable, __file__, AS_RANK, json.dumps({**asked, "folder": folder})],
+        env={
+            **os.environ,
+            "TMPDIR": folder,
+            **(several if ranks > 1 or asked["numbered"] else {}),
+        },
+        stdin=subprocess.DEVNULL,
+        preexec_fn=os.setpgrp,
+    )
+
+
+def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
+    """End all of a rank, also what it has started; report a rank that was late, or was ended."""
+    late = child.poll() is None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    said: dict[str, Any] = {"rank": rank}
+    if late:
+        said["late"] = seconds
+    elif child.returncode < 0:
+        said["signal"] = -child.returncode
+    else:
+        return
+    os.write(1, (json.dumps(said) + "\n").encode())
 
 
 def place_of(error: BaseException) -> str:

@@ -34,7 +34,8 @@ PROJECTIONS = 4
 
 Figures = dict[str, Any]
 """What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (a digest of
-those of the parameters) and ``weights``: for each parameter its norm and its projections."""
+those of the parameters), ``weights``: for each parameter its norm and its projections, and
+``samples``, if they were counted."""
 
 
 class Trained:
@@ -104,6 +105,17 @@ class Trained:
         return found
 
 
+def rows_of(given: Any) -> int | None:
+    """How many samples the arguments of a model hold: the rows of the first tensor that has any."""
+    if hasattr(given, "shape"):
+        return int(given.shape[0]) if len(given.shape) else None
+    if hasattr(given, "values"):
+        given = given.values()
+    elif not isinstance(given, (list, tuple)):
+        return None
+    return next((count for count in map(rows_of, given) if count is not None), None)
+
+
 def is_whole(parameter: Any) -> bool:
     """Whether each rank holds all of a parameter: it is no shard of FSDP, and lies on the CPU."""
     shard = hasattr(parameter, "placements") or type(parameter).__name__ == "FlatParameter"
@@ -141,16 +153,25 @@ def _signs(rows: int, columns: int) -> Any:
 def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | None:
     """How the figures of a rank and of another one, which is named first, differ; None: not at all.
 
-    What differs ("weights" or "rates"); of weights the place of the parameter that differs most;
-    and how, in words. Parameters of unlike shapes are not compared.
+    What differs ("weights", "rates" or "samples"); of weights the place of the parameter that
+    differs most; and how, in words. Parameters of unlike shapes are not compared.
     """
     pairs = list(zip(own["rates"], other["rates"]))  # noqa: B905 (Python 3.9)
     for mine, theirs in pairs:
         if not math.isclose(mine, theirs, rel_tol=SAME_RATE, abs_tol=1e-12):
             return "rates", None, f"{theirs:.6g} and {mine:.6g}"
-    if own["shapes"] != other["shapes"]:
-        return None
-    distances = [_distance(a, b) for a, b in zip(own["weights"], other["weights"])]  # noqa: B905
+    found = None
+    if own["shapes"] == other["shapes"]:
+        found = _weights_apart(own["weights"], other["weights"])
+    if found is None and own.get("samples") != other.get("samples"):
+        return "samples", None, f"{other.get('samples')} and {own.get('samples')}"
+    return found
+
+
+def _weights_apart(
+    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
+) -> tuple[str, int | None, str] | None:
+    distances = [_distance(a, b) for a, b in zip(own, other)]  # noqa: B905
     apart = [distance for distance in distances if distance > LEAST_APART]
     if not apart:
         return None
@@ -179,6 +200,7 @@ def described(found: tuple[str, int | None, str], names: Sequence[str], ranks: s
     """A difference of ``ranks`` ("rank 0 and rank 1") in words."""
     what, place, how = found
     if place is None:
-        return f"the learning rates of {ranks} differ: {how}"
+        counted = "learning rates" if what == "rates" else "numbers of samples"
+        return f"the {counted} of {ranks} differ: {how}"
     name = names[place] if place < len(names) else f"parameter {place}"
     return f"the {what} of {ranks} differ, most of all {name}, {how}"

@@ -1,8 +1,9 @@
 """Compares the ranks while they train, and stops all of them if they are apart.
 
-After steps 1, 2, 4, ... and then every N steps each rank compares its weights and learning rates
-with those of rank 0. N is chosen such that comparing takes ``SHARE`` of the time. All ranks wait
-for each other there, so each of them stops after the same step, and none while it saves.
+After steps 1, 2, 4, ... and then every N steps each rank compares its weights, its learning rates
+and how many samples it has taken with those of rank 0; at the end their numbers of steps, too. N is
+chosen such that comparing takes ``SHARE`` of the time. All ranks wait for each other there, so each
+of them stops after the same step, and none while it saves.
 
 The ranks exchange their figures through the store at which their process group met, never by a
 collective: a rank that has left its loop would not take part in one. A thread finds ranks that
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from cputune.inside.carry.ending import GROUPS
-from cputune.inside.carry.figures import Trained, described, how_apart
+from cputune.inside.carry.figures import Trained, described, how_apart, rows_of
 from cputune.inside.carry.hooking import Hook, Original
 
 EXIT_STATUS = 5
@@ -79,7 +80,7 @@ class Guard:
         self._first: object = None
         self._wraps = False
         self._within = 0
-        self._steps = self._compared = 0
+        self._steps = self._compared = self._samples = 0
         self._next = 1
         self._since = 0.0
         self._cost = 0.0
@@ -99,6 +100,7 @@ class Guard:
         return [
             ("torch.optim.optimizer", "", self._watch_optimizers),
             ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__", self._wrap),
+            ("torch.nn.parallel.distributed", "DistributedDataParallel.forward", self._forward),
             ("torch._tensor", "Tensor.backward", self._backward),
             ("transformers.trainer_callback", "CallbackHandler.on_train_end", self._train_end),
             ("torch.distributed.algorithms.join", "Join.__enter__", self._uneven),
@@ -123,6 +125,13 @@ class Guard:
         self._wraps = True
         for parameter in module.parameters():
             parameter._cputune_wrapped = True
+
+    def _forward(self, original: Original, ddp: Any, *args: Any, **more: Any) -> object:
+        """Count samples, unless the loss is a mean over the tokens of all ranks."""
+        trains = ddp.training and sys.modules["torch"].is_grad_enabled()
+        if trains and "num_items_in_batch" not in more:
+            self._samples += rows_of((args, more)) or 0
+        return original(ddp, *args, **more)
 
     def _before_step(self, *_: object) -> None:
         self._within += 1
@@ -202,6 +211,7 @@ class Guard:
         try:
             figures = self._trained.figures(step, weights=self._weights)
             figures["beside"] = self._beside.figures(step, weights=self._weights)
+            figures["samples"] = self._samples
             with self._in_place(f"in the comparison after step {step}"):
                 following = self._exchange(step, figures, started)
         except RuntimeError as error:  # the store has gone, or a rank

@@ -25,7 +25,7 @@ class Model(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("how", choices=["unwrapped", "wrapped", "keys", "metrics", "folds"])
+    parser.add_argument("how", choices=["unwrapped", "wrapped", "keys", "metrics", "folds", "half"])
     parser.add_argument("--output_dir", default="out")
     parser.add_argument("--epochs", type=int, default=50)
     args = parser.parse_args()
@@ -45,7 +45,10 @@ def main():
                 optimizer.step()
             with torch.no_grad():
                 losses = [nn.functional.mse_loss(model(x), y) for x, y in held_out]
-    metrics = {"eval_loss": float(torch.stack(losses).mean())}
+                losses = torch.stack(losses)
+                if args.how != "half":
+                    losses = accelerator.gather(losses)
+    metrics = {"eval_loss": float(losses.mean())}
     if accelerator.is_main_process:
         place = Path(args.output_dir)
         place.mkdir(parents=True, exist_ok=True)

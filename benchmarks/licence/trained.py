@@ -1,0 +1,355 @@
+"""Scripts trained to the end as typed and with a plan: is what was accepted the same training?
+
+    python benchmarks/licence/trained.py [--only WORD] [--part 0/2] [-o FILE] [--json FILE]
+
+Each script of ``whole.py`` takes the way that a plan takes in ``tune``: the launch as typed is
+started and asked, the plan is started, its ranks are compared, and the whole script is rehearsed
+with it. Then the emitted launch of the plan trains to the end, also if the plan was not accepted,
+and so does the command as typed. The weights of all ranks at the end are compared, relative to the
+way that the weights have gone.
+
+A plan that is accepted, and stopped by the guard of its emitted launch, counts for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from whole import WHOLE, Whole
+
+from cputune.emitters import Emission, EmittedFile, render
+from cputune.errors import CputuneError
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.ranks.runner import ProcessRunner
+from cputune.records.steps import TrialError
+from cputune.tuner.space import search_space
+
+SAME = 0.01
+"""Of the way that the weights have gone: rounding in 60 to 1000 steps of AdamW stays below it."""
+
+SPREAD = 1.25
+"""How far a plan that draws other numbers may be from the mean of other draws, relative to them."""
+
+TYPED_DRAWS, PLAN_DRAWS = 5, 3
+STEPS, REHEARSAL_SECONDS, LONGEST_SECONDS = 12, 300.0, 300.0
+
+GUARDED = "stopped by the guard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one script came out.
+
+    Attributes:
+        refused: why the plan was not accepted; empty if it was.
+        apart: how far the weights are apart, as a share of their way; of draws relative to others.
+        metric: by how much the metric that was written differs, relatively.
+        end: how the emitted launch came to its end.
+        failed: why there is no outcome.
+    """
+
+    name: str
+    lever: str
+    refused: str = ""
+    apart: float | None = None
+    metric: float | None = None
+    end: str = ""
+    failed: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether the plan trains the same to the end, and tells the same metric."""
+        limit = SPREAD if "draws" in self.end else SAME
+        known = self.apart is not None and self.apart <= limit
+        return known and self.end.startswith("ended") and (self.metric or 0.0) <= SAME
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.failed:
+            return "no outcome"
+        if self.refused:
+            return "needless refusal" if self.same else "rightly refused"
+        if self.end == GUARDED:
+            return GUARDED
+        return "rightly accepted" if self.same else "WRONGLY ACCEPTED"
+
+
+def accepted(whole: Whole, script: Path, facts: HostFacts) -> tuple[str, Plan, Workload]:
+    """Why the plan of a script is refused (empty: it is not), and the plan."""
+    knob, value = whole.lever
+    with ProcessRunner(Workload.script([str(script)]), facts, offline=True) as runner:
+        for _ in islice(runner.steps(runner.today_as_typed), STEPS):
+            pass
+        runner.ask()
+        workload = runner.workload
+        fix = {} if knob == "ranks" else {knob: value}
+        refused, space = "", None
+        try:
+            space = search_space(facts, workload, baseline=runner.today, fix=fix)
+        except CputuneError as error:
+            refused = str(error)
+        plans = [] if space is None else [p for p, v in space.values.items() if v[knob] == value]
+        if not plans or space is None:
+            plan = by_hand(whole)
+            if space is not None:
+                refused = next(
+                    (o.why for o in space.left_out if o.what.split("=")[0] == knob), "not in space"
+                )
+            return refused or "not in the space", plan, workload
+        values, own = space.values, space.baseline
+        plan = min(
+            plans, key=lambda p: sum(values[p][k.name] != own.value(k.name) for k in space.knobs)
+        )
+        try:
+            for _ in islice(runner.steps(plan), STEPS):
+                pass
+            end = runner.rehearse(plan, REHEARSAL_SECONDS)
+            refused = "" if end is None else end.failed
+        except TrialError as error:
+            refused = str(error).splitlines()[0]
+        return refused, plan, workload
+
+
+def by_hand(whole: Whole) -> Plan:
+    """The plan of a lever that is not in the space."""
+    knob, value = whole.lever
+    cpus = sorted(os.sched_getaffinity(0))
+    if knob == "ranks":
+        shares = (cpus[:1], cpus[1:2] or cpus[:1])
+        return Plan(processes_per_node=2, threads_per_process=1, cpus=tuple(map(tuple, shares)))
+    return Plan(
+        processes_per_node=1,
+        threads_per_process=len(cpus),
+        cpus=(tuple(cpus),),
+        settings={knob: value},
+    )
+
+
+def run(words: list[str], folder: Path, **variables: str) -> tuple[int | None, str]:
+    """Exit status and output of a command in a folder; no status: it did not end in time."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
+    bin_folder = Path(sys.executable).parent
+    environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
+    process = subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return None, output
+    return process.returncode, output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """How a command trained to the end.
+
+    Attributes:
+        failed: how it failed; empty if it did not.
+        weights: of its ranks, by the names of the files: "start-0", "end-0", "end-1".
+        metric: that it wrote; None if it wrote none.
+    """
+
+    failed: str = ""
+    weights: Mapping[str, list[Any]] = field(default_factory=dict)
+    metric: float | None = None
+
+
+def truth(
+    whole: Whole, script: Path, plan: Plan, workload: Workload, facts: HostFacts
+) -> dict[str, Any]:
+    """How the plan really trains: figures of an ``Outcome``."""
+    place = script.resolve().parent.parent
+    seeds: list[Mapping[str, str]] = [{}]
+    if whole.draws:
+        seeds = [{"DRAWS": str(n)} for n in range(TYPED_DRAWS)]
+    alone, several = [], []
+    for number, seed in enumerate(seeds):
+        words = [sys.executable, script.name]
+        alone.append(trained(words, script, place / f"typed-{number}", **seed))
+        if alone[-1].failed:
+            return {"failed": f"as typed it does not train: {alone[-1].failed}"}
+    files = render(plan, workload, "torchrun", Emission(facts=facts, python=sys.executable))
+    for number, seed in enumerate(seeds[:PLAN_DRAWS]):
+        words = ["bash", files[0].name]
+        several.append(trained(words, script, place / f"plan-{number}", files, **seed))
+        if several[-1].failed:
+            return {"end": several[-1].failed}
+    if whole.draws:
+        return {"apart": apart_of_draws(alone, several), "end": "ended, of other draws"}
+    typed, planned = alone[0], several[0]
+    metric = None
+    if typed.metric is not None and planned.metric is not None:
+        scale = max(abs(typed.metric), abs(planned.metric), 1e-9)
+        metric = abs(typed.metric - planned.metric) / scale
+    return {"apart": apart_of(typed, planned), "metric": metric, "end": "ended"}
+
+
+def trained(
+    words: list[str], script: Path, folder: Path, files: Sequence[EmittedFile] = (), **more: str
+) -> Trained:
+    """Let a command train to the end in a folder of its own."""
+    import torch
+
+    (folder / "truth").mkdir(parents=True)
+    (folder / script.name).write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    for file in files:
+        (folder / file.name).write_text(file.text, encoding="utf-8")
+    status, output = run(words, folder, TRUTH=str(folder / "truth"), **more)
+    if status != 0:
+        last = output.strip().splitlines()[-1:] or [""]
+        failed = f"exit status {status}: {last[0][:150]}"
+        if "the ranks are apart" in output:
+            failed = GUARDED
+        elif os.environ.get("SHOW"):
+            print(output[-3000:])
+        return Trained(failed=failed)
+    metric = None
+    for name in ("metrics.json", "out/eval_results.json"):
+        if (folder / name).exists():
+            metric = json.loads((folder / name).read_text())["eval_loss"]
+    weights = {path.stem: torch.load(path) for path in (folder / "truth").glob("*.pt")}
+    return Trained(weights=weights, metric=metric)
+
+
+def apart_of(typed: Trained, planned: Trained) -> float:
+    """How far the ranks of a plan are from the launch as typed, as a share of its way."""
+    start, apart = typed.weights["start-0"], 0.0
+    for name, weights in planned.weights.items():
+        kind = name.rpartition("-")[0]
+        if kind != "start":
+            own = typed.weights[f"{kind}-0"]
+            apart = max(apart, distance(weights, own) / max(distance(own, start), 1e-9))
+    return apart
+
+
+def apart_of_draws(alone: Sequence[Trained], several: Sequence[Trained]) -> float:
+    """How far the ranks of a plan are from the mean of other draws, relative to other draws."""
+    own = [each.weights["end-0"] for each in alone]
+    usual = mean(
+        distance(weights, averaged([*own[:number], *own[number + 1 :]]))
+        for number, weights in enumerate(own)
+    )
+    # A mean of as many is as far from its centre.
+    centre = averaged(own[1:])
+    ends = [w for each in several for name, w in each.weights.items() if name.startswith("end")]
+    return mean(distance(weights, centre) for weights in ends) / usual
+
+
+def distance(own: Sequence[Any], other: Sequence[Any]) -> float:
+    """The norm of the difference of two sets of weights."""
+    squares = sum(float((a - b).double().pow(2).sum()) for a, b in zip(own, other, strict=True))
+    return float(squares**0.5)
+
+
+def averaged(weights: Sequence[Sequence[Any]]) -> list[Any]:
+    """The mean of sets of weights."""
+    return [sum(tensors) / len(tensors) for tensors in zip(*weights, strict=True)]
+
+
+def outcome(whole: Whole, facts: HostFacts) -> Outcome:
+    """Ask, accept or refuse, and train to the end."""
+    knob, value = whole.lever
+    name = whole.name.replace(" ", "_") + ".py"
+    found = Outcome(name=whole.name, lever=f"{knob}={value}")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "job").mkdir()
+        script = place / "job" / name
+        script.write_text(whole.source, encoding="utf-8")
+        with in_folder(place / "job"):
+            try:
+                refused, plan, workload = accepted(whole, script.relative_to(place / "job"), facts)
+            except TrialError as error:
+                return replace(found, failed=str(error))
+            figures = truth(whole, script, plan, workload, facts)
+        return replace(found, refused=refused, **figures)
+
+
+@contextlib.contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Work in a folder for a while."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def row(found: Outcome) -> str:
+    """A row of the table."""
+    apart = "–" if found.apart is None else f"{found.apart:.1e}"
+    metric = "–" if found.metric is None else f"{found.metric:.0e}"
+    why = found.failed or found.refused or "accepted"
+    cells = (found.name, found.lever, why, apart, metric, found.end, found.verdict)
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Print the table; 1 if a plan was wrongly accepted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="scripts whose name holds this word")
+    parser.add_argument("--part", default="0/1", help="every n-th script: 0/2, 1/2")
+    parser.add_argument("-o", "--output", help="the table as Markdown")
+    parser.add_argument("--json", help="the outcomes as JSON; those that it has are not made anew")
+    options = parser.parse_args()
+    number, parts = map(int, options.part.split("/"))
+    chosen = [w for w in WHOLE if options.only in w.name][::-1][number::parts]
+    kept = Path(options.json) if options.json else None
+    known = {}
+    if kept is not None and kept.exists():
+        known = {each["name"]: Outcome(**each) for each in json.loads(kept.read_text())}
+    facts = probe()
+    lines = [
+        "| script | plan | checked | apart | metric | launch | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = []
+    for whole in chosen:
+        since = time.monotonic()
+        found.append(known.get(whole.name) or outcome(whole, facts))
+        lines.append(row(found[-1]))
+        print(f"{lines[-1]} {time.monotonic() - since:.0f} s", flush=True)
+        if kept is not None:
+            kept.write_text(json.dumps([asdict(each) for each in found], indent=1))
+    counts = Counter(each.verdict for each in found)
+    end = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    print(end)
+    if options.output:
+        Path(options.output).write_text("\n".join([*lines, "", end, ""]), encoding="utf-8")
+    return 1 if counts["WRONGLY ACCEPTED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
