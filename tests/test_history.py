@@ -14,7 +14,7 @@ import cputune
 from cputune.errors import UsageError
 from cputune.records import history
 from cputune.records.claims import Speedup
-from cputune.records.history import Kept, held_before, keep, kept_results, result_path
+from cputune.records.history import Kept, keep, kept_results, peak_bytes_before, result_path
 from cputune.records.result import Result
 from cputune.report.show import history_rows
 
@@ -80,10 +80,10 @@ def test_the_newest_result_says_what_a_rank_of_a_command_held(result: Result, fo
     keep(of(200, "train.py", "--lr", "1"), now="20261122-193000")
     keep(of(300, "train.py", "--lr", "2"), now="20261123-193000")
     for ranks in (result.trials[0].plan.processes_per_node, 77):
-        assert held_before(("train.py", "--lr", "1"), ranks) == 205
-    assert held_before(("other.py",), 1) is None
+        assert peak_bytes_before(("train.py", "--lr", "1"), ranks) == 205
+    assert peak_bytes_before(("other.py",), 1) is None
     (folder / "20261124-193000.json").write_text("{}")
-    assert held_before(("train.py", "--lr", "2"), 1) == 305
+    assert peak_bytes_before(("train.py", "--lr", "2"), 1) == 305
 
 
 def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path) -> None:
@@ -91,11 +91,11 @@ def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path
         kept(result, now)
     assert result_path("202612").stem == "20261220-000000"
     assert result_path("20261121-193000").stem == "20261121-193000"
-    with pytest.raises(UsageError, match="2 results of the history begin with 20261121"):
+    with pytest.raises(UsageError, match="2 results in the history begin with 20261121"):
         result_path("20261121")
     with pytest.raises(UsageError, match="there is no file 1999") as caught:
         result_path("1999")
-    assert caught.value.hint == "`cputune history` lists them"
+    assert caught.value.hint == "run `cputune history` to list the ids"
 
 
 def test_a_file_goes_before_an_id(result: Result, folder: Path) -> None:

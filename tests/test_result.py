@@ -57,9 +57,9 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
         ('{"schema": "cputune.doctor/1"}', "not a cputune result"),
         ('{"schema": "cputune.result/0"}', "not a cputune result"),
         ('{"schema": "cputune.result/x"}', "not a cputune result"),
-        ('{"schema": "cputune.result/4"}', "schema 4, this cputune reads 2 and 3"),
+        ('{"schema": "cputune.result/4"}', "schema 4; this cputune reads 2 and 3"),
         ('{"schema": "cputune.result/2"}', "damaged"),
-        ('{"schema": "cputune.result/1"}', "schema 1, this cputune reads 2 and 3"),
+        ('{"schema": "cputune.result/1"}', "schema 1; this cputune reads 2 and 3"),
         ('{"schema": "cputune.result/²"}', "not a cputune result"),
         ('{"schema": "cputune.result/' + "9" * 5000 + '"}', "not a cputune result"),
         ('{"schema": ' + "9" * 5000 + "}", "not JSON"),
@@ -178,5 +178,5 @@ class TestARatioNeedsItsPairs:
         document = {**result.to_json(), "confirmation": []}
         read = Result.from_json(document)
         assert (read.speedup, read.best) == (None, result.best)
-        assert read.not_compared == "the file holds no pairs of these two plans"
+        assert read.not_compared == "the file has no pairs of these two plans"
         assert read.to_json()["speedup"] is None

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep",
     type=click.Choice(KEEP[:2]),
-    help="Leave out what changes more in the training: numbers or mathematics.",
+    help="Leave out changes that keep less of the training: numbers or mathematics.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--no-guard", is_flag=True, help="Do not compare the ranks while they train.")

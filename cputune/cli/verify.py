@@ -15,7 +15,7 @@ from cputune.cli.given import choose_python, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
 from cputune.host.interpreter import training_python
-from cputune.records.words import TUNE_AGAIN, slower_by, surely_slower
+from cputune.records.words import TUNE_AGAIN, slower_beyond, slower_by
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
         print_json({"schema": "cputune.verify/1", "verdicts": documents, "summary": summary})
     else:
         print_blocks(blocks(verdicts), console())
-    lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
+    lost = [v.path for v in verdicts if share is not None and slower_beyond(v.throughput, share)]
     for path in lost:
         tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")
     ctx.exit(1 if lost else exit_code(verdicts))

@@ -1,8 +1,8 @@
-"""Host: the only door to disk, environment, clock and child processes.
+"""The only access to disk, environment, clock and child processes.
 
-Everything that looks at the machine takes a ``Host``, so that a recorded machine
-(``RecordedHost``) can stand in for the live one. Paths are those of the machine that is
-looked at: ``/proc/cpuinfo`` is read below the root of the recording.
+Code that examines a machine takes a ``Host``, so that a recorded machine (``RecordedHost``) can
+replace the live one. Paths are those of the examined machine: of a recording, ``/proc/cpuinfo`` is
+read below its root.
 """
 
 from __future__ import annotations

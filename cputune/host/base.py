@@ -1,4 +1,4 @@
-"""What a machine can be asked, and the records of questions and answers."""
+"""The questions that a machine can answer, and the records of questions and answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cputune.host.surroundings import Around, Surroundings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A child to start. ``environment`` replaces ours; None inherits it."""
+    """A child process to start. ``environment`` replaces ours; None inherits it."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] | None = None
@@ -21,7 +21,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """How a child ended. ``returncode`` is None where it was ended at its timeout."""
+    """How a child ended. ``returncode`` is None if it was killed at its timeout."""
 
     returncode: int | None = None
     stdout: str = ""
@@ -31,10 +31,10 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """An installed distribution, read from its metadata and never imported.
+    """An installed distribution, read from its metadata without importing it.
 
-    ``build`` is what torch was compiled for ("cpu", "cuda 13.0"); ``others`` are further
-    versions whose metadata lies in the same environment, a sign of a damaged install.
+    ``build`` is what torch was compiled for ("cpu", "cuda 13.0"). ``others`` are further versions
+    with metadata in the same environment: the installation is damaged.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A running process other than ours, and no thread of the kernel.
+    """A running process other than this one. Kernel threads are left out.
 
-    ``cpu_share`` is the CPU time it used since the processes were last asked for: 1.0 is
-    one CPU. None where there is no earlier answer, or no permission.
+    ``cpu_share`` is the CPU time since the previous call divided by the wall time: 1.0 is one CPU.
+    None if there was no previous call, or no permission.
     """
 
     pid: int
@@ -60,78 +60,78 @@ class Process:
 
 
 class Host:
-    """A machine to look at. This base class answers that nothing is known.
+    """A machine to examine. This base class answers that nothing is known.
 
-    Reading raises OSError, as the file system does; ``ValueError`` where a file is no text.
+    Methods that read raise OSError as the file system does, and ValueError if a file is not text.
     """
 
     live = False
     executable = sys.executable
-    """The Python that trains, for children that import its packages."""
+    """The Python of the training, for children that import its packages."""
 
     def read_text(self, path: str) -> str:
-        """The text of a file; undecodable bytes become U+FFFD."""
+        """Text of a file. Bytes that cannot be decoded become U+FFFD."""
         raise FileNotFoundError(path)
 
     def list_dir(self, path: str) -> tuple[str, ...]:
-        """The names in a directory, sorted."""
+        """Sorted names in a directory."""
         raise FileNotFoundError(path)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there and can be reached."""
+        """Whether a file or directory exists and can be reached."""
         return False
 
     def knows(self, path: str) -> bool:
-        """Whether ``exists`` can be believed: a recording holds only what was looked at."""
+        """Whether ``exists`` is reliable. A recording has only the files that were read."""
         return False
 
     def real_path(self, path: str) -> str:
-        """The path with its links followed."""
+        """The path with its links resolved."""
         return path
 
     def environment(self) -> Mapping[str, str]:
-        """The environment variables of the process that asks."""
+        """Environment variables of the process that asks."""
         return {}
 
     def affinity(self) -> tuple[int, ...] | None:
-        """CPUs that the process may run on; None where that is not recorded."""
+        """CPUs on which the process may run. None if that was not recorded."""
         return None
 
     def which(self, program: str) -> str | None:
-        """The path of a program on PATH."""
+        """Path of a program on PATH."""
         return None
 
     def run(self, command: Command) -> Completed:
-        """Run a child to its end. Raises OSError where it cannot be started."""
+        """Run a child until it ends. Raises OSError if it cannot be started."""
         raise FileNotFoundError(command.argv[0])
 
     def distributions(self) -> tuple[Package, ...]:
-        """Installed Python distributions, from metadata alone."""
+        """Installed Python distributions, from their metadata alone."""
         return ()
 
     def python_version(self) -> str | None:
-        """The version of the interpreter that trains."""
+        """Version of the Python of the training."""
         return None
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
-        """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
+        """EAX, EBX, ECX, EDX of the CPUID instruction. None if it cannot be executed."""
         return None
 
     def cpu_info(self) -> Mapping[str, object]:
-        """What py-cpuinfo says of the processor, where no file tells it; it takes a second."""
+        """What py-cpuinfo reports, for a machine without /proc/cpuinfo. Takes a second."""
         return {}
 
     def processes(self) -> tuple[Process, ...] | None:
-        """What runs beside us, and how busy it was since the last call.
+        """Other processes, and how busy they were since the previous call.
 
-        None where processes cannot be seen, or were not recorded.
+        None if processes cannot be seen, or were not recorded.
         """
         return None
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
-        """Size of the file system that holds a path, and what is free of it for us."""
+        """Size and free bytes of the file system of a path."""
         return None, None
 
     def surroundings(self, launch: Around | None = None) -> Surroundings:
-        """What this launch, or any, finds around it; nothing where it was not recorded."""
+        """What a launch finds around it, empty if that was not recorded."""
         return Surroundings()

@@ -1,4 +1,4 @@
-"""Ends processes: those that were started, and those that they started in turn."""
+"""Ends processes, and the processes that they started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from cputune.host.files import remove_for_now
+from cputune.host.files import remove_temporary_files
 
 if TYPE_CHECKING:
     import psutil
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     Find = Callable[[], Sequence[psutil.Process]]
 
 GRACE_SECONDS = 2.0
-"""Between SIGINT, SIGTERM and SIGKILL."""
+"""Seconds between SIGINT, SIGTERM and SIGKILL."""
 
 LOOK_SECONDS = 0.02
 KILL_SECONDS = 20.0
-"""A process that the kernel holds (a disk that does not answer) outlives SIGKILL so long."""
+"""Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
+answer).
+"""
 
 
 def end(
@@ -30,17 +32,19 @@ def end(
     grace_seconds: float = GRACE_SECONDS,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """End all that ``find`` finds, and look again until it finds nothing.
+    """End all processes that ``find`` returns, until it returns none.
 
-    SIGINT and SIGTERM leave ``grace_seconds`` each to end in order; with 0 there is only
-    SIGKILL. ``pause`` waits the given seconds between two looks.
+    Each of SIGINT and SIGTERM leaves them ``grace_seconds`` to end. With 0 only SIGKILL is sent.
+    ``pause`` waits the given seconds between two calls of ``find``.
     """
-    steps = [(signal.SIGINT, grace_seconds), (signal.SIGTERM, grace_seconds)]
-    for number, seconds in [*(steps if grace_seconds > 0 else ()), (signal.SIGKILL, KILL_SECONDS)]:
+    steps = [(signal.SIGKILL, KILL_SECONDS)]
+    if grace_seconds > 0:
+        steps = [(signal.SIGINT, grace_seconds), (signal.SIGTERM, grace_seconds)] + steps
+    for number, seconds in steps:
         until = time.monotonic() + seconds
         signalled: set[psutil.Process] = set()
         while alive := find():
-            tell([process for process in alive if process not in signalled], number)
+            send_signal([process for process in alive if process not in signalled], number)
             signalled.update(alive)
             if time.monotonic() >= until:
                 break
@@ -50,14 +54,14 @@ def end(
 
 
 ALONE_SECONDS = 6.0
-"""How long children may take to end by themselves, those held on other hosts included."""
+"""Seconds that children may take to end by themselves, including those on other hosts."""
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, after all that it has started has ended and removed its files.
+    """End this process at once, but after its children have ended and removed their files.
 
-    Its descriptors are closed first, as the kernel would do. The processes that start ranks then
-    end them (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
+    It closes its descriptors first, as the kernel would. Then the processes that start ranks end
+    them (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
     """
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -67,13 +71,13 @@ def leave(code: int) -> NoReturn:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     time.sleep(LOOK_SECONDS)
         end(lambda: below(os.getpid()), grace_seconds=0)
-        remove_for_now()
+        remove_temporary_files()
     finally:
         os._exit(code)
 
 
 def below(root: int) -> list[psutil.Process]:
-    """Every living process that ``root`` has started, and that those have started."""
+    """Living descendants of ``root``."""
     import psutil
 
     try:
@@ -83,45 +87,45 @@ def below(root: int) -> list[psutil.Process]:
 
 
 def in_session(leader: int) -> list[psutil.Process]:
-    """Every living process of a session, even where its leader has ended."""
+    """Living processes of a session, even if its leader has ended."""
     import psutil
 
-    found = []
+    members = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             if os.getsid(pid) == leader:
-                found.append(psutil.Process(pid))
-    return _living(found)
+                members.append(psutil.Process(pid))
+    return _living(members)
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
-    """Every other living process that was started with ``name=value`` in its environment.
+    """Other living processes with ``name=value`` in their environment.
 
-    Some launchers start ranks that are not their descendants: slurmd those of ``sbatch``.
+    Some launchers start ranks that are not their descendants: slurmd starts those of ``sbatch``.
     """
     import psutil
 
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(name) == value:
-                found.append(process)
-    return _living(found)
+                processes.append(process)
+    return _living(processes)
 
 
 def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     import psutil
 
-    found = []
+    living = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                found.append(process)
-    return found
+                living.append(process)
+    return living
 
 
-def tell(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send a signal to each process, except those that are gone or belong to another user."""
+def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
+    """Send a signal to processes, ignoring those that are gone or belong to another user."""
     import psutil
 
     for process in processes:

@@ -1,6 +1,6 @@
-"""What a machine is: frozen records, filled by ``cputune.host.probing``.
+"""Records of the facts of a machine, filled by ``cputune.host.probing``.
 
-A fact that could not be learnt is None, and ``HostFacts.unknown`` says why.
+An unknown fact is None, and ``HostFacts.unknown`` has the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cputune.host.metadata import normal_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A fact that could not be learnt: its dotted name in the document, and the reason."""
+    """A fact that is not known: its dotted name in the document, and the reason."""
 
     fact: str
     reason: str
@@ -22,9 +22,9 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processor as it names itself. ``isa`` holds kernel flag names, sorted.
+    """The processor. ``isa`` are names of kernel flags, sorted.
 
-    ``microcode`` is the revision that the first CPU runs, as the kernel writes it.
+    ``microcode`` is the revision of the first CPU, as the kernel writes it.
     """
 
     vendor: str | None
@@ -39,7 +39,7 @@ class Cpu:
     microcode: str | None = None
 
     def has(self, flag: str) -> bool:
-        """Whether the kernel (or CPUID, for amx_fp16) shows this flag."""
+        """Whether the kernel (or CPUID, for amx_fp16) reports this flag."""
         return flag in self.isa
 
 
@@ -47,10 +47,10 @@ class Cpu:
 class Core:
     """One physical core: its online logical CPUs (SMT siblings), socket and NUMA node.
 
-    ``socket`` counts distinct packages from 0 in the order of their first CPU; it is
-    not the kernel's physical_package_id. ``capacity`` is the kernel's cpu_capacity, or
-    ACPI's nominal performance: a number without unit. ``l3`` is the place of its cache in
-    ``Topology.l3``; None where it has none, or nobody tells.
+    ``socket`` numbers the packages from 0 in the order of their first CPU, so it is not the
+    kernel's physical_package_id. ``capacity`` is the kernel's cpu_capacity or ACPI's nominal
+    performance, without a unit. ``l3`` is the index of its cache in ``Topology.l3``, None if it has
+    none or is not known.
     """
 
     cpus: tuple[int, ...]
@@ -62,16 +62,17 @@ class Core:
 
     @property
     def speed(self) -> int:
-        """A number to compare the cores of a hybrid machine by; of P cores it is larger.
+        """A number to compare the cores of a hybrid machine: larger for P cores.
 
-        Where neither capacity nor frequency is told, SMT tells: E cores have none.
+        If neither capacity nor frequency is known, the number of SMT siblings is used: E cores have
+        no SMT.
         """
         return self.capacity or self.max_khz or len(self.cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNode:
-    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known."""
+    """One NUMA node. ``cpus`` are the online CPUs: () if it has only memory, None if not known."""
 
     id: int
     cpus: tuple[int, ...] | None
@@ -81,7 +82,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheDomain:
-    """The online CPUs that share one last-level cache, and its size."""
+    """Online CPUs that share a last-level cache, and its size."""
 
     cpus: tuple[int, ...]
     size_bytes: int | None
@@ -91,12 +92,11 @@ class CacheDomain:
 class Topology:
     """Sockets, cores and CPUs. ``cores`` are the online ones, in the order of their first CPU.
 
-    ``allowed`` are the online CPUs this process may run on (affinity and cpuset).
-    Where the machine does not tell its cores (sockets), ``cores_known``
-    (``sockets_known``) is false: each CPU stands as a core (all cores as one socket),
-    so that work can be laid out, and the document says null.
-
-    ``l3`` are the L3 caches in the order of their first CPU (on AMD a CCX each); None is not told.
+    ``allowed`` are the online CPUs on which this process may run (affinity and cpuset). If the
+    machine does not report cores (sockets), ``cores_known`` (``sockets_known``) is false: each CPU
+    is then taken as a core (all cores as one socket), so that ranks can be placed, and the document
+    has null. ``l3`` are the L3 caches in the order of their first CPU (on AMD one per CCX), None if
+    not known.
     """
 
     cores: tuple[Core, ...]
@@ -111,17 +111,17 @@ class Topology:
 
     @property
     def sockets(self) -> int:
-        """Distinct packages with an online CPU."""
+        """Number of packages with an online CPU."""
         return len({core.socket for core in self.cores})
 
     @property
     def physical_cores(self) -> int:
-        """Distinct sibling sets among the online CPUs."""
+        """Number of cores with an online CPU."""
         return len(self.cores)
 
     @property
     def threads_per_core(self) -> int:
-        """The most online SMT siblings that any core has."""
+        """Largest number of online SMT siblings of a core."""
         return max((len(core.cpus) for core in self.cores), default=1)
 
     @property
@@ -134,7 +134,7 @@ class Topology:
 
     @property
     def allowed_cores(self) -> tuple[Core, ...]:
-        """The cores this process may use, each with only its allowed CPUs."""
+        """Cores that this process may use, each with its allowed CPUs only."""
         allowed = set(self.allowed)
         kept = []
         for core in self.cores:
@@ -146,14 +146,14 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the container and the shell allow; ``cpu_quota`` is in CPUs.
+    """Limits of the container and the shell. ``cpu_quota`` is in CPUs.
 
-    A limit that is None either does not exist, and then ``unlimited`` names it, or is not
-    known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
-    which ``pids_used`` exist) count threads too. ``address_space_bytes`` is ulimit -v,
-    ``data_bytes`` -d, ``stack_bytes`` -s, ``file_bytes`` -f: the most that one file may have, and
-    ``cpu_seconds`` -t: the CPU time that a process may use, of all its threads. ``fixed`` names
-    those of ulimit whose hard limit is as low: only root raises them.
+    If a limit is None, it either does not exist, and then ``unlimited`` names it, or is not known.
+    ``processes`` (ulimit -u, over all processes of the user) and ``pids`` (of the cgroup, with
+    ``pids_used`` in use) count threads too. Of ulimit are also ``address_space_bytes`` (-v),
+    ``data_bytes`` (-d), ``stack_bytes`` (-s), ``file_bytes`` (-f, size of one file) and
+    ``cpu_seconds`` (-t, CPU time of all threads of a process). ``fixed`` names limits of ulimit
+    whose hard limit is equal, so that only root can raise them.
     """
 
     cpu_quota: float | None
@@ -194,8 +194,8 @@ class Memory:
 class Frequency:
     """How the frequency of some CPUs is chosen.
 
-    ``energy_preference`` is what drivers that choose by themselves (intel_pstate and
-    amd-pstate in active mode) are asked for; other drivers have none.
+    ``energy_preference`` exists for drivers that choose by themselves (intel_pstate and amd-pstate
+    in active mode).
     """
 
     cpus: tuple[int, ...]
@@ -206,7 +206,7 @@ class Frequency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrequencyCap:
-    """CPUs whose frequency is kept below what they can: scaling_max_freq, cpuinfo_max_freq."""
+    """CPUs whose scaling_max_freq is below cpuinfo_max_freq."""
 
     cpus: tuple[int, ...]
     allowed_khz: int
@@ -215,16 +215,15 @@ class FrequencyCap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restraints:
-    """What slows the process down beside its limits; None and () if nothing does or is shown.
+    """What slows the process down besides its limits. None or () if nothing does, or if not known.
 
-    ``memory_high_bytes`` is memory.high, above which the kernel takes pages back and slows the
-    process; ``cpu_weight`` the smallest cpu.weight of the cgroup and those above it (100 is
-    usual); ``cpu_idle`` whether one of them runs only if others do not. ``memory_nodes`` are the
-    NUMA nodes that memory may come from. ``nice`` and ``policy`` (``other``, ``batch``, ``idle``)
-    are inherited by what is started here. ``max_perf_percent`` is intel_pstate's.
-    ``commit_left_bytes``: what can still be reserved if overcommit_memory is 2.
-    ``throttled_share``: of the time since the machine started, in which the first package was
-    throttled for its heat.
+    ``memory_high_bytes`` is memory.high, above which the kernel reclaims pages and slows the
+    process. ``cpu_weight`` is the smallest cpu.weight of the cgroup and its parents (default 100),
+    and ``cpu_idle`` whether one of them has cpu.idle. ``memory_nodes`` are the NUMA nodes from
+    which memory may be allocated. ``nice`` and ``policy`` (``other``, ``batch``, ``idle``) are
+    inherited by children. ``max_perf_percent`` is of intel_pstate. ``commit_left_bytes`` is the
+    memory that can still be reserved if overcommit_memory is 2. ``throttled_share`` is the share of
+    the time since boot in which the first package was throttled for heat.
     """
 
     memory_high_bytes: int | None = None
@@ -241,7 +240,9 @@ class Restraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxDistribution:
-    """Which one it is, by os-release(5): ``debian``, ``like`` what, and its release (``12``)."""
+    """The distribution by os-release(5): ``id`` (``debian``), what it is ``like``, its release
+    (``12``).
+    """
 
     id: str
     like: tuple[str, ...] = ()
@@ -250,11 +251,11 @@ class LinuxDistribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Kernel knobs that change training speed; None where the kernel does not say.
+    """Kernel settings that change training speed. None if not known.
 
-    ``governor`` joins by commas what ``frequencies`` tells of each group of online CPUs.
-    ``numa_balancing`` is the mode that moves pages to the CPUs that use them; the other
-    mode of that sysctl (tiering between fast and slow memory) leaves it off.
+    ``governor`` joins the governors in ``frequencies`` with commas. ``numa_balancing`` is the mode
+    that moves pages to the CPUs that use them. The other mode of that sysctl (memory tiering)
+    counts as off.
     """
 
     governor: str | None
@@ -288,7 +289,7 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyProcess:
-    """A process that computes at the moment; ``cpu_share`` 1.5 is one and a half CPUs."""
+    """A process that computes now. ``cpu_share`` is in CPUs: 1.5 is one and a half."""
 
     pid: int
     name: str
@@ -299,7 +300,7 @@ class BusyProcess:
 class Load:
     """How busy the machine is: load averages, pressure (percent) and steal (share 0 to 1).
 
-    ``busy`` are the processes that computed while the machine was looked at, the busiest first.
+    ``busy`` are the processes that computed while the machine was examined, the busiest first.
     """
 
     average_1min: float | None
@@ -314,9 +315,9 @@ class Load:
 class Link:
     """One network interface.
 
-    ``up``: whether it carries; None where the kernel does not say. ``addresses`` stand with
-    their networks (``10.0.0.7/24``), without those that mean nothing beyond the cable
-    (fe80::). ``mbits_per_second`` is None where the driver knows no speed.
+    ``up``: whether it has a carrier, None if not known. ``addresses`` have their networks
+    (``10.0.0.7/24``), without link-local ones (fe80::). ``mbits_per_second`` is None if the driver
+    reports no speed.
     """
 
     name: str
@@ -327,12 +328,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What ranks on several machines find each other by; None where it is not known.
+    """How ranks on several machines find each other. None if not known.
 
-    ``hostname_addresses`` are those that /etc/hosts gives to this machine's own name
-    (none, where it does not name it: DNS answers then). ``links`` are the interfaces with
-    their addresses, ``default_link`` is the one that leads out. ``host_name`` is not in
-    the doctor's document.
+    ``hostname_addresses`` are the addresses of this machine's own name in /etc/hosts, empty if DNS
+    resolves it. ``default_link`` is the interface of the default route. ``host_name`` is left out
+    of the doctor's document.
     """
 
     interfaces: tuple[str, ...] | None = None
@@ -342,7 +342,6 @@ class Network:
     host_name: str | None = None
 
     def link(self, name: str) -> Link | None:
-        """The interface of this name."""
         return next((link for link in self.links or () if link.name == name), None)
 
 
@@ -350,11 +349,10 @@ class Network:
 class HostFacts:
     """One machine, as one process on it sees it.
 
-    ``preload_missing`` are the paths in LD_PRELOAD that no library has, ``files_missing`` the
-    variables that name a file which is not there, ``accelerators``
-    the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
-    whether the process holds CAP_SYS_NICE, which containers need to bind memory, and
-    ``sys_resource`` whether it holds CAP_SYS_RESOURCE, to which ulimit -u does not apply.
+    ``preload_missing`` are the paths in LD_PRELOAD without a library, ``files_missing`` the
+    variables that name a missing file, ``accelerators`` the GPUs on the PCI bus (``nvidia``,
+    ``amd``; None if not known). ``sys_nice``: the process has CAP_SYS_NICE, which containers need
+    to bind memory. ``sys_resource``: it has CAP_SYS_RESOURCE, so ulimit -u does not apply.
     """
 
     cpu: Cpu
@@ -381,28 +379,34 @@ class HostFacts:
 
     def __repr__(self) -> str:
         cpu = self.cpu.codename or self.cpu.model_name or "an unknown processor"
-        topology, memory, torch = self.topology, self.memory.total_bytes, self.package("torch")
+        torch = self.package("torch")
+        memory_text, torch_text, source = "memory unknown", "no torch", "this machine"
+        if self.memory.total_bytes is not None:
+            memory_text = f"{self.memory.total_bytes / (1 << 30):.1f} GiB"
+        if torch is not None:
+            torch_text = f"torch {torch.version}"
+        if self.recorded:
+            source = "a recording"
         parts = [
             cpu,
-            f"{topology.sockets} sockets",
-            f"{topology.physical_cores} cores",
-            f"{len(topology.allowed)} CPUs allowed",
-            "memory unknown" if memory is None else f"{memory / (1 << 30):.1f} GiB",
+            f"{self.topology.sockets} sockets",
+            f"{self.topology.physical_cores} cores",
+            f"{len(self.topology.allowed)} CPUs allowed",
+            memory_text,
             f"Python {self.python}",
-            "no torch" if torch is None else f"torch {torch.version}",
+            torch_text,
         ]
-        whose = "a recording" if self.recorded else "this machine"
-        return f"<cputune.HostFacts of {whose}: {', '.join(parts)}>"
+        return f"<cputune.HostFacts of {source}: {', '.join(parts)}>"
 
     def package(self, name: str) -> Package | None:
-        """The installed distribution of this name (PEP 503 spelling does not matter)."""
+        """The installed distribution with this name, in any PEP 503 spelling."""
         wanted = normal_name(name)
         return next((p for p in self.packages if normal_name(p.name) == wanted), None)
 
     def library(self, name: str) -> Library | None:
-        """The first shared library of this name that was found."""
+        """The first shared library with this name."""
         return next((lib for lib in self.libraries if lib.name == name), None)
 
     def why_unknown(self, fact: str) -> str | None:
-        """Why this fact is None, or None where it is known."""
+        """The reason why a fact is None. None if it is known."""
         return next((u.reason for u in self.unknown if u.fact == fact), None)

@@ -1,4 +1,4 @@
-"""Reads files whole, writes them whole or not at all, and finds the user's state folder."""
+"""Reads and writes whole files, and finds the user's folders."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from typing import Literal
 from cputune.errors import CannotError, UsageError
 
 READ_LIMIT_BYTES = 16 << 20
-"""No file of /proc or /sys that we read is longer (4096 CPUs of cpuinfo are 6 MiB)."""
+"""Larger than every file of /proc and /sys that we read (cpuinfo of 4096 CPUs has 6 MiB)."""
 
 READ_AT_ONCE_BYTES = 1 << 16
-"""The kernel answers ENOMEM to a read of 4 MiB or more below /proc/sys, however short the
-file (``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
+"""The kernel returns ENOMEM for a read of 4 MiB or more below /proc/sys, even if the file is short
+(``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
 
 
 LEFT_SECONDS = 600.0
-"""No file takes so long to be written: what has not got its name by then, never will."""
+"""A temporary file that is older than this was left by a writer that was killed."""
 
 
-FOR_NOW: set[Path] = set()
-"""Files and folders that are gone when this process is. Whoever makes one removes it; where the
-process ends at once, ``remove_for_now`` does."""
+TEMPORARY_FILES: set[Path] = set()
+"""Temporary files and folders of this process. The code that makes one removes it; if the process
+ends at once, ``remove_temporary_files`` does."""
 
 
-def remove_for_now() -> None:
+def remove_temporary_files() -> None:
     """Remove the temporary files of this process, which ends now."""
-    for path in list(FOR_NOW):
+    for path in list(TEMPORARY_FILES):
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def read_file(path: str) -> str:
-    """The text of a file of the kernel, undecodable bytes as U+FFFD. Raises OSError."""
+    """Read a file of the kernel. Bytes that cannot be decoded become U+FFFD. Raises OSError."""
     return _content(path, READ_LIMIT_BYTES).decode("utf-8", errors="replace")
 
 
 def names(folder: str) -> tuple[str, ...]:
-    """What lies in a folder, sorted; nothing where it cannot be listed."""
+    """Sorted names in a folder, empty if it cannot be listed."""
     try:
         return tuple(sorted(os.listdir(folder)))
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def names(folder: str) -> tuple[str, ...]:
 
 
 def head(path: str, most_bytes: int) -> bytes:
-    """The beginning of a file; nothing where it cannot be read."""
+    """The beginning of a file, empty if it cannot be read."""
     try:
         return _content(path, most_bytes)
     except (OSError, ValueError):
@@ -63,10 +63,10 @@ def head(path: str, most_bytes: int) -> bytes:
 
 
 def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_BYTES) -> str:
-    """The whole text of a file that a person or a program wrote; a BOM is left out.
+    """Read a UTF-8 file that a person or a program wrote, without its BOM.
 
-    Raises OSError, its ``strerror`` in words, for what cannot be read, is no regular file,
-    is larger than ``most_bytes``, or is no UTF-8.
+    Raises OSError with a readable ``strerror`` if it cannot be read, is not a regular file, is
+    larger than ``most_bytes``, or is not UTF-8.
     """
     try:
         text = _content(path, most_bytes + 1)
@@ -77,13 +77,13 @@ def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise OSError(errno.EILSEQ, "it is no UTF-8 text", path) from error
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text", path) from error
 
 
 def _content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """The beginning of a regular file; anything else is not opened.
+    """Read the beginning of a regular file. Other files are not opened.
 
-    A fifo would wait for a writer forever, and to open a device may have effects.
+    Opening a fifo would wait for a writer forever, and opening a device may have effects.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -95,14 +95,14 @@ def _content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 
 def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
-    """Write a file whole or not at all. Raises UsageError where it exists and not ``force``."""
+    """Write a whole file or nothing. Raises UsageError if it exists and ``force`` is not set."""
     if path.exists() and not force:
-        raise UsageError(f"{path} exists already", hint="give --force to replace it")
+        raise UsageError(f"{path} exists already", hint="--force replaces it")
     temporary = None
     try:
         _remove_left(path)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        FOR_NOW.add(Path(temporary))
+        TEMPORARY_FILES.add(Path(temporary))
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -115,29 +115,32 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
     except OSError as error:
         raise CannotError(
             f"cannot write {path}: {error.strerror or error}",
-            hint="choose another place, or make it writable",
+            hint="choose another path, or make this one writable",
         ) from error
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):  # the file has its name already
+            with contextlib.suppress(OSError):  # os.replace has moved it
                 os.unlink(temporary)
-            FOR_NOW.discard(Path(temporary))
+            TEMPORARY_FILES.discard(Path(temporary))
 
 
 ROOM_BYTES = 1 << 17
-"""How much must find room where a result is to be written: more than results have."""
+"""Bytes that a trial write needs: more than a usual result has."""
 
 
 def require_writable(path: Path) -> None:
-    """Raise CputuneError unless a file can be written there whole, which is tried.
+    """Raise CputuneError unless a file can be written at ``path``. It is tried.
 
-    For what is written hours later: the folder, the room in it, and a file that would be replaced.
+    Called hours before the result is written: it checks the folder, its free space, and whether an
+    existing file can be replaced.
     """
     folder = path.parent
     if not folder.is_dir():
-        raise UsageError(f"there is no directory {folder}", hint="make it, or name another one")
+        raise UsageError(
+            f"the directory {folder} does not exist", hint=f"mkdir -p {folder}, or choose another"
+        )
     if path.is_dir() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{path} is no regular file", hint="name a file")
+        raise UsageError(f"{path} is not a regular file", hint="give the path of a file")
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.") as probe:
             probe.write(bytes(ROOM_BYTES))
@@ -145,17 +148,17 @@ def require_writable(path: Path) -> None:
             os.fsync(probe.fileno())
         if path.exists() and path.stat().st_uid == os.geteuid():
             status = path.stat()
-            # What is immutable (chattr) cannot be replaced, and this cannot be done to it either.
+            # An immutable file (chattr +i) cannot be replaced, and its times cannot be set either.
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     except OSError as error:
         raise CannotError(
-            f"nothing can be written to {path}: {(error.strerror or str(error)).lower()}",
-            hint="make room or make it writable, or name another place with -o and --study",
+            f"cannot write to {path}: {(error.strerror or str(error)).lower()}",
+            hint="free space, make it writable, or choose another place with -o and --study",
         ) from error
 
 
 def write_somewhere(name: str, text: str) -> Path | None:
-    """Write a file for the user alone into the folder for temporary files; None where none can."""
+    """Write a temporary file for the user alone. None if that fails."""
     written = None
     try:
         descriptor, written = tempfile.mkstemp(prefix=f"{name}-", suffix=".json")
@@ -170,7 +173,7 @@ def write_somewhere(name: str, text: str) -> Path | None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove the unfinished files of writers that were killed before this file had its name."""
+    """Remove temporary files of this path that killed writers left."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
             status = left.lstat()
@@ -179,21 +182,19 @@ def _remove_left(path: Path) -> None:
 
 
 def _umask() -> int:
-    """The bits that the user takes away from the modes of new files; reading means setting them."""
-    mask = os.umask(0o077)
+    mask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(mask)
     return mask
 
 
 def write_tree(directory: Path, files: Mapping[str, str]) -> None:
-    """Write a directory whole or not at all, of relative paths and their texts.
+    """Write a directory of relative paths and their texts, whole or not at all.
 
-    Raises UsageError where it exists and holds anything, CannotError where it cannot
-    be written.
+    Raises UsageError if it exists and is not empty, CannotError if it cannot be written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
-            f"{directory} exists already", hint="name a directory that is new, or empty"
+            f"{directory} exists already", hint="give a new directory, or an empty one"
         )
     temporary = None
     try:
@@ -207,7 +208,7 @@ def write_tree(directory: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         raise CannotError(
             f"cannot write {directory}: {error.strerror or error}",
-            hint="choose another place for the recording",
+            hint="choose another directory for the recording",
         ) from error
     finally:
         if temporary is not None:
@@ -215,46 +216,49 @@ def write_tree(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def user_folder(kind: Literal["config", "state"]) -> Path | None:
-    """``~/.config/cputune`` or ``~/.local/state/cputune``; None where there is no home.
+    """``~/.config/cputune`` or ``~/.local/state/cputune``. None if there is no home folder.
 
-    They lie below ``$XDG_CONFIG_HOME`` and ``$XDG_STATE_HOME`` where those are set. A relative path
-    means nothing (XDG Base Directory Specification 0.8).
+    ``$XDG_CONFIG_HOME`` and ``$XDG_STATE_HOME`` replace their parents. Relative paths in them are
+    ignored (XDG Base Directory Specification 0.8).
     """
     from platformdirs import user_config_path, user_state_path
 
-    path = user_config_path if kind == "config" else user_state_path
+    path = user_config_path
+    if kind == "state":
+        path = user_state_path
     try:
         folder = path("cputune", appauthor=False)
-    except (RuntimeError, OSError, ImportError):  # the last one on a system that is half there
+    except (RuntimeError, OSError, ImportError):  # ImportError: a damaged Python installation
         return None
-    return folder if folder.is_absolute() else None
+    if folder.is_absolute():
+        return folder
+    return None
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that the user alone can read. Raises CannotError."""
+    """Make a folder that only the user can read. Raises CannotError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CannotError(
-            f"cannot make {folder}: {error.strerror}", hint="XDG_STATE_HOME names another place"
+            f"cannot make {folder}: {error.strerror}", hint="set XDG_STATE_HOME to another folder"
         ) from error
 
 
 def own_files(folder: Path, suffix: str) -> list[str]:
-    """The names of the files of a folder with such an ending; none without a folder.
-
-    Links and everything else that is no regular file are left out.
+    """Names of the regular files of a folder with this suffix, without links. Empty without a
+    folder.
     """
-    found = []
+    names = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name.endswith(suffix) and not path.is_symlink() and path.is_file():
-                found.append(path.name)
-    return found
+                names.append(path.name)
+    return names
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of a folder; what cannot be removed stays."""
+    """Remove files of a folder. Files that cannot be removed are ignored."""
     for name in names:
         with contextlib.suppress(OSError):
             (folder / name).unlink()

@@ -1,4 +1,4 @@
-"""Finds the Python that trains, and its modules and scripts, without running any of them."""
+"""Finds the Python of the training, its modules and its scripts, without running any of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cputune.errors import UsageError
 from cputune.host.files import head
 
 ANSWER_SECONDS = 20.0
-"""For a Python to start and say what it is; on a network disk that takes seconds. Assumed."""
+"""Seconds for a Python to start and answer. On a network disk it takes several. Assumed."""
 
 QUESTION = (
     "import json, sys; "
@@ -24,7 +24,7 @@ QUESTION = (
 
 
 ELSEWHERE = "import sys; sys.path = [p for p in sys.path if p]\n"
-"""Put before the code of ``python -c``, which would import from the working folder first."""
+"""Prefix of the code of ``python -c``, which would import from the working folder first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class Interpreter:
 
 
 def this_interpreter() -> Interpreter:
-    """The Python that runs cputune, with the paths of any other program that it runs."""
+    """The Python that runs cputune, with ``sys.path`` as any other program has it."""
     version = ".".join(map(str, sys.version_info[:3]))
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     early = {os.path.abspath(path) for path in filter(None, named)}
-    # cputune itself looks there last: ``cputune.__main__``.
+    # cputune puts the paths of PYTHONPATH last for itself: see cputune.__main__.
     paths = sorted(sys.path, key=lambda path: os.path.abspath(path) not in early)
     return Interpreter(
         executable=sys.executable, version=version, prefix=sys.prefix, paths=tuple(paths)
@@ -53,47 +53,53 @@ _CHOSEN: list[Interpreter] = []
 
 
 def train_with(path: str | None) -> None:
-    """Let another Python train, of this process and all that it starts; None: the one that runs us.
+    """Use another Python for training, in this process and its children. None: the one that runs
+    us.
 
-    For a cputune that is installed apart from the training stack (pipx, uv tool). Raises
-    UsageError where it is no Python.
+    For a cputune that is not installed beside the training packages (pipx, uv tool). Raises
+    UsageError if ``path`` is not a Python.
     """
-    _CHOSEN[:] = [] if path is None else [other_interpreter(path)]
+    _CHOSEN.clear()
+    if path is not None:
+        _CHOSEN.append(other_interpreter(path))
 
 
 def training_interpreter() -> Interpreter:
-    """The Python that trains: the chosen one, else the one that runs cputune."""
-    return _CHOSEN[0] if _CHOSEN else this_interpreter()
+    """The Python of the training: the chosen one, or the one that runs cputune."""
+    if _CHOSEN:
+        return _CHOSEN[0]
+    return this_interpreter()
 
 
 def training_python() -> str:
-    """The program of the Python that trains."""
-    return _CHOSEN[0].executable if _CHOSEN else sys.executable
+    """The program of the Python of the training."""
+    if _CHOSEN:
+        return _CHOSEN[0].executable
+    return sys.executable
 
 
 def has_module(name: str) -> bool:
-    """Whether the Python that trains finds a package of this name; it is not imported."""
+    """Whether the Python of the training has a package of this name. It is not imported."""
     if not _CHOSEN:
         return find_spec(name) is not None
     return PathFinder.find_spec(name, list(_CHOSEN[0].paths)) is not None
 
 
 def install_tuning(*, stack: bool) -> str:
-    """The command that installs what tuning lacks, with the tool that has installed cputune here.
+    """The command that installs the packages for tuning, with the tool that installed cputune.
 
-    With ``stack`` also the training stack, unless another Python has it (``--python``).
+    With ``stack`` it includes the training packages, unless another Python has them (``--python``).
     """
-    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
-        return "pipx inject cputune optuna jinja2" + " torch transformers accelerate" * stack
-    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
-        with_stack = ",torch,transformers,accelerate" * stack
-        return f"uv tool install --with optuna,jinja2{with_stack} cputune"
-    extra = "tune" if stack else "search"
-    return f"pip install 'cputune[{extra}]'"
+    packages = ["optuna", "jinja2"]
+    extra = "search"
+    if stack:
+        packages += ["torch", "transformers", "accelerate"]
+        extra = "tune"
+    return install_extra(extra, *packages)
 
 
 def install_extra(extra: str, *packages: str) -> str:
-    """The command that installs an extra of cputune, which is these packages."""
+    """The command that installs an extra of cputune, which consists of these packages."""
     if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
         return f"pipx inject cputune {' '.join(packages)}"
     if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
@@ -102,7 +108,7 @@ def install_extra(extra: str, *packages: str) -> str:
 
 
 def install_beside(package: str) -> str:
-    """The command that installs a package beside cputune, with the tool that has installed it."""
+    """The command that installs a package beside cputune, with the tool that installed cputune."""
     if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
         return f"pipx inject cputune {package}"
     if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
@@ -111,19 +117,23 @@ def install_beside(package: str) -> str:
 
 
 def shebang(program: str) -> str | None:
-    """The Python of a console script, by its first line; None where it names none."""
+    """The Python in the first line of a console script. None if there is no Python in it."""
     first = head(program, 256).partition(b"\n")[0]
-    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+    if not first.startswith(b"#!"):
+        return None
+    words = first[2:].decode(errors="replace").split()
     return next((word for word in words if "python" in os.path.basename(word)), None)
 
 
 def other_interpreter(path: str) -> Interpreter:
-    """A Python by its path, or by that of its virtual or conda environment.
+    """A Python, given by its path or by that of its virtual or conda environment.
 
-    It is started once and says where its packages lie; none of them is imported. Raises
-    UsageError where it is no Python.
+    It is started once to report the paths of its packages, which are not imported. Raises
+    UsageError if it is not a Python.
     """
-    program = os.path.abspath(os.path.join(path, "bin", "python") if os.path.isdir(path) else path)
+    if os.path.isdir(path):
+        path = os.path.join(path, "bin", "python")
+    program = os.path.abspath(path)
     try:
         done = subprocess.run(
             (program, "-c", ELSEWHERE + QUESTION),
@@ -142,42 +152,49 @@ def other_interpreter(path: str) -> Interpreter:
             paths=tuple(map(str, paths)),
         )
     except OSError as error:
-        said = error.strerror or str(error)
+        problem = error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        said = f"it gave no answer in {ANSWER_SECONDS:.0f} seconds"
+        problem = f"no answer in {ANSWER_SECONDS:.0f} seconds"
     except (ValueError, TypeError):
+        problem = "its output is not that of Python"
         lines = done.stderr.strip().splitlines()
-        said = lines[-1][:200] if lines else "it does not answer as Python does"
+        if lines:
+            problem = lines[-1][:200]
     raise UsageError(
-        f"{program} is no Python that can be asked: {said}",
-        hint="give a python program, or the directory of a virtual environment",
+        f"{program} does not run as Python: {problem}",
+        hint="give the path of a python program, or of a virtual environment",
     )
 
 
 def module_file(name: str) -> str | None:
-    """The file that ``python -m NAME`` runs, looked for in the working directory first.
+    """The file that ``python -m NAME`` runs. The working directory is searched first.
 
-    Packages on the way are not imported, as ``importlib.util.find_spec`` would do. None
-    where there is no such module, or where it is a package without ``__main__``.
+    Parent packages are not imported, as ``importlib.util.find_spec`` would do. None if there is no
+    such module, or if it is a package without ``__main__``.
     """
-    path: list[str] | None = [
-        os.getcwd(),
-        *(place for place in training_interpreter().paths if place),
-    ]
+    folders = [folder for folder in training_interpreter().paths if folder]
+    path: list[str] | None = [os.getcwd()] + folders
     parts = name.split(".")
     for number in range(1, len(parts) + 1):
-        spec = None if path is None else PathFinder.find_spec(".".join(parts[:number]), path)
+        if path is None:
+            return None
+        spec = PathFinder.find_spec(".".join(parts[:number]), path)
         if spec is None:
             return None
-        inside = spec.submodule_search_locations
-        path = None if inside is None else list(inside)
+        path = None
+        if spec.submodule_search_locations is not None:
+            path = list(spec.submodule_search_locations)
     if path is not None:
         spec = PathFinder.find_spec(f"{name}.__main__", path)
-    return None if spec is None or spec.origin is None else spec.origin
+    if spec is None:
+        return None
+    return spec.origin
 
 
 def console_script(name: str) -> str | None:
-    """The file of a console script, a Python program: beside this Python, else on PATH."""
+    """The file of a console script in Python: beside the Python of the training, else on PATH."""
     beside = os.path.join(training_interpreter().prefix, "bin")
-    found = shutil.which(name, path=beside) or shutil.which(name)
-    return found if found and shebang(found) else None
+    script = shutil.which(name, path=beside) or shutil.which(name)
+    if script and shebang(script):
+        return script
+    return None

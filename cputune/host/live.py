@@ -1,4 +1,4 @@
-"""The machine that cputune runs on."""
+"""The machine on which cputune runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ SHORTEST_LOOK_SECONDS = 0.1
 
 
 class LiveHost(Host):
-    """The machine that we run on, with this Python or another by its path.
+    """The machine on which cputune runs, with the Python of the training or another one.
 
-    Raises UsageError where the other is no Python.
+    ``python`` is the path of the other one. Raises UsageError if it is not a Python.
     """
 
     live = True
 
     def __init__(self, python: str | None = None) -> None:
-        self._python = training_interpreter() if python is None else other_interpreter(python)
+        if python is None:
+            self._python = training_interpreter()
+        else:
+            self._python = other_interpreter(python)
         self._is_other = self._python.executable != sys.executable
         self.executable = self._python.executable
         self._looked_seconds = 0.0
@@ -59,11 +62,12 @@ class LiveHost(Host):
         return None
 
     def which(self, program: str) -> str | None:
-        # An environment that was not activated has its programs all the same; one that is
-        # examined from outside is taken as activated.
+        # The programs of an environment can be used without activating it. PATH has priority for
+        # our own Python; another environment is treated as if it were activated.
         beside = os.path.join(self._python.prefix, "bin")
-        places = (beside, None) if self._is_other else (None, beside)
-        return next(filter(None, (shutil.which(program, path=place) for place in places)), None)
+        if self._is_other:
+            return shutil.which(program, path=beside) or shutil.which(program)
+        return shutil.which(program) or shutil.which(program, path=beside)
 
     def run(self, command: Command) -> Completed:
         started = time.monotonic()
@@ -82,16 +86,16 @@ class LiveHost(Host):
                 out, err = child.communicate(timeout=command.timeout_seconds)
                 code: int | None = child.returncode
             except subprocess.TimeoutExpired:
-                code = child.poll()  # the child may be gone while its own children hold the pipes
+                code = child.poll()  # the child may have ended while its children hold the pipes
                 end(lambda: in_session(child.pid))
                 out, err = _what_is_left(child)
             except BaseException:
                 end(lambda: in_session(child.pid))
                 raise
-        from cputune.text.log import log  # imported here: logging takes a while
+        from cputune.text.log import log  # logging takes a while to import
 
         seconds = time.monotonic() - started
-        log.getChild("host").debug("asked %s: %s after %.3g s", command.argv, code, seconds)
+        log.getChild("host").debug("ran %s: %s after %.3g s", command.argv, code, seconds)
         return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
 
     def distributions(self) -> tuple[Package, ...]:
@@ -103,13 +107,15 @@ class LiveHost(Host):
         return self._python.version
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
-        # The device is root's alone (cpuid(4)), and x86's.
+        # Only root may open the device (cpuid(4)), and only x86 has it.
         try:
             with open("/dev/cpu/0/cpuid", "rb", buffering=0) as device:
                 answer = os.pread(device.fileno(), 16, leaf | subleaf << 32)
         except OSError:
             return None
-        return struct.unpack("<4I", answer) if len(answer) == 16 else None
+        if len(answer) != 16:
+            return None
+        return struct.unpack("<4I", answer)
 
     def cpu_info(self) -> Mapping[str, object]:
         try:
@@ -130,18 +136,19 @@ class LiveHost(Host):
         if not numbers:  # no /proc is mounted
             return None
         passed = time.monotonic() - self._looked_seconds
-        found, used = [], {}
+        processes, used = [], {}
         for pid in numbers:
             status = _times_of(pid)
             if status is None or pid == os.getpid():
                 continue
             name, seconds = status
             used[pid] = seconds
-            then = None if before is None else before.get(pid, seconds)
-            share = None if then is None else max(0.0, seconds - then) / passed
-            found.append(Process(pid=pid, name=name, cpu_share=share))
+            share = None
+            if before is not None:
+                share = max(0.0, seconds - before.get(pid, seconds)) / passed
+            processes.append(Process(pid=pid, name=name, cpu_share=share))
         self._used_seconds, self._looked_seconds = used, time.monotonic()
-        return tuple(found)
+        return tuple(processes)
 
     def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
         try:
@@ -155,7 +162,7 @@ class LiveHost(Host):
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """What an ended child has written; empty while another process still holds its pipes."""
+    """The output of an ended child, empty if another process still holds its pipes."""
     try:
         return child.communicate(timeout=1.0)
     except subprocess.TimeoutExpired:
@@ -163,9 +170,9 @@ def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _times_of(pid: int) -> tuple[str, float] | None:
-    """Name and CPU seconds of a process (proc_pid_stat(5)); None: it is gone, or the kernel's.
+    """Name and CPU seconds of a process (proc_pid_stat(5)). None if it is gone or a kernel thread.
 
-    psutil tells the same, and takes ten times as long for it.
+    psutil takes ten times as long.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -174,7 +181,7 @@ def _times_of(pid: int) -> tuple[str, float] | None:
         return None
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
-    if len(fields) < 21 or fields[20] == b"0":  # it has no memory
+    if len(fields) < 21 or fields[20] == b"0":  # no virtual memory: a kernel thread
         return None
     seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return name.decode(errors="replace"), seconds

@@ -1,8 +1,8 @@
-"""Locks between processes: one for each study, one for the machine while it is measured.
+"""Locks between processes: one for each study, one for the machine during measurements.
 
-The kernel frees them when their owner ends, however it ends; so none can be stale, and a
-lock file that a killed owner has left, or one from before a reboot, is only a file. Made by hand:
-a lock of filelock does not say who holds it, and is no socket that other users can wait for.
+The kernel releases them when their owner ends in any way, so a lock file that a killed owner left,
+or one from before a reboot, does no harm. filelock cannot be used: its locks do not name their
+owner, and other users cannot wait for them.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cputune.errors import CannotError
-from cputune.host.files import FOR_NOW
+from cputune.host.files import TEMPORARY_FILES
 
 MEASURING = "\0cputune.measuring"
-"""The socket of whoever measures: a name in the abstract namespace (unix(7)), which is no
-file that somebody could plant, and the same for every user of the machine. A container with
-a network of its own has a namespace of its own."""
+"""The socket of the measuring process, a name in the abstract namespace (unix(7)): there is no file
+that somebody could plant, and all users of the machine share it. A container with its own network
+has its own namespace."""
 
 OTHERS_SECONDS = 600.0
-"""How long to wait for other users at most: any of them could hold that socket for ever."""
+"""Longest wait for other users, because any of them could hold that socket forever."""
 
 _AGAIN_SECONDS = 0.25
-"""Between two tries."""
+"""Seconds between two attempts."""
 
 
 @contextlib.contextmanager
 def study_lock(study: Path) -> Iterator[None]:
-    """Hold ``STUDY.lock``, which names its owner. Raises CannotError where another holds it."""
+    """Hold ``STUDY.lock``, which names its owner. Raises CannotError if another process holds
+    it.
+    """
     path = Path(os.path.realpath(study) + ".lock")
-    found = _locked(path)
-    if isinstance(found, str):
+    locked = _locked(path)
+    if isinstance(locked, str):
         raise CannotError(
-            f"the study {study} is in use by {found}",
-            hint="wait until that has ended, or give another file with --study",
+            f"the study {study} is in use by {locked}",
+            hint="wait until it ends, or use another file: --study FILE",
         )
-    FOR_NOW.add(path)
+    TEMPORARY_FILES.add(path)
     try:
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        with contextlib.suppress(OSError):  # a full disk: it is locked all the same
-            os.ftruncate(found, 0)
-            os.write(found, json.dumps(owner).encode())
+        with contextlib.suppress(OSError):  # a full disk does not prevent the lock
+            os.ftruncate(locked, 0)
+            os.write(locked, json.dumps(owner).encode())
         yield
     finally:
         path.unlink(missing_ok=True)
-        os.close(found)
-        FOR_NOW.discard(path)
+        os.close(locked)
+        TEMPORARY_FILES.discard(path)
 
 
 def _locked(path: Path) -> int | str:
-    """The descriptor of a file that is now locked, or who holds it. Raises CannotError."""
+    """Lock a file. Returns its descriptor, or the description of its owner. Raises CannotError."""
     import fcntl  # Windows has none
 
     while True:
@@ -74,12 +76,12 @@ def _locked(path: Path) -> int | str:
         except OSError as error:
             raise CannotError(
                 f"cannot lock {path}: {error.strerror}",
-                hint="--study FILE keeps the study elsewhere",
+                hint="store the study in another place: --study FILE",
             ) from error
 
 
 def _owner(descriptor: int) -> str:
-    """The owner of a lock file in words; it may be about to write its name."""
+    """Describe the owner of a lock file. It may not have written its name yet."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {str(owner['host'])[:100]!r}"
@@ -91,12 +93,11 @@ def _owner(descriptor: int) -> str:
 def measuring_lock(
     on_wait: Callable[[str], None] | None = None, *, until: float | None = None
 ) -> Iterator[None]:
-    """Be the only one that measures on this machine; whoever comes later waits.
+    """Hold the lock of the machine for measuring. Other cputune processes wait.
 
-    Other users are not waited for longer than OTHERS_SECONDS: nobody can keep this
-    machine from everybody. ``on_wait`` is told in words for whom, once for each owner. Raises
-    CannotError where another process of the user still measures ``until`` then, by
-    ``time.monotonic()``.
+    It waits at most OTHERS_SECONDS for other users, so that nobody can block the machine.
+    ``on_wait`` gets a description of each owner once. ``until`` is a time of ``time.monotonic()``:
+    if another process of the same user still measures then, CannotError is raised.
     """
     if sys.platform != "linux":
         yield
@@ -112,7 +113,7 @@ def measuring_lock(
             if same_user and up:
                 raise CannotError(
                     f"the time limit was reached while {warned} measured here",
-                    hint="give it more time, or --share-machine where the CPUs are apart",
+                    hint="raise --max-time, or use --share-machine if they have different CPUs",
                 )
             if not same_user and (up or now >= others_until):
                 break
@@ -121,7 +122,7 @@ def measuring_lock(
 
 
 def _is_bound(holder: socket.socket) -> bool:
-    """Bind the socket that stands for measuring; whether it is ours now."""
+    """Bind the socket. Returns False if another process has bound it."""
     try:
         holder.bind(MEASURING)
     except OSError as error:
@@ -133,9 +134,9 @@ def _is_bound(holder: socket.socket) -> bool:
 
 
 def _owner_of_the_machine() -> tuple[str | None, bool]:
-    """Who measures, in words, and whether it is of our user.
+    """Describe the process that measures, and return whether it belongs to our user.
 
-    Nobody where it does not listen yet or any more, or refuses us.
+    None if it does not listen yet or any more, or refuses us.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
         visitor.settimeout(_AGAIN_SECONDS)
@@ -147,9 +148,9 @@ def _owner_of_the_machine() -> tuple[str | None, bool]:
 
 
 def _peer(visitor: socket.socket) -> tuple[str, bool]:
-    """The process at the other end as the kernel names it, and whether it is of our user.
+    """Describe the process at the other end, and return whether it belongs to our user.
 
-    That of another container has no number.
+    The kernel gives no pid for a process of another container.
     """
     import pwd  # Windows has none
 

@@ -1,9 +1,9 @@
-"""Installed Python distributions, from the names and heads of their metadata.
+"""Reads installed Python distributions from the names and headers of their metadata.
 
-``importlib.metadata`` parses every METADATA file with the email package, long
-descriptions included: half a second beside torch. The names of the directories carry
-name and version (https://packaging.python.org/en/latest/specifications/recording-installed-packages/);
-only what is judged later is opened, and only down to its first empty line.
+``importlib.metadata`` parses each METADATA file with the email package, including the long
+description: half a second beside torch. Names of directories contain name and version
+(https://packaging.python.org/en/latest/specifications/recording-installed-packages/), so only files
+that checks need are opened, and only the headers are read.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ JUDGED = re.compile(
 """Normal names of the distributions whose metadata is read."""
 
 _HEAD_BYTES = 1 << 18
-"""Of METADATA: the fields come first, the long description after them."""
+"""Bytes of METADATA that are read: the headers, but not the long description."""
 
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
 class Shelf:
-    """Where metadata of packages is read: on this machine; a subclass reads that of another."""
+    """Reads metadata on this machine. A subclass reads that of another one."""
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The names in a directory; none where it cannot be listed."""
+        """Names in a directory, empty if it cannot be listed."""
         return names(path)
 
     def head(self, path: str) -> list[str]:
-        """The lines of a text file before its first empty one; none where it cannot be read."""
+        """Lines of a text file before its first empty line. Empty if it cannot be read."""
         text = head(path, _HEAD_BYTES).decode(errors="replace")
         return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
     def age(self, path: str) -> float:
-        """When a file was changed last, in seconds since 1970; 0 where that cannot be seen."""
+        """When a file was last changed, in seconds since 1970. 0 if not known."""
         try:
             return os.stat(path).st_mtime
         except OSError:
@@ -53,17 +53,17 @@ class Shelf:
 def read_distributions(
     paths: Iterable[str], prefix: str | None, shelf: Shelf | None = None
 ) -> tuple[Package, ...]:
-    """The distributions on an import path, sorted by name; the first of each name counts.
+    """The distributions on an import path, sorted by name. The first one of each name counts.
 
-    What pip left half removed (``~orch``) is none.
+    What pip left behind while removing (``~orch``) is ignored.
 
     Args:
-        paths: as in ``sys.path``; what is no directory is passed over.
-        prefix: where ``conda-meta`` may lie: conda's packages that are no Python ones.
-        shelf: what is read; by default this machine.
+        paths: as in ``sys.path``. Entries that are not directories are ignored.
+        prefix: the folder that may have ``conda-meta``: packages of conda that are not Python ones.
+        shelf: reads the files. By default those of this machine.
     """
     shelf = shelf or Shelf()
-    found: dict[str, Package] = {}
+    distributions: dict[str, Package] = {}
     for path in dict.fromkeys(paths):
         here: dict[str, list[str]] = {}
         for entry in shelf.names(path):
@@ -71,21 +71,21 @@ def read_distributions(
             if suffix in _METADATA_FILES and not entry.startswith("~"):
                 here.setdefault(normal_name(stem.partition("-")[0]), []).append(entry)
         for name, entries in here.items():
-            if name not in found:
-                found[name] = _distribution(shelf, path, name, entries)
+            if name not in distributions:
+                distributions[name] = _distribution(shelf, path, name, entries)
     for conda in _conda_packages(shelf, prefix):
-        found.setdefault(normal_name(conda.name), conda)
-    return tuple(found[name] for name in sorted(found))
+        distributions.setdefault(normal_name(conda.name), conda)
+    return tuple(distributions[name] for name in sorted(distributions))
 
 
-@cache  # each check asks for its packages by name
+@cache  # called for each package by each check
 def normal_name(name: str) -> str:
-    """The name as PEP 503 compares it."""
+    """The name as PEP 503 normalizes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Package:
-    """One distribution; of several in one place the one that was installed last."""
+    """One distribution. If there are several in one folder, the one that was installed last."""
     if len(entries) > 1:
         entries = sorted(entries, key=lambda entry: shelf.age(f"{path}/{entry}"))
     read = [_read_entry(shelf, path, name, entry) for entry in entries]
@@ -100,11 +100,14 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Package:
         version = re.sub(r"-py\d.*$", "", version)
     directory = os.path.join(path, entry)
     installer = shelf.head(os.path.join(directory, "INSTALLER"))
+    installed_by = None
+    if installer:
+        installed_by = installer[0].strip()
     distribution = Package(
         name=shown.replace("_", "-"),
         version=version or None,
         location=path,
-        installer=installer[0].strip() if installer else None,
+        installer=installed_by,
     )
     if not JUDGED.fullmatch(name) and version:
         return distribution
@@ -126,17 +129,22 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Package:
 
 
 def _is_judged(name: str, requirement: str) -> bool:
-    """Whether an extra matters to a training run: transformers[torch] and [deepspeed]."""
-    wanted = r"extra *== *['\"](torch|deepspeed)['\"]" if name == "transformers" else "$^"
-    return "extra" not in requirement.partition(";")[2] or bool(re.search(wanted, requirement))
+    """Whether a requirement counts. Of extras only transformers[torch] and [deepspeed] do."""
+    condition = requirement.partition(";")[2]
+    if "extra" not in condition:
+        return True
+    if name != "transformers":
+        return False
+    return bool(re.search(r"extra *== *['\"](torch|deepspeed)['\"]", requirement))
 
 
 def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Package]:
     """Packages of the conda environment, from ``conda-meta/NAME-VERSION-BUILD.json``."""
-    directory = os.path.join(prefix, "conda-meta") if prefix else ""
-    found = []
-    for entry in shelf.names(directory) if directory else ():
+    if not prefix:
+        return []
+    packages = []
+    for entry in shelf.names(os.path.join(prefix, "conda-meta")):
         parts = entry.removesuffix(".json").rsplit("-", 2)
         if entry.endswith(".json") and len(parts) == 3:
-            found.append(Package(name=parts[0], version=parts[1], location=None, installer="conda"))
-    return found
+            packages.append(Package(name=parts[0], version=parts[1], installer="conda"))
+    return packages

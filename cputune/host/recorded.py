@@ -1,4 +1,4 @@
-"""A machine as it was recorded: files below a directory, and what is no file beside them."""
+"""A recorded machine: files below a directory, and the answers that are not files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """``record.json``; a key that is not here, or a value of another type, is refused."""
+    """``record.json``. Unknown keys and values of other types are rejected."""
 
     schema: Literal["cputune.record/1"] = RECORD_SCHEMA
     python: str | None = None
@@ -77,7 +77,7 @@ class _Record:
 class RecordedHost(Host):
     """The machine recorded at ``root``: ``root/proc``, ``root/sys``, and ``root/record.json``.
 
-    The last is optional and holds what is no file of the kernel::
+    The last one is optional and has what is not a file of the kernel::
 
         {"schema": "cputune.record/1",
          "python": "3.11.7",
@@ -96,8 +96,8 @@ class RecordedHost(Host):
          "real_paths": {"/usr/lib64/libgomp.so.1": "/usr/lib64/libgomp.so.1.0.0"},
          "paths": {"/.dockerenv": true, "/dev/kfd": false}}
 
-    ``packages`` may also map names to versions. Nothing is ever taken from the live
-    machine, and nothing that lies outside of ``root`` is read.
+    ``packages`` may also map names to versions. Nothing is read from the live machine, nor from
+    outside of ``root``.
     """
 
     root: str | os.PathLike[str]
@@ -108,10 +108,10 @@ class RecordedHost(Host):
         base = os.path.realpath(self.root)
         if not os.path.isdir(base):
             raise HostError(
-                f"no recorded machine lies at {os.fspath(self.root)!r}",
-                hint="give the directory that holds proc/ and sys/",
+                f"there is no recorded machine at {os.fspath(self.root)!r}",
+                hint="give the directory that contains proc/ and sys/",
             )
-        object.__setattr__(self, "_tree", _Tree(base))  # as a frozen record sets its fields
+        object.__setattr__(self, "_tree", _Tree(base))  # the record is frozen
         try:
             document = parse(read_file(os.path.join(base, RECORD_FILE)))
             object.__setattr__(self, "_record", record_of(_Record, document))
@@ -129,7 +129,9 @@ class RecordedHost(Host):
         if number is not None:
             raise OSError(number, os.strerror(number), path)
         kept = self._record.files.get(path)
-        return read_file(self._tree.inside(path)) if kept is None else kept
+        if kept is not None:
+            return kept
+        return read_file(self._tree.inside(path))
 
     def list_dir(self, path: str) -> tuple[str, ...]:
         kept = self._record.directories.get(path)
@@ -162,10 +164,12 @@ class RecordedHost(Host):
 
     def which(self, program: str) -> str | None:
         launcher = self._record.launchers.get(program)
-        return None if launcher is None else launcher.path
+        if launcher is None:
+            return None
+        return launcher.path
 
     def run(self, command: Command) -> Completed:
-        """The recorded answer of a launcher to ``--version``, as if it ran."""
+        """The recorded answer of a launcher to ``--version``."""
         for launcher in self._record.launchers.values():
             if command.argv != (launcher.path, "--version"):
                 continue
@@ -204,7 +208,7 @@ class RecordedHost(Host):
 
 
 def _cpus(text: str | None) -> tuple[int, ...]:
-    """A kernel list; nothing where it is none."""
+    """Parse a kernel list. Empty if it is not valid."""
     try:
         return cpulist.parse(text or "")
     except ValueError:
@@ -212,14 +216,14 @@ def _cpus(text: str | None) -> tuple[int, ...]:
 
 
 _PATH_MAX = 4096
-"""PATH_MAX of linux/limits.h: the kernel opens no longer path."""
+"""PATH_MAX of linux/limits.h: the longest path that the kernel opens."""
 
 
 class _Tree:
-    """Finds what a path of the machine is below ``base``, which must be a real path.
+    """Finds paths of the machine below ``base``, which must be a real path.
 
-    Links are followed, but not out of the tree: the real path of each directory is found
-    once and kept, so that 4096 CPUs are read quickly.
+    Links are followed, but not out of the tree. The real path of each directory is cached, so that
+    4096 CPUs are read quickly.
     """
 
     def __init__(self, base: str) -> None:
@@ -227,14 +231,18 @@ class _Tree:
         self._folders: dict[str, str] = {}
 
     def inside(self, path: str) -> str:
-        """The place of a path. Raises OSError where it leads out, or can be none."""
+        """The file of a path. Raises OSError if it is outside of the recording, or not a valid
+        path.
+        """
         if len(path) > _PATH_MAX or "\0" in path:
-            raise OSError(errno.ENAMETOOLONG, "it is no path", path[:80])
+            raise OSError(errno.ENAMETOOLONG, "it is not a valid path", path[:80])
         directory, name = posixpath.split(posixpath.normpath("/" + path))
         if directory not in self._folders:
             self._folders[directory] = self._real(self._base + directory)
         target = os.path.join(self._folders[directory], name)
-        return self._real(target) if os.path.islink(target) else target
+        if os.path.islink(target):
+            return self._real(target)
+        return target
 
     def _real(self, path: str) -> str:
         real = os.path.realpath(path)

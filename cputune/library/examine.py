@@ -51,11 +51,11 @@ def look_at(
     """What is wrong with a machine and a launch on it; with ``deep`` children import the stack."""
     if launch is not None:
         from cputune.doctor import typed_launch
-        from cputune.records.history import held_before
+        from cputune.records.history import peak_bytes_before
 
         if host.live:
             facts = typed_launch.facts_of(launch, facts, host)
-            held = held_before(launch.argv, launch.ranks or 1)
+            held = peak_bytes_before(launch.argv, launch.ranks or 1)
             around = replace(facts.surroundings, held_bytes=held)
             facts = replace(facts, surroundings=around)
     found = (*diagnose(facts).findings, *configured_findings(facts, host))

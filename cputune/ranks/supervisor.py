@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 
 from cputune.errors import CannotError
-from cputune.host.children import below, end, tell
-from cputune.host.files import FOR_NOW
+from cputune.host.children import below, end, send_signal
+from cputune.host.files import TEMPORARY_FILES
 from cputune.host.interpreter import training_python
 from cputune.inside import root_directory
 from cputune.plans.plan import Plan
@@ -83,14 +83,14 @@ class WorkFolder:
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
                 self._locks += _lock(self.path)
                 if self.path.exists():
-                    FOR_NOW.add(self.path)
+                    TEMPORARY_FILES.add(self.path)
                     return
         raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def close(self) -> None:
         """Remove all of it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        FOR_NOW.discard(self.path)
+        TEMPORARY_FILES.discard(self.path)
         while self._locks:
             os.close(self._locks.pop())
 
@@ -222,11 +222,11 @@ class Supervisor:
         It is stopped meanwhile, so it starts nothing more, and adopts what loses its parent.
         """
         if self._process is not None:
-            tell([self._process], signal.SIGSTOP)
+            send_signal([self._process], signal.SIGSTOP)
             end(self._below, grace_seconds=0)
-            tell([self._process], signal.SIGKILL)
+            send_signal([self._process], signal.SIGKILL)
             self._process.wait()
-        tell(self._stopped, signal.SIGKILL)
+        send_signal(self._stopped, signal.SIGKILL)
         self._forget()
 
     def _forget(self) -> None:
@@ -251,11 +251,11 @@ class Supervisor:
             if not running:
                 return
             self._stopped.update(running)
-            tell(running, signal.SIGSTOP)
+            send_signal(running, signal.SIGSTOP)
 
     def continue_ranks(self) -> None:
         """Let what was stopped run again."""
-        tell(self._stopped, signal.SIGCONT)
+        send_signal(self._stopped, signal.SIGCONT)
         self._stopped.clear()
 
     @property
@@ -267,7 +267,7 @@ class Supervisor:
 
     def died(self) -> TrialError:
         """The error to raise where its line has been closed; nothing stays stopped."""
-        tell(self._stopped, signal.SIGKILL)
+        send_signal(self._stopped, signal.SIGKILL)
         self._stopped.clear()
         said = tail_of(self._log, lambda text: without_secrets(text, os.environ))
         return Crashed("the process that starts the ranks died", details=said or None)

@@ -1,1 +1,1 @@
-"""What is asked for, and what was measured: records that every later step reads."""
+"""Records of what the user asks for and what was measured. Every later step reads them."""

@@ -1,9 +1,8 @@
-"""What is claimed of a plan's speed, and what it was measured on.
+"""A statement about the speed of a plan, together with what it was measured on.
 
-A ratio belongs to the workload, the machine, the number of nodes, the versions and the plan that it
-was measured with. A ``Claim`` keeps them together. A printer asks it ``in_context``: in the same
-context it gives the ratio, in another one the sentence that says what was measured and what was
-not.
+A ratio belongs to the workload, machine, number of nodes, versions and plan of its measurement. A
+``Claim`` keeps them together. Code that prints a claim calls ``in_context``: in the same context it
+returns the ratio, in another one only what was measured and what was not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cputune.text.documents import Amount, Count
 from cputune.text.plain import count
 
 Outcome = Literal["faster", "equivalent", "slower", "undecided", "not_compared"]
-"""What the pairs show of a plan beside the launch that it is compared with."""
+"""What the pairs show of a plan compared with the baseline."""
 
 FASTER: Outcome = "faster"
 EQUIVALENT: Outcome = "equivalent"
@@ -33,11 +32,11 @@ EQUIVALENCE_MARGIN = 0.05
 
 
 class Interval(Protocol):
-    """A ratio of speeds with its 95 % interval."""
+    """A ratio of throughputs with its 95 % interval."""
 
     @property
     def ratio(self) -> float:
-        """How many times as fast."""
+        """Throughput of the plan over that of the baseline."""
 
     @property
     def low(self) -> float:
@@ -49,10 +48,10 @@ class Interval(Protocol):
 
 
 def outcome_of(ratio: Interval | None) -> Outcome:
-    """The outcome of a comparison. Every statement about speed is made from this.
+    """Return the outcome of a comparison. Every statement about speed is based on it.
 
-    ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: it includes
-    1, or ends just below it, and is within ``EQUIVALENCE_MARGIN`` of 1.
+    ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: the interval
+    includes 1, or ends just below it, and is within ``EQUIVALENCE_MARGIN`` of 1.
     """
     if ratio is None:
         return NOT_COMPARED
@@ -79,31 +78,33 @@ class Speedup:
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise ValueError(f"an interval from {self.low} to {self.high}")
+            raise ValueError(f"the interval ends at {self.high}, below its start {self.low}")
 
     @property
     def outcome(self) -> Outcome:
-        """What the pairs show."""
+        """The outcome of the comparison."""
         return outcome_of(self)
 
     @property
     def significant(self) -> bool:
-        """Whether the whole interval is above 1."""
+        """True if the whole interval is above 1."""
         return self.outcome == FASTER
 
     @property
     def narrow(self) -> bool:
-        """Whether the interval is narrow enough to name one factor: its ends are within 2."""
+        """True if both ends of the interval are within a factor of 2, so that one factor can be
+        stated.
+        """
         return self.high < 2 * self.low
 
 
 def factor(ratio: Interval) -> str:
-    """``×1.25 (1.20–1.31)``: for a table."""
+    """Format a ratio for a table: ``×1.25 (1.20–1.31)``."""
     return f"×{ratio.ratio:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
-    """What makes a result one of this machine: its CPU, layout and limits, not its load."""
+    """Return what identifies a machine: its CPU, topology and limits, but not its load."""
     topology = facts.topology
     return {
         "cpu": {
@@ -131,18 +132,23 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
 
 
 def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A part of a host document; empty if it has no such part."""
-    found = host.get(name)
-    return found if isinstance(found, Mapping) else {}
+    """Return a part of a host document, or an empty mapping."""
+    part = host.get(name)
+    if isinstance(part, Mapping):
+        return part
+    return {}
 
 
 def machine_name(host: Mapping[str, object]) -> str:
-    """A machine in a few words, without its host name: processor, sockets, cores."""
+    """Describe a machine without its host name: processor, sockets, cores."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
-    words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
+    parts = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
     units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
-    words += [count(n, unit) for key, unit in units.items() if (n := topology.get(key))]
-    return ", ".join(words)
+    for key, unit in units.items():
+        number = topology.get(key)
+        if number:
+            parts.append(count(number, unit))
+    return ", ".join(parts)
 
 
 _COMPARED = (
@@ -160,7 +166,10 @@ def host_difference(
     *,
     names: tuple[str, str] = ("there", "here"),
 ) -> str | None:
-    """The first of these facts in which two machines differ; ``names`` is how they are called."""
+    """Return the first compared fact in which two machines differ, or None.
+
+    ``names`` are the words for the two machines.
+    """
     for group, key, words in _COMPARED:
         a, b = section(there, group).get(key), section(here, group).get(key)
         if a is not None and b is not None and a != b:
@@ -169,25 +178,25 @@ def host_difference(
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
-    """Those of the compared facts that a machine does not say, in words."""
+    """Return the names of the compared facts that a host document does not have."""
     return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
 
 
 DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
-"""Packages of which another version may be faster or slower."""
+"""Packages whose version may change the speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimContext:
-    """What a statement about speed is made for. None and empty: not known, so not compared.
+    """The context for a statement about speed. A field that is None or empty is not compared.
 
     Attributes:
         workload: what will be trained.
-        host: the machine that trains, as ``host_fingerprint`` gives it.
-        nodes: machines of the job.
+        host: the machine that will train, as ``host_fingerprint`` returns it.
+        nodes: number of machines.
         versions: of packages, by name.
         plan: the plan that is used.
-        files: digests of the files that the training command names, by path.
+        files: digests of the files in the training command, by path.
     """
 
     workload: Workload | None = None
@@ -200,10 +209,11 @@ class ClaimContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InContext:
-    """A claim in a context: the ratio if it was measured there, else only what differs.
+    """A claim in a context.
 
-    ``ratio`` is None in another context, and if nothing was compared. ``differs`` is what was not
-    measured, in words. ``measured`` says what was measured, on what and when.
+    ``ratio`` is None if the context differs from that of the measurement, or if nothing was
+    compared. ``differs`` lists what was not measured. ``measured`` says what was measured, on what
+    and when.
     """
 
     ratio: Speedup | None
@@ -213,12 +223,12 @@ class InContext:
 
     @property
     def applies(self) -> bool:
-        """Whether the claim was measured in this context."""
+        """True if the claim was measured in this context."""
         return not self.differs
 
     @property
     def not_measured(self) -> str:
-        """``measured for bert-mini on MACHINE; not measured for run_qa.py``."""
+        """For example ``measured for bert-mini on MACHINE; not measured for run_qa.py``."""
         return f"measured {self.measured}; not measured {', '.join(self.differs)}"
 
 
@@ -227,14 +237,14 @@ class Claim:
     """A ratio, and what it was measured on.
 
     Attributes:
-        speedup: the ratio; None if nothing was compared.
+        speedup: the ratio. None if nothing was compared.
         workload: what was trained.
-        host: the machine, as ``host_fingerprint`` gives it.
-        nodes: machines of the best plan.
+        host: the machine, as ``host_fingerprint`` returns it.
+        nodes: number of machines of the best plan.
         versions: of packages, by name.
-        plan: the plan that the ratio is of.
-        date: ``2026-11-27``; None in a result that does not say it.
-        files: digests of the files that the training command names, by path.
+        plan: the plan of the ratio.
+        date: ``2026-11-27``. None if the result has no date.
+        files: digests of the files in the training command, by path.
     """
 
     speedup: Speedup | None
@@ -248,23 +258,31 @@ class Claim:
 
     @property
     def measured(self) -> str:
-        """``for bert-mini on AMD EPYC, 1 socket, 2 cores, on 2026-11-27``."""
-        several = "" if self.nodes == 1 else f"{count(self.nodes, 'node')} of "
-        when = "" if self.date is None else f", on {self.date}"
-        return f"for {self.workload.name} on {several}{machine_name(self.host)}{when}"
+        """For example ``for bert-mini on AMD EPYC, 1 socket, 2 cores, on 2026-11-27``."""
+        machine = machine_name(self.host)
+        if self.nodes != 1:
+            machine = f"{count(self.nodes, 'node')} of {machine}"
+        text = f"for {self.workload.name} on {machine}"
+        if self.date is not None:
+            text += f", on {self.date}"
+        return text
 
     def in_context(self, context: ClaimContext) -> InContext:
-        """What can be said of the speed there."""
+        """Return what can be said about the speed in this context."""
         differs = tuple(self._differences(context))
+        if differs:
+            return InContext(
+                ratio=None, outcome=NOT_COMPARED, differs=differs, measured=self.measured
+            )
         return InContext(
-            ratio=None if differs else self.speedup,
-            outcome=NOT_COMPARED if differs else outcome_of(self.speedup),
-            differs=differs,
+            ratio=self.speedup,
+            outcome=outcome_of(self.speedup),
+            differs=(),
             measured=self.measured,
         )
 
     def _differences(self, context: ClaimContext) -> Iterator[str]:
-        """Whatever was not measured, each as ``for run_qa.py``, ``on 2 nodes``."""
+        """Yield what was not measured: ``for run_qa.py``, ``on 2 nodes``."""
         if context.workload is not None:
             yield from _other_work(self.workload, context.workload)
         changed = sorted(
@@ -283,23 +301,22 @@ class Claim:
             if then and now and _release(then) != _release(now):
                 yield f"with {name} {now}"
         if context.plan is not None:
-            # The nodes are compared above, and a launch file spells out what the launch found.
+            # Nodes are compared above. as_found differs if the plan comes from a launch file, which
+            # writes out what the launch had by default.
             plan = replace(context.plan, nodes=self.plan.nodes, as_found=self.plan.as_found)
             if plan != self.plan:
                 yield f"with this plan ({context.plan.short()})"
 
 
 def _release(version: str) -> str:
-    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    """Return a version without its build: 2.13.0 for 2.13.0+cpu."""
     return version.partition("+")[0]
 
 
 _DESCRIPTIVE = ("name", "description", "source")
-"""Keys of a recipe that change nothing in what is trained."""
 
 
 def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
-    """How another workload differs from the one that was measured."""
     if _recipe(measured) != _recipe(now) or measured.program != now.program:
         yield f"for {now.name}"
         return
@@ -309,7 +326,7 @@ def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
         (measured.global_batch_size, now.global_batch_size),
         (measured.batch_per_rank, now.batch_per_rank),
     )
-    # A workload that nobody has looked at yet does not know its batch.
+    # The batch is None until a workload has been started once.
     if any(now_size is not None and then != now_size for then, now_size in batches):
         yield "with this batch"
     if measured.data is not None and now.data is not None and measured.data != now.data:
@@ -319,5 +336,5 @@ def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
 def _recipe(workload: Workload) -> Mapping[str, Any] | None:
     if workload.recipe is None:
         return None
-    known = workload.recipe.to_json().items()
-    return {name: value for name, value in known if name not in _DESCRIPTIVE}
+    values = workload.recipe.to_json().items()
+    return {name: value for name, value in values if name not in _DESCRIPTIVE}

@@ -1,8 +1,8 @@
-"""The results that were kept: each that ``cputune tune`` writes, under the user's state folder.
+"""The history: every result that ``cputune tune`` writes, in the user's state folder.
 
-A result lies there as it is written elsewhere, for the user alone. Its id, by which
-``cputune show`` opens it, is when it was kept, to the second. Where the file that the user named
-cannot be written, the result is there, or in a temporary file.
+A result is stored as the usual document, readable by the user alone. Its id, which ``cputune show``
+takes, is the time to the second at which it was stored. If the file that the user named cannot be
+written, the result is stored here or in a temporary file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cputune.text.hidden import hide_arguments
 from cputune.text.log import log
 
 MOST_KEPT = 100
-"""Results that are kept; the oldest go first."""
+"""Results that are kept. The oldest are removed first."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
 _RESULT = ".json"
@@ -32,7 +32,7 @@ LAST = "last"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A result that was kept; None where its file cannot be read."""
+    """A result of the history. ``result`` is None if its file cannot be read."""
 
     id: str
     result: Result | None = None
@@ -40,11 +40,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Where a result is now.
+    """Where a result was stored.
 
     Attributes:
-        name: by which ``cputune show`` opens it, a path or an id; None where it is nowhere.
-        failure: why the file that was named could not be written; None where it was, or none was.
+        name: what to pass to ``cputune show``: a path or an id. None if it is not stored.
+        failure: why the named file could not be written. None if there was no failure.
     """
 
     name: str | None
@@ -52,10 +52,11 @@ class Saved:
 
 
 def save(result: Result, destination: Path | None, *, history: bool, now: str) -> Saved:
-    """Write a result to the file that is named, if any, and keep it in the ``history``.
+    """Write a result to ``destination``, if one is given, and to the history.
 
-    A result of hours is not lost: where the file cannot be written it is kept in the history, or
-    else in a temporary file, and ``failure`` says which. ``now`` is as for ``keep``.
+    A result takes hours to measure, so it must not be lost: if the file cannot be written, the
+    result is stored in the history or in a temporary file, and ``failure`` names the place. ``now``
+    is as for ``keep``.
     """
     cause = None
     if destination is not None:
@@ -63,29 +64,37 @@ def save(result: Result, destination: Path | None, *, history: bool, now: str) -
             result.save(destination, force=True)
         except CannotError as error:
             cause = error
-    id = keep(result, now=now) if history else None
+    id = None
+    if history:
+        id = keep(result, now=now)
     if cause is None:
-        return Saved(name=id if destination is None else str(destination))
+        if destination is not None:
+            return Saved(name=str(destination))
+        return Saved(name=id)
     name = id
     if name is None:
         file = write_somewhere("cputune", for_people(result.to_json()) + "\n")
-        name = None if file is None else str(file)
-    hint = "make room; what is printed above is all that is left of it, beside the study"
+        if file is not None:
+            name = str(file)
+    hint = "free disk space; the result is only in the output above, and its trials in the study"
     if name is not None:
-        hint = f"the whole result is kept elsewhere: cputune show {name}"
+        hint = f"the result is stored elsewhere: cputune show {name}"
     return Saved(name=name, failure=CannotError(str(cause), hint=hint))
 
 
 def history_folder() -> Path | None:
-    """Where results are kept; None where the user has no home."""
+    """Return the folder of the history. None if the user has no home folder."""
     state = user_folder("state")
-    return None if state is None else state / "history"
+    if state is None:
+        return None
+    return state / "history"
 
 
 def keep(result: Result, *, now: str) -> str | None:
-    """Keep a result; its id, or None where that could not be done: tune does not end for it.
+    """Store a result in the history. Return its id, or None if it could not be stored.
 
-    ``now`` is the time as ``20261121-193000``.
+    A failure here must not end tune, so it is only logged. ``now`` is the time as
+    ``20261121-193000``.
     """
     folder = history_folder()
     if folder is None:
@@ -93,77 +102,79 @@ def keep(result: Result, *, now: str) -> str | None:
     try:
         make_private(folder)
         # Two studies may end in one second.
-        names = (now, *(f"{now}-{number:03}" for number in range(2, 1000)))
+        names = [now] + [f"{now}-{number:03}" for number in range(2, 1000)]
         id = next(name for name in names if not (folder / (name + _RESULT)).exists())
         write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
         remove(folder, [old + _RESULT for old in kept_ids()[MOST_KEPT:]])
     except (CputuneError, OSError) as error:
-        log.getChild("history").info("the result was not kept: %s", error)
+        log.getChild("history").info("the result was not stored in the history: %s", error)
         return None
     return id
 
 
 def kept_ids() -> tuple[str, ...]:
-    """The ids of what is kept, the newest first; other files of the folder are not ours."""
+    """Return the ids of the history, the newest first. Files with other names are ignored."""
     folder = history_folder()
-    names = () if folder is None else own_files(folder, _RESULT)
-    ids = (name.removesuffix(_RESULT) for name in names)
+    if folder is None:
+        return ()
+    ids = (name.removesuffix(_RESULT) for name in own_files(folder, _RESULT))
     return tuple(sorted(filter(_ID.fullmatch, ids), reverse=True))
 
 
 def kept_results() -> tuple[Kept, ...]:
-    """What is kept, the newest first."""
-    found = []
+    results = []
     for id in kept_ids():
         result = None
         with suppress(CputuneError):
             result = Result.load(result_path(id))
-        found.append(Kept(id=id, result=result))
-    return tuple(found)
+        results.append(Kept(id=id, result=result))
+    return tuple(results)
 
 
-def held_before(argv: Sequence[str], ranks: int) -> int | None:
-    """Bytes that a rank of this command held at most when it was tuned last; None: it never was.
+def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
+    """Return the peak memory of a rank, in bytes, from the last time this command was tuned.
 
-    ``argv`` is the script and its arguments. The trial with as many ranks is taken, else the first.
+    ``argv`` is the script and its arguments. A trial with the same number of ranks is preferred to
+    the first trial. None if the history has no such result, or no measurement of it.
     """
-    words, _ = hide_arguments(argv, variables=os.environ)
+    shown, _ = hide_arguments(argv, variables=os.environ)
     for id in kept_ids():
         with suppress(CputuneError):
             result = Result.load(result_path(id))
-            if result.workload.argv != tuple(words):
+            if result.workload.argv != tuple(shown):
                 continue
-            held = {
-                trial.plan.processes_per_node: max(
-                    int(rank.get("peak_bytes") or 0) for rank in trial.observed
-                )
-                for trial in reversed(result.trials)
-                if trial.observed
-            }
-            return held.get(ranks) or next(reversed(held.values()), 0) or None
+            peaks: dict[int, int] = {}
+            first = 0
+            for trial in reversed(result.trials):
+                if trial.observed:
+                    first = max(int(rank.get("peak_bytes") or 0) for rank in trial.observed)
+                    peaks[trial.plan.processes_per_node] = first
+            return peaks.get(ranks) or first or None
     return None
 
 
 def result_path(word: str) -> Path:
-    """The file that a word names: a path, the id of a kept result or its beginning, or ``last``.
+    """Return the file of a result: a path, an id of the history or its beginning, or ``last``.
 
-    Raises UsageError for an id that means none, or several.
+    Raises UsageError if an id matches no result, or several.
     """
     looks_like_id = word == LAST or re.fullmatch(r"[0-9][0-9-]{0,20}", word)
     if Path(word).exists() or not looks_like_id:
         return Path(word)
     folder, ids = history_folder(), kept_ids()
-    found = ids[:1] if word == LAST else [id for id in ids if id.startswith(word)]
-    if word in ids:
-        found = [word]
-    if folder is not None and len(found) == 1:
-        return folder / (found[0] + _RESULT)
+    if word == LAST:
+        matching = ids[:1]
+    elif word in ids:
+        matching = (word,)
+    else:
+        matching = tuple(id for id in ids if id.startswith(word))
+    if folder is not None and len(matching) == 1:
+        return folder / (matching[0] + _RESULT)
     if not ids:
         raise UsageError(
-            f"the history is empty, so there is no result {word}",
-            hint="`cputune tune` makes the first one",
+            f"the history is empty, so there is no result {word}", hint="run `cputune tune` first"
         )
-    why = f"there is no file {word}, and no result of the history has this id"
-    if found:
-        why = f"{len(found)} results of the history begin with {word}"
-    raise UsageError(why, hint="`cputune history` lists them")
+    problem = f"there is no file {word}, and no result in the history with this id"
+    if matching:
+        problem = f"{len(matching)} results in the history begin with {word}"
+    raise UsageError(problem, hint="run `cputune history` to list the ids")

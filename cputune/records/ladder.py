@@ -1,4 +1,4 @@
-"""How much a plan gains for each kind of change that it makes in the training."""
+"""The gain of a plan for each kind of change that it makes in the training."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ KIND_WORDS: Mapping[Kind, str] = {
     "same mathematics": "with the same mathematics",
     "other numbers": "with other numbers too",
 }
-"""Each kind of change in a few words, after the ratio of a plan that makes it."""
 
 
 def ladder_of(result: Result) -> tuple[str, ...]:
-    """A line for each kind of change in the training: the ratio, what is changed, what was checked.
+    """Return a line for each kind of change: the ratio, what is changed, what was checked.
 
-    Empty for a plan that touches nothing: there is nothing to choose.
+    Empty if the plan changes nothing in the training, because then there is nothing to choose.
     """
     if [rung.kind for rung in result.rungs] in ([], ["touches nothing"]):
         return ()
     lines = []
     before = result.baseline.plan
     for rung in result.rungs:
-        ratio = factor(rung.speedup) if rung.speedup.narrow else "not known"
-        made = ", ".join(_changed(before, rung.plan, rung.kind))
-        line = f"{ratio} {KIND_WORDS[rung.kind]}: {made}"
+        ratio = "not known"
+        if rung.speedup.narrow:
+            ratio = factor(rung.speedup)
+        changes = ", ".join(_changed(before, rung.plan, rung.kind))
+        line = f"{ratio} {KIND_WORDS[rung.kind]}: {changes}"
         if rung.kind == "same mathematics":
             line += f" ({checked(result.workload)})"
         lines.append(line)
@@ -43,7 +44,7 @@ def ladder_of(result: Result) -> tuple[str, ...]:
 
 
 def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
-    """What differs between two plans of the ladder, in words; what is of this kind comes first."""
+    """Yield the differences between two plans of the ladder, those of this kind first."""
     names = kept_by_change(before, after)
     for name in sorted(names, key=lambda name: kind_of(knob_named(name)) != kind):
         if name == "ranks":
@@ -55,37 +56,37 @@ def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
 
 
 def checked(workload: Workload) -> str:
-    """What was checked of a plan that promises the same mathematics, with its limit."""
+    """Describe what was checked of a plan that keeps the mathematics, and up to which point."""
     if workload.training is None:
-        return "not checked: the launch has shown no step that could be compared"
-    found = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"
-    licence = workload.licence
-    if licence is not None and licence.updates is not None:
-        found += f"; batches and model asked up to update {licence.updates}"
+        return "not checked: the launch completed no step that could be compared"
+    text = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"
+    equivalence = workload.licence
+    if equivalence is not None and equivalence.updates is not None:
+        text += f"; batches and model checked up to update {equivalence.updates}"
     if workload.recipe is None:
-        found += "; the ranks are compared while it trains"
-    return found
+        text += "; the ranks are compared while it trains"
+    return text
 
 
 def keeping(result: Result, keep: str | None) -> Result:
-    """The result whose best plan changes no more in the training than ``keep`` allows.
+    """Return the result with the best plan that changes no more in the training than ``keep``.
 
-    Its ratio is the one of that plan; if it was compared in one block alone, there is none.
+    The ratio is then that of this plan. It is None if the plan was compared in a single block.
     """
     kinds = {"numbers": KINDS[:1], "mathematics": KINDS[:2]}
     if keep not in kinds or kind_between(result.baseline.plan, result.best.plan) in kinds[keep]:
         return result
     allowed = [rung for rung in result.rungs if rung.kind in kinds[keep]]
     if not allowed:
-        why = f"no plan that keeps the {keep} was compared"
-        return replace(result, best=result.baseline, speedup=None, not_compared=why, rungs=())
+        reason = f"no plan that keeps the {keep} was compared"
+        return replace(result, best=result.baseline, speedup=None, not_compared=reason, rungs=())
     rung = allowed[-1]
     rate = result.baseline.samples_per_second
     times = rung.speedup
     speed = Throughput(
         centre=rate.centre * times.ratio, low=rate.low * times.low, high=rate.high * times.high
     )
-    why = (
+    reason = (
         f"in one block of processes it ran {times.ratio:.2f} times as fast as the baseline "
         f"({times.low:.2f} to {times.high:.2f})"
     )
@@ -93,6 +94,6 @@ def keeping(result: Result, keep: str | None) -> Result:
         result,
         best=Measured(plan=rung.plan, samples_per_second=speed),
         speedup=None,
-        not_compared=why,
+        not_compared=reason,
         rungs=tuple(allowed),
     )

@@ -1,4 +1,4 @@
-"""From older schemas of a result document to the present one."""
+"""Migrates result documents of older schemas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def from_second(values: dict[str, Any]) -> dict[str, Any]:
     """Migrate a document of schema 2.
 
-    It called the centre of a throughput its median, and kept that of a compared plan only for each
-    of its runs: the last one counts.
+    Schema 2 named the centre of a throughput ``median``. It stored the throughput of a compared
+    plan only with each of its runs, of which the last one counts.
     """
     migrated: dict[str, Any] = with_centres(values)
     migrated.pop("to_compare", None)
@@ -26,7 +26,7 @@ def from_second(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_centres(document: Any) -> Any:
-    """The document with ``centre`` for the key ``median`` of each throughput in it."""
+    """Rename the key ``median`` of each throughput in the document to ``centre``."""
     if isinstance(document, list):
         return [with_centres(value) for value in document]
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""What to do after a study, as a command that can be typed."""
+"""The next step after a study, as a command to type."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from cputune.records.result import Result
 
 Kind = Literal["resume", "tune", "keep", "check"]
-"""``resume`` goes on with the study, ``tune`` starts a new one, ``keep`` changes nothing, and
-``check`` looks at the launch that does not run."""
+"""``resume`` continues the study, ``tune`` starts a new one, ``keep`` needs no command, and
+``check`` examines a launch that does not run.
+"""
 
 QUIET = "when the machine is quiet"
 KEEP_THE_LAUNCH = "nothing: keep the launch that you have"
@@ -27,13 +28,13 @@ KEEP_THE_LAUNCH = "nothing: keep the launch that you have"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """What would bring an answer that a study does not have.
+    """What would give the answer that a study could not give.
 
     Attributes:
-        kind: which command that is.
-        when: a condition that has to be true first; None if there is none.
-        seconds: the time limit to give; None for the same one again.
-        budget: the number of trials to give; None for the same one again.
+        kind: the kind of command.
+        when: a condition that has to be true before. None if there is none.
+        seconds: the time limit to pass. None keeps the present one.
+        budget: the number of trials to pass. None keeps the present one.
     """
 
     kind: Kind = "resume"
@@ -43,40 +44,46 @@ class NextStep:
 
 
 def command_of(step: NextStep, result: Result) -> str:
-    """The command of a step, as it is typed in a shell."""
     if step.kind == "keep":
         return KEEP_THE_LAUNCH
     if step.kind == "check":
         return _joined(["cputune", "doctor", *_trained(result.workload, recipe=False)], result)
     resume = step.kind == "resume" and result.resumable
-    words = list(result.command or _composed(result))
+    argv = list(result.command or _composed(result))
     replaced: dict[str, str] = {}
     if step.seconds is not None:
         replaced["--max-time"] = time_limit(step.seconds)
     if step.budget is not None:
         replaced["--budget"] = str(step.budget)
-    at = words.index("--") if "--" in words else len(words)
-    own = list(_without(words[2:at], {*replaced, "--resume", "--force"}))
-    # A new study replaces the files of the one before.
-    own.append("--resume" if resume else "--force")
+    at = argv.index("--") if "--" in argv else len(argv)
+    options = list(_without(argv[2:at], {"--resume", "--force"} | replaced.keys()))
+    # Without --force a new study refuses to replace the files of the one before.
+    if resume:
+        options.append("--resume")
+    else:
+        options.append("--force")
     for option, value in replaced.items():
-        own += [option, value]
-    return _joined([*words[:2], *own, *words[at:]], result)
+        options += [option, value]
+    return _joined(argv[:2] + options + argv[at:], result)
 
 
-def _joined(words: Iterable[str], result: Result) -> str:
-    """The words for a shell, which fills the variables of secrets."""
-    secret_of = result.workload.secret_of
-    return " ".join(shlex.quote(word) if secret_of(word) is None else f'"{word}"' for word in words)
+def _joined(argv: Iterable[str], result: Result) -> str:
+    """Quote a command for a shell, so that it expands the variables of secrets."""
+    quoted = []
+    for word in argv:
+        if result.workload.secret_of(word) is None:
+            quoted.append(shlex.quote(word))
+        else:
+            quoted.append(f'"{word}"')
+    return " ".join(quoted)
 
 
 def time_limit(seconds: float) -> str:
-    """A time limit of whole minutes, as ``--max-time`` takes it: ``12m``."""
+    """Write a time limit in whole minutes for ``--max-time``: ``12m``."""
     return f"{max(1, ceil(seconds / 60))}m"
 
 
 def _without(words: list[str], options: set[str]) -> Iterator[str]:
-    """The words without these options and their values."""
     flags = {"--resume", "--force"}
     skip = False
     for word in words:
@@ -90,7 +97,7 @@ def _without(words: list[str], options: set[str]) -> Iterator[str]:
 
 
 def _composed(result: Result) -> Iterator[str]:
-    """The command of a study that was not started by one, from what its result says."""
+    """Compose the command of a study that was started from Python."""
     yield from ("cputune", "tune")
     yield from _options(result.asked)
     if result.budget is not None and result.budget != DEFAULT_BUDGET:
@@ -115,7 +122,6 @@ def _options(asked: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _trained(workload: Workload, *, recipe: bool = True) -> Iterator[str]:
-    """How a workload is named in a command."""
     if workload.batch_per_rank is not None and recipe:
         yield from ("--batch-per-rank", str(workload.batch_per_rank))
     if workload.recipe is None:

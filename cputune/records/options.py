@@ -1,9 +1,9 @@
 """Every option of ``tune`` and ``emit``, each in one place.
 
-A field says its type, its default, its help and its flag. The command line, the keyword arguments
+A field gives the type, the default, the help and the flag. The command line, the keyword arguments
 of ``cputune.tune`` and ``cputune.emit``, the configuration file, the variables
-(``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of docs/ are made from these records. A
-new option is a new field.
+(``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of docs/ are made from these records. To
+add an option, add a field.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ KEEP: tuple[Keep, ...] = get_args(Keep)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionText:
-    """What is said of an option wherever it can be given.
+    """The texts and the parser of an option.
 
     Attributes:
         help: one line.
-        flag: as it is typed; None: in the library alone.
-        metavar: what stands for its value in the help.
-        reads: from what is typed to the value. Raises UsageError.
-        repeated: whether it may be typed several times.
+        flag: the flag. None for an option of the library alone.
+        metavar: the placeholder of the value in the help.
+        reads: converts the typed text to the value. Raises UsageError.
+        repeated: True if the option may be given several times.
     """
 
     help: str
@@ -53,48 +53,49 @@ class OptionText:
     repeated: bool = False
 
 
-def option(default: object, help: str, flag: str | None = "", **said: Any) -> Any:
-    """A field that is an option; ``flag`` is made of the field's name where none is given."""
-    return field(default=default, metadata={"option": OptionText(help=help, flag=flag, **said)})
+def option(default: object, help: str, flag: str | None = "", **texts: Any) -> Any:
+    """Make a field that is an option. By default the flag has the name of the field."""
+    return field(default=default, metadata={"option": OptionText(help=help, flag=flag, **texts)})
 
 
 def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
-    """(name, type, default, what is said) of each option of a record that can be typed."""
+    """Return (name, type, default, texts) of each option of a record that has a flag."""
     hints = get_type_hints(record)
-    found = []
-    for known in fields(record):
-        text = known.metadata["option"]
+    options = []
+    for option in fields(record):
+        text = option.metadata["option"]
         if text.flag is not None:
-            flag = text.flag or f"--{known.name.replace('_', '-')}"
-            found.append((known.name, hints[known.name], known.default, replace(text, flag=flag)))
-    return tuple(found)
+            flag = text.flag or f"--{option.name.replace('_', '-')}"
+            options.append(
+                (option.name, hints[option.name], option.default, replace(text, flag=flag))
+            )
+    return tuple(options)
 
 
 def keywords(record: Any) -> dict[str, Any]:
-    """The fields of a record as keywords of a call."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-_WHERE_AND_WHEN = {"budget", "study", "study_name", "resume", "share_machine"}
-MAY_CHANGE = _WHERE_AND_WHEN | {"max_time", "max_time_seconds", "price_per_hour"}
-"""Options that a study can be gone on with another value of; the rest is part of its identity."""
+_STORAGE_AND_SCHEDULE = {"budget", "study", "study_name", "resume", "share_machine"}
+MAY_CHANGE = _STORAGE_AND_SCHEDULE | {"max_time", "max_time_seconds", "price_per_hour"}
+"""Options that may change when a study is resumed. All others identify the study."""
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
-"""Options that do not narrow or widen a search, or that its result tells by itself."""
+"""Options that do not change what is searched, or that the result stores elsewhere."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 DEFAULT_BUDGET = 20
-"""The number of trials of a study if none is given."""
+"""Number of trials of a study by default."""
 
 DEFAULT_LIMIT_SECONDS = 360.0
-"""The time limit of a study, and of a comparison of two plans half of it, if none is given."""
+"""Time limit of a study by default. A comparison of two plans has half of it."""
 
 
 def seconds_of(text: str) -> float:
-    """Of a time such as 90s, 10m or 1h30m. Raises UsageError."""
+    """Parse a time such as 90s, 10m or 1h30m into seconds. Raises UsageError."""
     match = _TIME.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
-        raise UsageError(f"not a time: {text!r}", hint="--max-time 90s, 10m or 1h30m")
+        raise UsageError(f"{text!r} is not a time", hint="--max-time 90s, 10m or 1h30m")
     hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = hours * 3600 + minutes * 60 + seconds
     if total == 0:
@@ -103,7 +104,9 @@ def seconds_of(text: str) -> float:
 
 
 def _most_seconds(text: str) -> float:
-    return math.inf if text.strip().lower() == "none" else seconds_of(text)
+    if text.strip().lower() == "none":
+        return math.inf
+    return seconds_of(text)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -115,13 +118,13 @@ def _kept(text: str) -> Keep:
         if text == keep:
             return keep
     raise UsageError(
-        f"--keep is {', '.join(KEEP[:-1])} or {KEEP[-1]}, not {text!r}",
-        hint="--keep mathematics leaves out what draws masks otherwise, and bf16",
+        f"--keep must be {', '.join(KEEP[:-1])} or {KEEP[-1]}, not {text!r}",
+        hint="--keep mathematics (no other dropout masks, no bf16)",
     )
 
 
 def _fixed(texts: Iterable[str]) -> dict[str, str]:
-    """What is held at which value: one value for each knob, or none would know which."""
+    """Parse NAME=VALUE texts. Raises UsageError if a knob has two values."""
     fixed: dict[str, str] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -129,43 +132,44 @@ def _fixed(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=bf16")
         if fixed.setdefault(name, value) != value:
             raise UsageError(
-                f"--fix holds {name} at {fixed[name]} and at {value}",
-                hint=f"leave one of them out; --knobs {name} varies it",
+                f"--fix sets {name} to {fixed[name]} and to {value}",
+                hint=f"remove one of them; --knobs {name} varies it",
             )
     return fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """What can be asked of a study, beside the workload and the machine.
+    """The options of a study, except for the workload and the machine.
 
     Attributes:
-        budget: trials of the study, the baseline among them, at least 1. The confirmation at the
-            end is not counted.
+        budget: number of trials including the baseline, at least 1. The confirmation at the end is
+            not counted.
         seed: the same seed and the same measurements give the same proposals.
-        max_time_seconds: when all is over, or one step later: what is waited for, imported and
-            downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
-            None: six minutes. ``math.inf``: no limit. A runner that simulates has no limit by
-            default.
-        max_time: the same as people write it: "90s", "2m", "1h30m" or "none"; or seconds. Give one
-            of the two.
-        knobs: names of what is varied (all by default; the rest stays as it is today).
-        fix: knobs that are held at a value.
-        keep: vary only what leaves the training this much the same: "numbers" (the same to the
-            last bit but for the number of threads), "mathematics" (rounded or added up
-            otherwise), or "distribution" (masks and batches drawn otherwise). None: those three,
-            and bf16 where the CPU multiplies it in hardware.
-        price_per_hour: what an hour of one machine costs; the verdict then says what the whole
-            training costs, today and with the best plan.
-        allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
-        allow_bf16_gradients: offer that ranks send their gradients in bf16.
-        study: where the study is kept: an SQLite file, or the address of a server as Optuna takes
-            it (``postgresql://HOST/DATABASE``, ``mysql://``); in memory where it is None.
-        study_name: its name there; "cputune" where it is None.
-        resume: go on with that study; its host, workload, seed and knobs must be the same.
-        share_machine: measure although others compute here, and say no factor where they delayed
-            most of it; else real processes are only started when another process that measures
-            has ended, and a result that is disturbed is none.
+        max_time_seconds: time limit in seconds for everything, including waiting, imports and
+            downloads; the step that is running may still finish. The search takes at most 7/10 of
+            it, the confirmation the rest. None: six minutes, or no limit for a runner that
+            simulates. ``math.inf``: no limit.
+        max_time: the same limit as text, "90s", "2m", "1h30m" or "none", or in seconds. Give only
+            one of the two.
+        knobs: names of the knobs that are varied. All by default; the others keep the value of your
+            current launch.
+        fix: knobs and the value at which they are held.
+        keep: vary only what keeps this much of the training: "numbers" (identical to the last bit,
+            except for the effect of the number of threads), "mathematics" (other rounding or order
+            of summation), or "distribution" (other dropout masks and batches). None: those three,
+            and bf16 if the CPU has instructions for it.
+        price_per_hour: price of one machine per hour. The verdict then states the cost of the whole
+            training for your current launch and for the best plan.
+        allow_slow_precision: also try bf16 if the CPU only emulates it.
+        allow_bf16_gradients: also try sending gradients in bf16.
+        study: storage of the study: an SQLite file, or the address of a server in Optuna's form
+            (``postgresql://HOST/DATABASE``, ``mysql://``). None: in memory.
+        study_name: name of the study in its storage. None: "cputune".
+        resume: continue that study. Host, workload, seed and knobs must be the same.
+        share_machine: measure while other processes compute, and give no ratio if they delayed most
+            of the steps. By default a measurement waits for other measuring processes, and a
+            disturbed result is an error.
     """
 
     budget: int = option(DEFAULT_BUDGET, "Maximum number of plans to try.")
@@ -180,13 +184,13 @@ class TuneOptions:
     max_time: str | float | None = option(None, "The time limit as it is typed, e.g. 2m.", None)
     knobs: Iterable[str] | None = option(
         None,
-        "Only vary these settings.",
+        "Only vary these knobs.",
         metavar="A,B",
         reads=_names,
     )
     fix: Mapping[str, Any] | None = option(
         None,
-        "Hold a setting at a value, e.g. precision=fp32.",
+        "Fix a knob to a value, e.g. precision=fp32.",
         metavar="NAME=VALUE",
         reads=_fixed,
         repeated=True,
@@ -202,7 +206,7 @@ class TuneOptions:
         "Price of one machine per hour, in your currency; the verdict then says what is saved.",
         metavar="PRICE",
     )
-    allow_slow_precision: bool = option(False, "Try bf16 even where the CPU only emulates it.")
+    allow_slow_precision: bool = option(False, "Try bf16 even if the CPU only emulates it.")
     allow_bf16_gradients: bool = option(
         False, "Try sending gradients in bf16: less traffic, other numbers."
     )
@@ -216,16 +220,18 @@ class TuneOptions:
     share_machine: bool = option(False, "Measure even while another process measures here.")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what makes no sense, whoever asks for it."""
+        """Raise UsageError for values that cannot be used, however they were given."""
         if type(self.budget) is not int or self.budget < 1:
-            said = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
-            raise UsageError(said, hint="--budget 20")
+            problem = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
+            raise UsageError(problem, hint="--budget 20")
         if self.max_time is not None:
             if self.max_time_seconds is not None:
-                said = "max_time and max_time_seconds exclude each other"
-                raise UsageError(said, hint='max_time="10m"')
-            limit = self.max_time
-            seconds = _most_seconds(limit) if isinstance(limit, str) else float(limit)
+                problem = "max_time and max_time_seconds cannot both be given"
+                raise UsageError(problem, hint='max_time="10m"')
+            if isinstance(self.max_time, str):
+                seconds = _most_seconds(self.max_time)
+            else:
+                seconds = float(self.max_time)
             object.__setattr__(self, "max_time_seconds", seconds)
             object.__setattr__(self, "max_time", None)
         if self.max_time_seconds is not None and not self.max_time_seconds > 0:
@@ -240,10 +246,10 @@ class TuneOptions:
 
     @property
     def narrowed(self) -> dict[str, Any]:
-        """What was asked for of the search itself, by option; nothing for what is usual.
+        """The options that change the search and differ from their default.
 
-        Budget, seed and price stand in the result by themselves; where the study is kept and when
-        it measures is no part of what is searched.
+        Budget, seed and price are not in it, because the result stores them elsewhere. Neither are
+        the options that say where the study is stored and when it measures.
         """
         asked = {}
         for name, _, usual, _ in options_in(TuneOptions):
@@ -257,7 +263,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKey:
-    """A variable whose value lies in a key of a Secret of the cluster."""
+    """A variable whose value is in a key of a Kubernetes Secret."""
 
     variable: str
     secret: str
@@ -268,29 +274,32 @@ def _labels(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in texts]
     for key, equals, _ in pairs:
         if not equals:
-            raise UsageError(f"{key!r} is no label", hint="write it as name=value")
+            raise UsageError(
+                f"--node-selector takes LABEL=VALUE, not {key!r}",
+                hint="--node-selector disktype=ssd",
+            )
     return tuple((key, value) for key, _, value in pairs)
 
 
 def _secret_keys(texts: Iterable[str]) -> tuple[SecretKey, ...]:
-    found = []
+    secrets = []
     for text in texts:
         variable, _, place = text.partition("=")
         secret, slash, key = place.partition("/")
         if not slash:
             raise UsageError(
-                f"{text!r} names no key of a Secret", hint="--secret-env HF_TOKEN=my-secret/token"
+                f"--secret-env takes NAME=SECRET/KEY, not {text!r}",
+                hint="--secret-env HF_TOKEN=my-secret/token",
             )
-        found.append(SecretKey(variable=variable, secret=secret, key=key))
-    return tuple(found)
+        secrets.append(SecretKey(variable=variable, secret=secret, key=key))
+    return tuple(secrets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What only the user knows of where the job runs: names, images, volumes.
+    """What only the user knows about the cluster: names, images, volumes.
 
-    None stands for a value that was not given: the artefact then shows a placeholder,
-    or leaves the choice to the cluster.
+    If a value is None, the artefact has a placeholder or leaves the choice to the cluster.
     """
 
     job_name: str | None = option(None, "Name of the job on a cluster.")
@@ -321,7 +330,7 @@ class Cluster:
     interface: str | None = option(None, "Network interface between nodes, e.g. eth0.")
 
     def __post_init__(self) -> None:
-        """Write quantities as the cluster reads them. Raises UsageError for what is none."""
+        """Rewrite quantities in the form that the cluster reads. Raises UsageError."""
         if self.memory is not None:
             object.__setattr__(self, "memory", kubernetes_memory(self.memory))
         if self.time_limit is not None:
@@ -334,24 +343,24 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmitOptions:
-    """How a plan is to be written down.
+    """How a plan is written to files.
 
     Attributes:
-        nodes: machines to run on; by default as many as hosts are named, else the plan's.
-        keep: the best plan without what changes more in the training than this: "numbers" leaves
-            what touches nothing, "mathematics" also what computes the same otherwise.
-        mpi: the dialect of ``mpirun``; by default the one of the machine, else the script finds
-            out when it runs.
-        no_guard: leave out the comparison of several ranks while they train
-            (``cputune.inside.carry.guard``).
-        versions: distribution versions where the job runs, over those of the result.
+        nodes: number of machines. By default the number of named hosts, or else that of the plan.
+        keep: leave out changes of the best plan that keep less of the training than this: "numbers"
+            or "mathematics".
+        mpi: the MPI implementation of ``mpirun``. By default the one installed here; if there is
+            none, the script detects it when it runs.
+        no_guard: do not compare the ranks while they train (``cputune.inside.carry.guard``).
+        versions: package versions on the machine that will train. They override those of the
+            result.
         cluster: what only the user knows: names, images, volumes.
     """
 
     nodes: int | None = option(None, "Number of machines. Default: as many as hosts, else 1.")
     keep: Keep | None = option(
         None,
-        "Leave out what changes more in the training: numbers or mathematics.",
+        "Leave out changes that keep less of the training: numbers or mathematics.",
         metavar="WHAT",
         reads=_kept,
     )
@@ -371,7 +380,7 @@ Record = TypeVar("Record", covariant=True)
 
 
 class TakesKeywords(Protocol[P, Record]):
-    """Makes of a function of one or two arguments and a record one of these and keywords."""
+    """Type of a decorator: the last argument of a function, a record, becomes its keywords."""
 
     @overload
     def __call__(
@@ -387,25 +396,25 @@ class TakesKeywords(Protocol[P, Record]):
 def keywords_of(record: Callable[P, Record]) -> TakesKeywords[P, Record]:
     """Let a function be called with the fields of its last argument, a record, as keywords.
 
-    Type checkers, ``help`` and ``inspect.signature`` see the fields; an unknown one is a TypeError,
-    as in any call.
+    Type checkers, ``help`` and ``inspect.signature`` see the fields. An unknown keyword is a
+    TypeError, as in any call.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        *first, _ = inspect.signature(function).parameters.values()
-        asked, own = inspect.signature(record), get_type_hints(function)
-        shown = inspect.Signature([*first, *asked.parameters.values()])
+        leading = list(inspect.signature(function).parameters.values())[:-1]
+        of_record, of_function = inspect.signature(record), get_type_hints(function)
+        shown = inspect.Signature(leading + list(of_record.parameters.values()))
 
         @wraps(function)
-        def call(*given: Any, **keywords: Any) -> Any:
-            bound = shown.bind(*given, **keywords).arguments
-            own = [bound.pop(parameter.name) for parameter in first]
-            return function(*own, record(**bound))  # type: ignore[call-arg]
+        def call(*args: Any, **keywords: Any) -> Any:
+            bound = shown.bind(*args, **keywords).arguments
+            positional = [bound.pop(parameter.name) for parameter in leading]
+            return function(*positional, record(**bound))  # type: ignore[call-arg]
 
         hints = get_type_hints(record)
-        kept = {parameter.name: own[parameter.name] for parameter in first}
-        kept |= {name: hints[name] for name in asked.parameters}
-        call.__annotations__ = {**kept, "return": own["return"]}
+        kept = {parameter.name: of_function[parameter.name] for parameter in leading}
+        kept |= {name: hints[name] for name in of_record.parameters}
+        call.__annotations__ = kept | {"return": of_function["return"]}
         call.__signature__ = shown.replace(  # type: ignore[attr-defined]
             return_annotation=inspect.signature(function).return_annotation
         )

@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 8.6
-"""Of a picture, in inches. At 96 pixels an inch it is the width of the page's text."""
+"""Width of a figure in inches. At 96 pixels per inch it fits the text of the page."""
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 3
-"""Of the document; it is raised with a change that an older cputune would misread."""
+"""Version of the schema. It is raised when an older cputune would misread the document."""
 
 MOST_BYTES = 256 << 20
-"""Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""
+"""Largest result file that is read. 10,000 trials of 8 ranks need about 60 MiB."""
 
 InterfaceName = Annotated[str, Meta(max_length=15)]
-"""As the kernel names a network interface (IFNAMSIZ)."""
+"""Name of a network interface. The kernel's limit is IFNAMSIZ."""
 
 HostName = Annotated[str, Meta(max_length=253)]
-"""A name by which a host is reached, or its address (RFC 1035: 253 characters)."""
+"""Name or address of a host (RFC 1035: at most 253 characters)."""
 
 Note = Annotated[str, Meta(max_length=2048)]
 
 State = Literal["completed", "pruned", "failed"]
-"""How a trial ended: measured, ended because it had clearly lost, or without a number."""
+"""How a trial ended: measured, stopped early because it had clearly lost, or without a number."""
 
 Origin = Literal["baseline", "guide", "topology", "sampler"]
-"""Who proposed a plan: the launch of today, the vendors' guides, the machine's layout, Optuna."""
+"""What proposed a plan: your current launch, the vendors' guides, the CPU topology, Optuna."""
 
 Role = Literal["baseline", "candidate"]
-"""What a plan is in the confirmation: what is compared with, or what may be recommended."""
+"""The role of a plan in the confirmation: the baseline, or a plan that may be recommended."""
 
 COMPLETED: State = "completed"
 PRUNED: State = "pruned"
@@ -67,9 +67,9 @@ FAILED: State = "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Samples per second of the whole job: the geometric mean and its 95 % interval.
+    """Samples per second of the whole job: geometric mean and 95 % interval.
 
-    ``centre`` is the geometric mean of the steps of a trial, or of the rounds of a comparison,
+    ``centre`` is the geometric mean over the steps of a trial, or over the rounds of a comparison,
     without warm-up and outliers (``cputune.tuner.gains.throughput``).
     """
 
@@ -79,23 +79,23 @@ class Throughput:
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise ValueError(f"an interval from {self.low} to {self.high}")
+            raise ValueError(f"the interval ends at {self.high}, below its start {self.low}")
 
 
-UNPAIRED = "the file holds no pairs of these two plans"
-"""Why a ratio that a file holds is not read."""
+UNPAIRED = "the file has no pairs of these two plans"
+"""Why a ratio in a file is ignored."""
 
 TIME_UP = "the time limit was reached"
-"""How the reason of a trial begins that the end of the time has cut short."""
+"""Start of the reason of a trial that the time limit stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """What one change brings on the way from today's launch to the best plan.
+    """What one change gains, on the steps from the baseline to the best plan.
 
-    ``speedup`` is over the plan before it on that way. Several knobs stand together, with
-    commas, where there is no plan in which one of them alone is changed. ``keeps`` is what of
-    the training the change leaves the same; None in a result that is older.
+    ``speedup`` is over the plan before this step. If no measured plan changes only one of several
+    knobs, they are one step, and ``knob`` names them with commas. ``keeps`` is what the change
+    keeps of the training; None in an older result.
     """
 
     knob: str
@@ -106,9 +106,9 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """How fast the best plan is without the changes that change more in the training than this.
+    """The gain that is left if changes of later kinds are left out.
 
-    ``plan`` makes all changes of the best plan up to this ``kind``; ``speedup`` is over the
+    ``plan`` makes the changes of the best plan up to this ``kind``. ``speedup`` is over the
     baseline.
     """
 
@@ -119,7 +119,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A plan and how fast it ran."""
+    """A plan and its measured throughput."""
 
     plan: Plan
     samples_per_second: Throughput
@@ -127,12 +127,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The steps that a plan took in one go: those of a trial, or before another plan had its turn.
+    """The consecutive steps of a plan in a trial, or between two other plans in a comparison.
 
-    ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
-    ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
-    script that came to its end and began again; ``delayed`` are the positions, from 0, of those
-    that other processes delayed.
+    ``place`` numbers the turns of all plans in a round, from 0. ``step_seconds`` are all its steps,
+    including the first after a pause, and the warm-up of a script that ended and was started again.
+    ``delayed`` are the positions, from 0, of steps that other processes delayed.
     """
 
     place: Count
@@ -142,21 +141,21 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial of the study, in the order they were run, from 0.
+    """One trial of the study, in the order in which they ran, from 0.
 
     Attributes:
         state: how it ended.
-        kind: which failure it was, for a trial that failed.
-        reason: for people; with the tail of stderr for a crash.
-        samples_per_second: measured, for a trial that was completed; for one that was pruned
-            no more than a guess, from steps that are still slow.
-        at_most_samples_per_second: of a trial that was pruned: it is not faster than that; None
-            where this would say nothing, for a faster plan was not known either.
+        kind: the kind of failure, if it failed.
+        reason: the reason for the user. For a crash it has the end of stderr.
+        samples_per_second: measured, if the trial was completed. If it was pruned, a rough guess
+            from steps that were still warming up.
+        at_most_samples_per_second: upper bound on the throughput of a pruned trial. None if no
+            faster plan was known to compare it with.
         steps: optimizer steps that were measured.
-        step_seconds: seconds of all its steps, warm-up included.
-        origin: who proposed the plan.
-        observed: what the ranks saw: one mapping per rank.
-        taken: the seconds of each step of its last run; None where they were not kept.
+        step_seconds: seconds of all its steps, including warm-up.
+        origin: what proposed the plan.
+        observed: what the ranks reported, one mapping per rank.
+        taken: seconds of each step of its last run. None if they were not kept.
     """
 
     number: Count
@@ -176,7 +175,9 @@ class Trial:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the time was up before its speed was known: there are bounds on it alone."""
+        """True if the time limit stopped it before its throughput was known. It then has only
+        bounds.
+        """
         return self.state == PRUNED and (self.reason or "").startswith(TIME_UP)
 
 
@@ -184,9 +185,9 @@ class Trial:
 class ConfirmRun:
     """One run of a plan in one round of the confirmation, from 0.
 
-    ``samples_per_second`` is None where the run failed, and ``reason`` says why. ``turns``
-    is how often its processes had a turn beside the others' that counts, where all lived at
-    once; ``taken`` are the turns that it took, delayed ones too.
+    ``samples_per_second`` is None if the run failed, and ``reason`` says why. ``turns`` counts the
+    turns that were used, if the processes of several plans took turns. ``taken`` are all turns,
+    delayed ones included. ``kept``: its processes were not started for this round.
     """
 
     round: Count
@@ -200,15 +201,16 @@ class ConfirmRun:
 
 
 LEAST_BLOCKS = 2
-"""In how many blocks two plans have to be compared before a ratio is said. The later ones have new
-processes of both: what a plan's processes differ by is not seen in one block."""
+"""Blocks in which two plans must be compared before a ratio is given. Each later block starts new
+processes of both plans, because one block cannot show how much processes of one plan differ.
+"""
 
 
 def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:
-    """How many pairs of two plans a confirmation holds; 0 where they are too few for a ratio.
+    """Return the number of pairs of two plans in a confirmation, or 0 if they do not allow a ratio.
 
-    They are too few in fewer than ``LEAST_BLOCKS`` blocks, and where the processes of a later block
-    were not started for it.
+    They do not if there are fewer than ``LEAST_BLOCKS`` blocks. A later block counts only if its
+    processes were started for it.
     """
     blocks: list[int] = []
     for block in sorted({run.round for run in runs}):
@@ -218,24 +220,26 @@ def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:
             sides += [r for r in ran[:1] if r.samples_per_second is not None]
         if len(sides) == 2 and not (blocks and any(run.kept for run in sides)):
             blocks.append(max(1, min(run.turns for run in sides)))
-    return sum(blocks) if len(blocks) >= LEAST_BLOCKS else 0
+    if len(blocks) < LEAST_BLOCKS:
+        return 0
+    return sum(blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Where the time of a plan's steps goes, and how far its products are from the limit.
+    """How the time of a plan's steps is spent, and how far its matmuls are from the limit.
 
     Attributes:
-        shares: of the time, by what it is spent on, in words; the largest first, the rest last.
-        steps: that were profiled.
-        step_seconds: of one of them, with the profiler's own time in it.
-        gflops: of all matrix products, over the whole time, of all ranks together; None: not
-            told (IPEX has products of its own, and does not count their operations).
-        limit_gflops: what the same cores reach in matrix products alone; None: not measured.
-        dtype: in what they multiply.
-        reduce_seconds: of a step, in which gradients are on their way, by host: of its slowest
-            rank. Empty for one rank.
-        wire_seconds: of them, those of the rank that is waited for: it waits for nobody.
+        shares: share of the time by activity, the largest first, the rest last.
+        steps: number of steps that were profiled.
+        step_seconds: seconds of one step, including the profiler's own time.
+        gflops: GFLOP/s of all matmuls over the whole time, all ranks together. None if not known:
+            IPEX has its own matmuls and does not count their operations.
+        limit_gflops: GFLOP/s that the same cores reach in matmuls alone. None if not measured.
+        dtype: the type of the matmuls.
+        reduce_seconds: seconds per step in which gradients are sent, by host, of its slowest rank.
+            Empty for one rank.
+        wire_seconds: those of the rank for which the others wait, so without any waiting.
     """
 
     plan: Plan
@@ -251,9 +255,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToEnd:
-    """Seconds of the steps of a whole training, by today's launch and by the best plan.
+    """Seconds of all steps of a training, with the baseline and with the best plan.
 
-    Evaluations and checkpoints are not in them.
+    Evaluations and checkpoints are not included.
     """
 
     today: Amount
@@ -262,32 +266,31 @@ class TimeToEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
-    """What a study has found.
+    """The result of a study.
 
-    ``best`` is the recommendation: the baseline itself where nothing beat it beyond
-    noise. ``speedup`` is what the confirmation has shown, of ``best``, or of the fastest other plan
-    where that is the baseline. A record with a ratio that the pairs in ``confirmation`` do not bear
-    cannot be made: ``speedup`` is then None, and ``not_compared`` says why. ``next_step`` is what
-    would bring the answer that is missing. ``notes`` are sentences that a reader needs in order to
-    trust it. ``disturbed``: other processes delayed most of what it is based on
-    (``share_machine``), so there is no ratio.
-    ``worth`` is the way from the baseline to the best plan, one change at a time, and ``rungs`` are
-    its steps by what they change in the training, the least first.
-    ``profile`` is of the best plan, ``today_profile`` of today's launch where that is another.
-    ``compared`` is the throughput of each plan of the confirmation, the baseline first.
-    ``busy`` are the
-    other processes that used the CPUs meanwhile, each with its share of a CPU.
-    ``files`` are digests of the files that the training command names, by path. ``resumable``:
-    its trials are kept for ``--resume``. ``command`` is the command that started the study,
-    without values of secrets; empty if Python called ``cputune.tune``.
-    ``untried`` is what was left out of the search and would pay, what would bring the most first.
-    ``price_per_hour`` is what one machine costs, in whatever currency.
-    ``hosts`` are the machines that the study ran on, in the order in which plans count their
-    nodes, as they were named; none where it was this machine alone.
-    ``kernel`` is the release of Linux that it ran on, ``microcode`` the processor's revision.
-    ``asked`` are the options by which the search was narrowed or widened.
-    ``interface`` is the network interface on which their ranks talked, where a plan names no
-    other.
+    ``best`` is the recommended plan. It is the baseline if no plan was faster beyond noise.
+    ``speedup`` is the ratio of ``best`` in the confirmation, or of the fastest other plan if
+    ``best`` is the baseline. It must be supported by the pairs in ``confirmation``; otherwise it is
+    None and ``not_compared`` gives the reason. ``next_step`` is what would give the missing answer.
+
+    ``notes`` are sentences that the reader needs to judge the result. ``disturbed``: other
+    processes delayed most of the measurement (``share_machine``), so there is no ratio. ``busy``
+    are these processes, each with its share of a CPU.
+
+    ``worth`` are the steps from the baseline to the best plan, one change at a time. ``rungs`` are
+    the gains by kind of change, the smallest change first. ``profile`` is of the best plan,
+    ``today_profile`` of the baseline if that is another plan. ``compared`` is the throughput of
+    each plan of the confirmation, the baseline first.
+
+    ``files`` are digests of the files in the training command, by path. ``resumable``: the trials
+    are stored for ``--resume``. ``command`` is the command that started the study, without secret
+    values; empty if it was started from Python. ``untried`` is what was not searched and may be
+    faster, the largest expected gain first. ``price_per_hour`` has no currency.
+
+    ``hosts`` are the machines of the study, as the user named them, in the order of the plans'
+    nodes; empty for this machine alone. ``kernel`` is the Linux release, ``microcode`` the revision
+    of the processor. ``asked`` are the options that changed the search. ``interface`` is the
+    network interface of the ranks if the plan does not name one.
     """
 
     created: str | None = None
@@ -328,26 +331,26 @@ class Result:
 
     def __post_init__(self) -> None:
         if (self.speedup is None) == (self.not_compared is None):
-            raise ValueError("either a speedup, or why nothing was compared")
+            raise ValueError("a result needs either speedup or not_compared")
         if self.speedup is None:
             return
         if self.disturbed:
-            raise ValueError("a speedup of a machine on which others computed")
+            raise ValueError("a disturbed result cannot have a speedup")
         plans = {self.best.plan}
         if self.best.plan == self.baseline.plan:
             plans = {run.plan for run in self.confirmation} - plans
         pairs = max((pairs_of(self.confirmation, self.baseline.plan, p) for p in plans), default=0)
         if not 0 < self.speedup.pairs <= pairs:
-            raise ValueError(f"a speedup of {self.speedup.pairs} pairs, but {pairs} were measured")
+            raise ValueError(f"speedup has {self.speedup.pairs} pairs, but {pairs} were measured")
 
     @property
     def outcome(self) -> Outcome:
-        """What the pairs show of the best plan, or of the fastest other one beside the baseline."""
+        """The outcome for the best plan, or for the fastest other plan if the baseline is best."""
         return outcome_of(self.speedup)
 
     @property
     def claim(self) -> Claim:
-        """The ratio with all that it was measured on."""
+        """The ratio with everything that it was measured on."""
         return Claim(
             speedup=self.speedup,
             workload=self.workload,
@@ -360,24 +363,23 @@ class Result:
         )
 
     def throughput_of(self, plan: Plan) -> Throughput | None:
-        """The throughput of a plan, the same wherever it is shown. None if it has none.
+        """Return the throughput to show for a plan. None if it has no measurement.
 
-        A plan that was compared side by side has the throughput of all its rounds, another one
-        that of its single trial.
+        For a plan in the comparison it is that over all rounds, for another plan that of its trial.
         """
-        for measured in (self.best, self.baseline, *self.compared):
+        for measured in (self.best, self.baseline) + self.compared:
             if measured.plan == plan:
                 return measured.samples_per_second
         trials = (t for t in self.trials if t.plan == plan and t.state == COMPLETED)
         return next((t.samples_per_second for t in trials), None)
 
     def is_compared(self, plan: Plan) -> bool:
-        """Whether a plan took part in the comparison side by side."""
+        """Return whether a plan was part of the side-by-side comparison."""
         return self.speedup is not None and any(m.plan == plan for m in self.compared)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Result:
-        """Read a result file. Raises ResultError that says what is wrong with it."""
+        """Read a result file. Raises ResultError if it cannot be read or is not valid."""
         try:
             text = read_document(path, most_bytes=MOST_BYTES)
         except OSError as error:
@@ -393,18 +395,20 @@ class Result:
         return cls.from_json(document)
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        """Write a result file, whole or not at all; for the user alone where it holds arguments.
+        """Write a result file atomically, readable by the user alone if it has arguments.
 
-        Raises UsageError where it exists and not ``force``, CannotError where it cannot
-        be written.
+        Raises UsageError if it exists and ``force`` is not set, CannotError if it cannot be
+        written.
         """
         text = for_people(self.to_json()) + "\n"
-        mode = 0o600 if self.workload.argv else 0o644
+        mode = 0o644
+        if self.workload.argv:
+            mode = 0o600
         write_atomically(Path(path), text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
-        """The document, its schema first."""
-        document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **plain(self)}
+        """Return the document, the schema first."""
+        document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}"} | plain(self)
         if self.speedup is not None:
             document["speedup"]["significant"] = self.speedup.significant
         document |= {
@@ -417,15 +421,15 @@ class Result:
     def time_to_end(
         self, before: Measured | None = None, ratio: float | None = None
     ) -> TimeToEnd | None:
-        """What the whole training takes; None where it has not shown how long it is.
+        """Return the seconds of the whole training. None if its length or the ratio is not known.
 
-        Its steps alone, at the speeds that were measured: over today's launch, or over another
-        plan ``before``, with the ``ratio`` of speeds.
+        Only steps count. ``before`` replaces the baseline, and ``ratio`` the measured ratio.
         """
         if ratio is None:
-            ratio = None if self.speedup is None else self.speedup.ratio
             if self.best.plan == self.baseline.plan:
                 ratio = 1.0
+            elif self.speedup is not None:
+                ratio = self.speedup.ratio
         speed = (before or self.baseline).samples_per_second.centre
         if self.workload.samples_to_end is None or not speed or ratio is None:
             return None
@@ -441,31 +445,32 @@ class Result:
 
     @property
     def figures(self) -> Figures:
-        """Its pictures, each a figure of matplotlib: ``result.figures.waterfall()``."""
+        """The figures, for example ``result.figures.waterfall()``."""
         return Figures(self)
 
     def to_frame(self) -> DataFrame:
-        """Its trials as a frame of pandas, a row each. Raises MissingPackageError without it."""
+        """Return the trials as a pandas frame, one row each. Raises MissingPackageError."""
         frame: DataFrame = import_module("cputune.report.notebook").frame_of(self)
         return frame
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it."""
         html: str = import_module("cputune.report.notebook").html_of(self)
         return html
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
-        """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""
-        mode = 0o600 if self.workload.argv else 0o644
+        """Write the page of ``cputune report``. Raises as ``save``, and MissingPackageError."""
+        mode = 0o644
+        if self.workload.argv:
+            mode = 0o600
         page = import_module("cputune.report.page").page(self)
         write_atomically(Path(path), page, force=force, mode=mode)
 
     @classmethod
     def from_json(cls, document: object) -> Result:
-        """Read a document. Raises ResultError for one that is not ours, or of another version.
+        """Read a document. Raises ResultError if it is not a result, or of another version.
 
-        A ratio that its pairs do not bear is not read: older results had such, and so has one whose
-        plan was changed by hand.
+        A ratio without the pairs that support it is ignored: older results may have one, and so may
+        a file that was edited by hand.
         """
         values = _refuse_other_documents(document)
         for derived in ("outcome", "keeps", "time_to_end"):
@@ -477,7 +482,8 @@ class Result:
             if isinstance(stored, Mapping):
                 stored = {key: value for key, value in stored.items() if key != "significant"}
             speedup = record_of(Speedup, stored)
-            uncompared = record_of(cls, {**values, "speedup": None, "not_compared": UNPAIRED})
+            without = values | {"speedup": None, "not_compared": UNPAIRED}
+            uncompared = record_of(cls, without)
             with suppress(ValueError):
                 return replace(uncompared, speedup=speedup, not_compared=None)
             return uncompared
@@ -489,39 +495,39 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The pictures of one result, as ``result.figures`` has them, drawn by ``report.figures``.
+    """The figures of one result, drawn by ``report.figures``.
 
-    ``width`` is in inches everywhere. Each raises MissingPackageError without matplotlib; what the
-    result does not know is None instead of a picture.
+    ``width`` is in inches. Each method raises MissingPackageError without matplotlib, and returns
+    None if the result does not have the data.
     """
 
     result: Result
 
     def waterfall(self, *, width: float = WIDTH) -> Figure:
-        """From today's launch to the best plan, change by change."""
+        """The steps from the baseline to the best plan."""
         return cast("Figure", _pictures().waterfall(self.result, width=width))
 
     def step(self, *, width: float = WIDTH) -> Figure | None:
-        """Where the time of a step goes."""
+        """How the time of a step is spent."""
         return cast("Figure | None", _pictures().step(self.result, width=width))
 
     def trials(self, *, width: float = WIDTH) -> Figure:
-        """The trials as they were run, and the best so far."""
+        """The trials in the order in which they ran, and the best so far."""
         return cast("Figure", _pictures().trials(self.result, width=width))
 
     def comparison(self, *, width: float = WIDTH) -> Figure | None:
-        """The best plan against today's launch, round by round."""
+        """The best plan compared with the baseline, round by round."""
         return cast("Figure | None", _pictures().comparison(self.result, width=width))
 
     def machine(self, *, width: float = WIDTH) -> Figure | None:
-        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        """The machine of the measurement, and the CPUs of each rank of the best plan."""
         topology = topology_of(self.result.host)
         if topology is None:
             return None
         return cast("Figure", _pictures().machine(topology, self.result.best.plan, width=width))
 
     def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
-        """The seconds of each step of one trial, by its number."""
+        """The seconds of each step of one trial."""
         return cast("Figure | None", _pictures().steps(self.result, trial, width=width))
 
 
@@ -530,7 +536,7 @@ def _pictures() -> Any:
 
 
 def topology_of(host: Mapping[str, Any]) -> Topology | None:
-    """The cores of the machine that a result was measured on; None where it does not say them."""
+    """Return the cores of the machine of a result. None if it does not have them."""
     topology = host.get("topology") or {}
     try:
         cores = tuple(
@@ -547,8 +553,9 @@ def topology_of(host: Mapping[str, Any]) -> Topology | None:
 
 
 def _refuse_other_documents(document: object) -> dict[str, Any]:
-    """The values of a result document, migrated. Raises ResultError for another document."""
-    schema = document.get("schema") if isinstance(document, Mapping) else None
+    schema = None
+    if isinstance(document, Mapping):
+        schema = document.get("schema")
     ours = re.fullmatch(rf"{re.escape(SCHEMA_NAME)}/([1-9][0-9]{{0,8}})", str(schema))
     if not isinstance(document, Mapping) or ours is None:
         raise ResultError(
@@ -563,7 +570,7 @@ def _refuse_other_documents(document: object) -> dict[str, Any]:
         if version > SCHEMA_VERSION:
             hint = "upgrade cputune: pip install -U cputune"
         raise ResultError(
-            f"the result file has schema {version}, this cputune reads 2 and {SCHEMA_VERSION}",
+            f"the result file has schema {version}; this cputune reads 2 and {SCHEMA_VERSION}",
             hint=hint,
         )
     return values

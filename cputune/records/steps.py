@@ -1,6 +1,6 @@
-"""The seam between the tuner and whatever runs a plan: real processes, a model, a table.
+"""The interface between the tuner and whatever runs a plan: processes, a model, or recorded data.
 
-Nothing in the tuner may know which of them it has.
+The tuner must not depend on which of them it has.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 
 DELAYED_SHARE = 0.1
-"""A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
-times, 0.48 beside one busy neighbour."""
+"""A step is delayed if a thread waited for a CPU during this share of it. Measured: 0.003 on a
+quiet machine, 0.48 beside one busy process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer step of the whole job, over all its ranks.
+    """One optimizer step of the whole job, over all ranks.
 
     Attributes:
-        seconds: wall time from the end of the step before to the end of this one,
-            the slowest rank's.
-        samples: samples that all ranks together took.
-        loss: the loss that was reported, averaged over ranks; None where there is none.
-        delayed_seconds: how long the most delayed thread of any rank was runnable but
-            not running during this step (``/proc/PID/task/*/schedstat``, second field),
-            because of others: what a rank's own threads do to each other is the plan's.
-        size: how many numbers the batches of a rank held, of the one with the most; 0 where that
-            is not known. Of batches of unlike length it tells which steps have more to do.
+        seconds: wall time from the end of the previous step to the end of this one, of the slowest
+            rank.
+        samples: samples of all ranks together.
+        loss: the reported loss, averaged over the ranks. None if it was not reported.
+        delayed_seconds: how long the most delayed thread of any rank was runnable but not running
+            (``/proc/PID/task/*/schedstat``, second field) because of other processes. Waiting for
+            threads of the same rank belongs to the plan and is not counted.
+        size: numbers in the largest batch of a rank, 0 if not known. It shows which steps have more
+            work if batches have different lengths.
     """
 
     seconds: float
@@ -41,55 +42,55 @@ class Step:
 
     @property
     def delayed(self) -> bool:
-        """Whether others kept it waiting so long that its time says nothing of the plan."""
+        """True if others delayed it so much that its time says nothing about the plan."""
         return self.delayed_seconds > DELAYED_SHARE * self.seconds
 
 
 class Runner(Protocol):
-    """Runs one plan at a time: all that the tuner needs.
+    """Runs one plan at a time. This is all that the tuner needs.
 
-    ``steps`` starts the plan and yields its steps for as long as it is read; closing the
-    iterator ends the trial and everything it started. It raises ``TrialError`` where the
-    plan fails. A runner that knows more says so by the methods of the protocols below.
+    ``steps`` starts the plan and yields its steps for as long as it is read. Closing the iterator
+    ends the trial and everything that it started. It raises ``TrialError`` if the plan fails. A
+    runner that can do more implements the protocols below.
     """
 
     def steps(self, plan: Plan) -> Iterator[Step]:
-        """Start the plan and yield its optimizer steps, endlessly."""
+        """Start the plan and yield its optimizer steps, without an end."""
         ...
 
 
 @runtime_checkable
 class ObservingRunner(Runner, Protocol):
-    """A runner that also knows what the ranks of its last trial saw."""
+    """A runner that also has the reports of the ranks of its last trial."""
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
-        """One mapping of plain JSON values for each rank; empty before the first step."""
+        """Return one mapping of plain JSON values per rank. Empty before the first step."""
         ...
 
 
 @runtime_checkable
 class LearningRunner(Runner, Protocol):
-    """A runner that learns from its trials what a script trains, and is fed with."""
+    """A runner that learns from its trials what a script trains, and on which data."""
 
     @property
     def workload(self) -> Workload:
-        """The workload, with what the trials have shown of it filled in."""
+        """The workload, completed with what the trials have shown."""
         ...
 
     @property
     def data(self) -> str | None:
-        """What the last trial was fed with, in words; None before its first step."""
+        """The data of the last trial, described in words. None before its first step."""
         ...
 
 
 @runtime_checkable
 class AskingRunner(LearningRunner, Protocol):
-    """A runner that can ask the model of today's launch what plans would make of its batches."""
+    """A runner that can check with the model of your launch whether plans are equivalent."""
 
     def ask(self, questions: Sequence[str] = ...) -> None:
-        """Start today's launch once more, unmeasured; ``workload`` then has the answers.
+        """Start your current launch once more, unmeasured; ``workload`` then has the answers.
 
-        Without questions nothing is started, and ranks stay as typed.
+        Without questions nothing is started, and the number of ranks stays as typed.
         """
         ...
 
@@ -114,67 +115,69 @@ class RehearsingRunner(Runner, Protocol):
     """A runner that can run a whole script with a plan, shortened to a few steps."""
 
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
-        """How the whole script ends with a plan of another number of ranks.
+        """Return how the whole script ends with a plan of another number of ranks.
 
-        It takes ``seconds`` at most. None: there is nothing to rehearse.
+        It takes at most ``seconds``. None: there is nothing to rehearse.
         """
         ...
 
 
 class Living(Protocol):
-    """A plan that lives beside others, and stands still while they have their turns."""
+    """A started plan, which is stopped while others have their turns."""
 
     def turn(self, steps: int) -> Sequence[Step]:
-        """Let it take so many steps, then stop it."""
+        """Let it run this many steps, then stop it."""
         ...
 
     def close(self) -> None:
-        """End it, and all that it has started."""
+        """End it and everything that it started."""
         ...
 
 
 @runtime_checkable
 class ProfilingLiving(Living, Protocol):
-    """A plan that lives, and can tell where the time of its steps goes."""
+    """A started plan that can be profiled."""
 
     def profile(self) -> Sequence[Mapping[str, Any]]:
-        """What each rank tells of some more steps (``cputune.inside.messages.Profiled``).
+        """Profile some more steps, and return the report of each rank.
 
-        Raises ``TrialError`` where the plan fails, and ``TimeUp``.
+        The reports are ``cputune.inside.messages.Profiled``. Raises ``TrialError`` if the plan
+        fails, and ``TimeUp``.
         """
         ...
 
 
 @runtime_checkable
 class KeepingRunner(Runner, Protocol):
-    """A runner that can leave alive what was read."""
+    """A runner that can keep the processes of a trial for the comparison."""
 
     def keep(self) -> Living | None:
-        """The plan whose steps are being read, now stopped: closing them does not end it.
+        """Stop the plan whose steps are being read and return it: closing the steps does not end
+        it.
 
-        None where that cannot be.
+        None if that is not possible.
         """
         ...
 
 
 @runtime_checkable
 class LivingRunner(Runner, Protocol):
-    """A runner that can let several plans live at once."""
+    """A runner that can have several plans started at once."""
 
     def living(self, plan: Plan) -> Living:
-        """The plan in processes of its own. ``turn`` raises ``TrialError`` where it fails.
+        """Start a plan in new processes. ``turn`` raises ``TrialError`` if the plan fails.
 
-        Of a ``PunctualRunner`` it raises ``TimeUp`` too.
+        With a ``PunctualRunner`` it also raises ``TimeUp``.
         """
         ...
 
 
 @runtime_checkable
 class PunctualRunner(Runner, Protocol):
-    """A runner that waits for a step no longer than there is time."""
+    """A runner that waits for a step no longer than the time limit allows."""
 
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
-        """From now on, end the steps by ``TimeUp`` where no time is left to wait for the next.
+        """From now on, raise ``TimeUp`` instead of waiting for a step if no time is left.
 
         A step that follows others may take as long as the slowest of them, and is waited for.
         """
@@ -183,10 +186,10 @@ class PunctualRunner(Runner, Protocol):
 
 @runtime_checkable
 class PatientRunner(Runner, Protocol):
-    """A runner that can be told how long a plan may take to its first step."""
+    """A runner with a limit on the time until a plan's first step."""
 
     def start_within(self, seconds: float) -> None:
-        """From now on, a plan that has no first step after so long ends by ``TimedOut``."""
+        """From now on, end a plan with ``TimedOut`` if it has no first step after ``seconds``."""
         ...
 
 
@@ -194,7 +197,7 @@ BEFORE_ITS_FIRST_STEP = "before its first step"
 
 
 class TimeUp(Exception):  # noqa: N818
-    """The time that was given was up; ``str()`` says during what: "while importing torch"."""
+    """The time limit was reached. ``str()`` says during what: "while importing torch"."""
 
 
 FailureKind = Literal[
@@ -208,15 +211,15 @@ FailureKind = Literal[
     "host lost",
     "failed",
 ]
-"""Why a trial gives no number, in one word for machines."""
+"""Why a trial gives no number."""
 
 
 class TrialError(Exception):
     """A trial that gives no number, and why.
 
     Attributes:
-        details: the last lines of what the script wrote.
-        hopeless: the script is the cause, and no plan will change that.
+        details: the last lines of the script's output.
+        hopeless: the script is the cause, so every plan would fail.
     """
 
     kind: FailureKind = "failed"
@@ -227,25 +230,26 @@ class TrialError(Exception):
         self.hopeless = hopeless
 
     def cleaned(self, clean: Callable[[str], str]) -> None:
-        """Pass what is said through ``clean``."""
+        """Pass reason and details through ``clean``."""
         self.args = (clean(str(self)),)
-        self.details = None if self.details is None else clean(self.details)
+        if self.details is not None:
+            self.details = clean(self.details)
 
 
 class Infeasible(TrialError):  # noqa: N818
-    """The plan cannot run here as asked: the state in the ranks is not the plan's."""
+    """The plan cannot run here: what the ranks report differs from the plan."""
 
     kind: FailureKind = "infeasible"
 
 
 class Crashed(TrialError):  # noqa: N818
-    """A rank died; ``details`` is the tail of its stderr."""
+    """A rank died. ``details`` is the end of its stderr."""
 
     kind: FailureKind = "crashed"
 
 
 class OutOfMemory(Crashed):
-    """A rank was killed for memory, or said that it could not have any."""
+    """A rank was killed for memory, or reported that an allocation failed."""
 
     kind: FailureKind = "out of memory"
 
@@ -257,7 +261,7 @@ class TimedOut(TrialError):  # noqa: N818
 
 
 class HostLost(TrialError):  # noqa: N818
-    """A host on which ranks ran is not reached any more; ``name`` is what it was named."""
+    """A host of the ranks can no longer be reached. ``name`` is its name as given by the user."""
 
     kind: FailureKind = "host lost"
 
@@ -270,18 +274,18 @@ class HostLost(TrialError):  # noqa: N818
 
 
 class NoMeasurement(TrialError):  # noqa: N818
-    """The job ended well, but before enough steps were seen."""
+    """The job ended normally, but before enough steps were measured."""
 
     kind: FailureKind = "no measurement"
 
 
 class Contended(TrialError):  # noqa: N818
-    """Something else on the machine delayed the steps, again and again."""
+    """Other processes delayed the steps again and again."""
 
     kind: FailureKind = "contended"
 
 
 class Diverged(TrialError):  # noqa: N818
-    """The loss is not what the fp32 run with the same seed and data gave."""
+    """The loss differs from that of the fp32 run with the same seed and data."""
 
     kind: FailureKind = "diverged"

@@ -1,4 +1,4 @@
-"""Words that recur, each said in one place: verdicts, ratios, in what two machines differ."""
+"""Texts that several outputs share: verdicts, ratios, differences between machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cputune.text.plain import count, figure
 
 
 def times_as_fast(ratio: Interval) -> str:
-    """``1.25 times as fast``: 1.25 is never an addition to what there was."""
+    """Format a ratio: ``1.25 times as fast``, never "1.25 times faster", which is ambiguous."""
     return f"{ratio.ratio:.2f} times as fast"
 
 
@@ -44,10 +44,10 @@ def between(ratio: Interval) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is printed first: what the result means, what to do now, and how sure it is.
+    """The first lines of the output: what the result means, what to do now, and how sure it is.
 
-    ``do`` is a command, or "nothing: ..."; ``when`` is a condition that has to be true before it.
-    ``good``: a gain was measured. ``ladder`` is a line for each kind of change in the training.
+    ``do`` is a command, or "nothing: ...". ``when`` is a condition that has to be true before it.
+    ``good``: a gain was measured. ``ladder`` has a line for each kind of change in the training.
     """
 
     means: str
@@ -60,7 +60,7 @@ class Verdict:
     @property
     def do_line(self) -> str:
         """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
-        label = "do now" if self.when is None else self.when
+        label = self.when or "do now"
         return f"{label[:1].upper()}{label[1:]}: {self.do}"
 
     def lines(self) -> tuple[str, str, str]:
@@ -69,25 +69,27 @@ class Verdict:
 
 
 RESUME = "the same `cputune tune` command with --resume"
-"""It goes on with a study; what else was typed (``--study``, ``-o``, the script) names which."""
+"""Continues a study. The other options (``--study``, ``-o``, the script) identify it."""
 
 YOURS = "your current launch"
 
 
 def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> Verdict:
-    """What a result says: the outcome, the ratio and its interval, and what to do.
+    """Return the verdict: the outcome, the ratio with its interval, and what to do.
 
-    ``do`` is the command that uses the best plan. In another ``context`` than that of the
-    measurement no ratio is given as if it held there.
+    ``do`` is the command that uses the best plan. If the ``context`` differs from that of the
+    measurement, no ratio is given for it.
     """
-    found = result.claim.in_context(context or ClaimContext())
+    claim = result.claim.in_context(context or ClaimContext())
     speedup = result.speedup
-    if not found.applies:
-        return _elsewhere(result, found)
+    if not claim.applies:
+        return _elsewhere(result, claim)
     if speedup is None:
         return _not_compared(result)
     sure = f"{between(speedup)}, {count(speedup.pairs, 'pair')} side by side"
-    other = YOURS if result.baseline.plan.as_found else result.baseline.plan.describe()
+    other = YOURS
+    if not result.baseline.plan.as_found:
+        other = result.baseline.plan.describe()
     if speedup.outcome == FASTER:
         means = f"{times_as_fast(speedup)} as {other}: {saved(result, speedup.ratio)}."
         if not speedup.narrow:
@@ -115,11 +117,10 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
 
 
 FEW_PAIRS = 12
-"""Fewer pairs than this are named as the reason of a wide interval."""
+"""A wide interval is explained by the number of pairs if there are fewer than this."""
 
 
 def why_undecided(result: Result, ratio: Speedup) -> str:
-    """Why the interval of a comparison is wide."""
     if result.busy:
         return f"other processes used the CPUs: {', '.join(result.busy)}"
     if ratio.pairs < FEW_PAIRS:
@@ -127,10 +128,10 @@ def why_undecided(result: Result, ratio: Speedup) -> str:
     return "the runs of one plan differ by more than the plans do"
 
 
-def _elsewhere(result: Result, found: InContext) -> Verdict:
-    """What is said in another context than the one of the measurement."""
+def _elsewhere(result: Result, claim: InContext) -> Verdict:
+    """The verdict in another context than that of the measurement."""
     speedup = result.speedup
-    means = f"Measured {found.measured}"
+    means = f"Measured {claim.measured}"
     sure = "nothing was measured here"
     if speedup is None:
         means += f": not compared, {result.not_compared}"
@@ -138,7 +139,7 @@ def _elsewhere(result: Result, found: InContext) -> Verdict:
         means += f": {_in_a_word(speedup)}"
         sure = f"there {between(speedup)}, {count(speedup.pairs, 'pair')}; {sure}"
     return Verdict(
-        means=f"{means}. Not measured {', '.join(found.differs)}.",
+        means=f"{means}. Not measured {', '.join(claim.differs)}.",
         do=command_of(NextStep(kind="tune"), result),
         sure=sure,
     )
@@ -157,15 +158,16 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
     UNDECIDED: "undecided",
     NOT_COMPARED: "not compared",
 }
-"""Each outcome in a few words, for tables."""
 
 
 def _not_compared(result: Result) -> Verdict:
-    """Why there is no ratio, what to do now, and what single trials showed."""
+    """The verdict without a ratio: why, what to do now, and what single trials showed."""
     step = result.next_step or NextStep()
     do = command_of(step, result)
     if result.disturbed:
-        others = f" by {', '.join(result.busy)}" if result.busy else " by other processes"
+        others = " by other processes"
+        if result.busy:
+            others = f" by {', '.join(result.busy)}"
         return Verdict(
             means=f"Not compared: the machine was kept busy{others}.",
             do=do,
@@ -181,9 +183,9 @@ def _not_compared(result: Result) -> Verdict:
 
 
 def single_trials(result: Result) -> str:
-    """What trials saw that nothing was compared beside: ``single trials: 8.6 and 10.4 samples/s``.
+    """The throughput of single trials: ``single trials: 8.6 and 10.4 samples/s``.
 
-    Today's launch is named first, then the fastest other plan.
+    The baseline is first, then the fastest other plan.
     """
     seen = [result.baseline.samples_per_second.centre]
     others = [
@@ -194,95 +196,113 @@ def single_trials(result: Result) -> str:
         and trial.plan != result.baseline.plan
     ]
     if not others:
-        return "only one plan gave a number" if result.trials else "nothing was measured"
+        if result.trials:
+            return "only one plan gave a number"
+        return "nothing was measured"
     seen.append(max(others))
     return f"single trials: {' and '.join(map(figure, seen))} samples/s; not compared"
 
 
 def saved(result: Result, ratio: float) -> str:
-    """What the gain means to who trains: the time of the whole training, and what it costs.
+    """Describe the gain for the user: the time of the whole training, and its cost.
 
-    It counts training steps alone, at the speeds that were measured.
+    Only training steps count, at the measured throughput.
     """
     price = result.price_per_hour
     whole = result.time_to_end()
-    words = training_time(result, whole, ratio)
+    text = training_time(result, whole, ratio)
     if whole is not None and result.seconds is not None:
-        words += f"; the search took {duration(result.seconds)}"
+        text += f"; the search took {duration(result.seconds)}"
     if price is not None:
-        today, best = (whole.today, whole.best) if whole else (3600.0, 3600.0 / ratio)
+        baseline_seconds, best_seconds = 3600.0, 3600.0 / ratio
+        if whole:
+            baseline_seconds, best_seconds = whole.today, whole.best
         cost = price / 3600 * max(1, len(result.hosts))
-        words += f"; {cost * best:.2f} instead of {cost * today:.2f} at {price:g} an hour"
-    return words
+        before, after = cost * baseline_seconds, cost * best_seconds
+        text += f"; {after:.2f} instead of {before:.2f} at {price:g} an hour"
+    return text
 
 
 def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
-    """What a ratio makes of the time that the training takes."""
     if whole is None:
         return f"an hour of training takes {60 / ratio:.0f} min"
     epochs = result.workload.epochs
-    job = "your training" if epochs is None else f"your {epochs:g} epochs"
-    job = "your epoch" if epochs == 1 else job
+    job = f"your {epochs:g} epochs"
+    if epochs is None:
+        job = "your training"
+    elif epochs == 1:
+        job = "your epoch"
     return f"{job}: {duration(whole.best)} instead of {duration(whole.today)}, training steps alone"
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``1 h 5 min``."""
+    """Format seconds: ``45 s``, ``12 min``, ``1 h 5 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def slower_by(text: str) -> float:
-    """A share that is allowed to be lost, of ``5%`` or ``0.05``. Raises UsageError."""
+    """Parse an allowed loss of speed, ``5%`` or ``0.05``, as a share. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*(%?)", text.strip())
-    share = float(match[1]) if match else -1.0
+    share = -1.0
+    if match:
+        share = float(match[1])
     if match and match[2]:
         share /= 100
     if not 0 <= share < 1:
-        raise UsageError(f"not a share: {text!r}", hint="--fail-if-slower 5%")
+        raise UsageError(f"{text!r} is not a share", hint="--fail-if-slower 5%")
     return share
 
 
-def surely_slower(ratio: Interval | None, share: float) -> bool:
-    """Whether more than this share is lost beyond doubt: the whole interval lies below.
+def slower_beyond(ratio: Interval | None, share: float) -> bool:
+    """Return whether the whole interval is below 1 by more than this share.
 
-    So a machine that wanders does not fail a build, and a real loss does as soon as it is told.
+    So a noisy machine does not fail a build, and a real loss does once the interval is narrow.
     """
     return ratio is not None and ratio.high < 1 - share
 
 
-TUNE_AGAIN = "tune again: what is fastest there may be another plan by now"
+TUNE_AGAIN = "tune again: another plan may be the fastest now"
 
 
 def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
-    """In what the machine of a result differs from this one; None where it does not.
-
-    What either of them does not say is not compared.
-    """
+    """Return in what the machine of a result differs from this one, or None."""
     return host_difference(host, host_fingerprint(facts))
 
 
 def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
-    """What has changed on this machine since it was tuned, so that another plan may be best."""
-    found = list(filter(None, [machine_difference(result.host, facts)]))
-    pairs = [
+    """List what changed on this machine since it was tuned and may change the best plan."""
+    changes = []
+    machine = machine_difference(result.host, facts)
+    if machine:
+        changes.append(machine)
+    versions = [
         ("kernel", result.kernel, facts.settings.kernel),
         ("microcode", result.microcode, facts.cpu.microcode),
     ]
     for name in DECIDES_SPEED:
         package = facts.package(name)
-        pairs.append((name, result.versions.get(name), package.version if package else None))
-    # What stands behind + is the build: 2.13.0+cpu is 2.13.0.
-    cut = (
-        (n, then.partition("+")[0], now.partition("+")[0]) for n, then, now in pairs if then and now
-    )
-    known = ((name, then, now) for name, then, now in cut if then != now)
-    return (*found, *(f"{name} {then} then, {now} now" for name, then, now in known))
+        installed = None
+        if package:
+            installed = package.version
+        versions.append((name, result.versions.get(name), installed))
+    for name, then, now in versions:
+        if not then or not now:
+            continue
+        # The build behind + does not matter: 2.13.0+cpu is 2.13.0.
+        then, now = then.partition("+")[0], now.partition("+")[0]
+        if then != now:
+            changes.append(f"{name} {then} then, {now} now")
+    return tuple(changes)
 
 
 def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
-    """The CPUs of a plan that this process may not use, as a list; None where it may use all."""
-    wanted = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    """List the CPUs of a plan that this process may not use. None if it may use all of them."""
+    wanted: set[int] = set()
+    for cpus in plan.cpus + plan.ccl_cpus:
+        wanted.update(cpus)
     return cpulist.render(wanted - set(facts.topology.allowed)) or None

@@ -1,7 +1,7 @@
-"""Which files cputune has written: it replaces its own, as long as nobody has changed them.
+"""Remembers which files cputune has written, so that it may replace them if they are unchanged.
 
-The list is in the user's state folder: a path, and the digest of the text that was written there.
-Without a state folder nothing is known, and a file that exists is only replaced with ``--force``.
+The list is in the user's state folder: each path with the digest of the text that was written.
+Without a state folder an existing file is replaced only with ``--force``.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from cputune.text.documents import parse
 from cputune.text.log import log
 
 MOST_REMEMBERED = 2000
-"""Files that are remembered; those that were written first are forgotten first."""
+"""Files that are remembered. The oldest are forgotten first."""
 
 _SCHEMA = "cputune.written/1"
 
 
 def write_own(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
-    """Write a file whole, and remember it. Raises CputuneError, as ``require_own`` does."""
+    """Write a file atomically and remember it. Raises CputuneError, as ``require_own`` does."""
     require_own(path, text, force=force)
     write_atomically(path, text, force=True, mode=mode)
     remember({path: text})
 
 
 def require_own(path: Path, text: str, *, force: bool = False) -> None:
-    """Raise UsageError if a file exists that cputune did not write as it is now.
+    """Raise UsageError if a file exists that cputune did not write, or that was changed since.
 
-    A file that already holds ``text`` is never in the way.
+    A file that already has this ``text`` is accepted.
     """
     if force or not path.exists():
         return
     try:
-        there = read_document(path)
+        present = read_document(path)
     except OSError as error:
         raise _in_the_way(path) from error
-    if there != text and _remembered().get(_key(path)) != _digest(there):
+    if present != text and _remembered().get(_key(path)) != _digest(present):
         raise _in_the_way(path)
 
 
 def _in_the_way(path: Path) -> UsageError:
     return UsageError(
-        f"{path} exists, and is not as cputune wrote it",
-        hint="--force replaces it, -o writes elsewhere",
+        f"{path} exists, and cputune did not write it as it is now",
+        hint="--force replaces it, -o FILE writes to another file",
     )
 
 
 def remember(files: dict[Path, str]) -> None:
-    """Remember files that were just written. If that fails, --force is needed the next time."""
+    """Remember files that were just written. If this fails, --force is needed the next time."""
     state = user_folder("state")
     if state is None:
         return
@@ -66,11 +66,11 @@ def remember(files: dict[Path, str]) -> None:
         document = json.dumps({"schema": _SCHEMA, "files": newest}, indent=1)
         write_atomically(state / "written.json", document + "\n", force=True, mode=0o600)
     except (CputuneError, OSError) as error:
-        log.getChild("history").info("what was written is not remembered: %s", error)
+        log.getChild("history").info("the list of written files was not saved: %s", error)
 
 
 def _remembered() -> dict[str, str]:
-    """The digest of each file by its whole path, in the order in which they were written."""
+    """Return the digest of each file by its absolute path, in the order of writing."""
     state = user_folder("state")
     if state is None:
         return {}

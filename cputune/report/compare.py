@@ -22,7 +22,7 @@ from cputune.records.words import (
     YOURS,
     Verdict,
     between,
-    surely_slower,
+    slower_beyond,
     times_as_fast,
     training_time,
 )
@@ -172,7 +172,7 @@ def blocks(shown: ComparisonToShow) -> Iterator[Block]:
 def slower(shown: ComparisonToShow, share: float) -> str | None:
     """That the second plan is surely slower by more than this share; None where it is not."""
     ratio = shown.found.speedup
-    if ratio is None or not surely_slower(ratio, share):
+    if ratio is None or not slower_beyond(ratio, share):
         return None
     first, second = shown.names
     return f"{second} is {times_as_fast(ratio)} as {first} ({between(ratio)})"

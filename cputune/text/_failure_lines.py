@@ -162,7 +162,6 @@ _BENIGN = re.compile(
 
 
 def begins_something(text: str) -> bool:
-    """Return whether a line begins something new, and so ends the message before it."""
     return bool(
         warns(text)
         or re.match(r"[EF]\d{4} |\[E\d* |srun: |slurmstepd: |=====|-----|\+-|\*\*\*|wandb: ", text)
@@ -227,5 +226,4 @@ def report_of(text: str, following: str) -> Report | None:
 
 
 def warns(text: str) -> bool:
-    """Return whether a line is a warning or a note."""
     return bool(_WARNING.search(text))

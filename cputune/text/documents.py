@@ -36,7 +36,6 @@ Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Record = TypeVar("Record")
 
 JSON: TypeAlias = "str | int | float | list[JSON] | dict[str, JSON] | None"
-"""A value of a JSON document."""
 
 _WORDS = {
     "object": "a mapping",

@@ -96,7 +96,6 @@ class Failure:
 
     @property
     def type_name(self) -> str:
-        """The type of the exception without its module."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -111,7 +110,6 @@ class Failure:
 
     @property
     def whole(self) -> str:
-        """Type and message, as Python prints them."""
         head, separator = self.name, ": "
         if self.kind not in ("exception", "launcher"):
             head, separator = self.text, "\n"

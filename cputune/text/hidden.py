@@ -158,7 +158,6 @@ def variable_says_secret(name: str) -> bool:
 
 
 def _is_secret_argument(name: str, value: str) -> bool:
-    """Return whether an argument's name or the shape of its value marks it as a secret."""
     if _NO_SECRET.fullmatch(value):
         return False
     words = _words(name)
@@ -178,7 +177,6 @@ def _is_secret_argument(name: str, value: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Return whether a variable must not be shown, by its name or its value."""
     if _NO_SECRET.fullmatch(value):
         return False
     if name.endswith("EXEC_EXTRA_ARGS") and _EXTRA.search(value):

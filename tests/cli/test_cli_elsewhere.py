@@ -94,6 +94,6 @@ def test_what_needs_linux_is_refused_in_words(tmp_path: Path, system: str) -> No
         assert (ended.code, ended.out) == (3, "")
         assert f"error: {command} starts training processes" in ended.err
     name = {"darwin": "macOS", "win32": "Windows"}[system]
-    assert f"error: this machine runs {name}, and only Linux is looked at" in doctor.err
+    assert f"error: this machine runs {name}, and cputune examines only Linux" in doctor.err
     assert "hint: --root DIR" in doctor.err
     assert helped.code == 0

@@ -110,7 +110,7 @@ def test_what_is_missing_is_installed_by_what_installed_us(
 
 @pytest.mark.parametrize("path", ["/nowhere/python", "/etc/passwd", "/bin/true", "/"])
 def test_what_is_no_python_is_refused(env: Path, path: str) -> None:
-    with pytest.raises(UsageError, match="is no Python"):
+    with pytest.raises(UsageError, match="does not run as Python"):
         choose_python(path)
 
 

@@ -47,4 +47,4 @@ def test_files_are_emitted_for_the_recorded_machine(
 def test_a_recording_that_is_not_there_is_named(cputune: Run, words: tuple[str, ...]) -> None:
     code, _, err = cputune(*words, "--root", "/nowhere")
     assert code == 3
-    assert "no recorded machine lies at '/nowhere'" in err
+    assert "there is no recorded machine at '/nowhere'" in err

@@ -89,7 +89,7 @@ def test_show_and_compare_have_a_document(cputune: Run, result: Result) -> None:
     ("words", "code", "error", "hint"),
     [
         (("show", "no.json"), 3, "cannot read no.json", "run `cputune tune` first"),
-        (("show", "1999"), 2, "there is no file 1999", "`cputune history` lists them"),
+        (("show", "1999"), 2, "there is no file 1999", "run `cputune history` to list the ids"),
         (("show", "broken.json"), 3, "broken.json is not JSON", "run `cputune tune` again"),
         (("show", "."), 3, "cannot read .: not a regular file", "cputune tune"),
         (("compare",), 2, "Missing argument 'BEFORE'", "compare --help"),

@@ -221,7 +221,7 @@ def test_a_dry_run_has_a_document(cputune: Run) -> None:
         (("--max-time", "0"), "--max-time must be positive"),
         (("--batch-per-rank", "0"), "x>=1"),
         (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
-        (("-o", "nowhere/cputune.json"), "there is no directory"),
+        (("-o", "nowhere/cputune.json"), "the directory nowhere does not exist"),
         (("--", "gone.py"), "there is no script 'gone.py'"),
         (("--recipe", "bert-mini", "--", "broken.toml"), "not both"),
         (("--colour",), "No such option"),
@@ -545,7 +545,7 @@ class TestWhereTheResultCannotBeWritten:
         self.filling_at_the_end(runner, full_disk)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
         assert (ended.code, "Do now:" in ended.out) == (3, True)
-        assert "all that is left of it" in ended.err
+        assert "only in the output above" in ended.err
 
 
 class TestAnOutputThatCannotBeWritten:

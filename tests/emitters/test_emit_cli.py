@@ -230,7 +230,7 @@ def test_emitting_again_replaces_what_cputune_wrote_and_nothing_else(
     edited.write_text(edited.read_text() + "# mine\n")
     refused = emit("-f", "torchrun")
     assert refused.code == 2
-    assert "launch/torchrun.sh exists, and is not as cputune wrote it" in refused.err
+    assert "launch/torchrun.sh exists, and cputune did not write it as it is now" in refused.err
     assert "# mine" in edited.read_text()
     assert emit("-f", "torchrun", "--force").code == 0
     assert emit("-f", "torchrun", "--", "train.py").code == 0
@@ -246,8 +246,8 @@ def test_emitting_again_replaces_nothing_that_differs(emit: Run) -> None:
     answer = emit("-f", "mpirun")
     assert answer.code == 2
     assert answer.err.endswith(
-        "error: launch/recipe.json exists, and is not as cputune wrote it\n"
-        "hint: --force replaces it, -o writes elsewhere\n"
+        "error: launch/recipe.json exists, and cputune did not write it as it is now\n"
+        "hint: --force replaces it, -o FILE writes to another file\n"
     )
     assert not Path("launch/mpirun.sh").exists(), "all files or none"
     assert Path("launch/recipe.json").read_text() == "mine"
@@ -299,7 +299,7 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
         (("-f", "mpirun", "--nodes", "0"), 2, "1 node or more"),
         (("-f", "mpirun", "--hostfile", "gone"), 2, "cannot read gone"),
         (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
-        (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
+        (("-f", "pytorchjob", "--node-selector", "x"), 2, "--node-selector takes LABEL=VALUE, not 'x'"),
         (("-f", "pytorchjob", "--job-name", "A-b"), 2, "cannot name a job"),
         (("-f", "mpirun", "--"), 2, "no script was given"),
         (("-f", "mpirun", "--batch-per-rank", "0"), 2, "batch-per-rank"),
@@ -359,7 +359,7 @@ def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Run) -> None:
 
 def test_what_would_take_minutes_is_refused(emit: Run) -> None:
     write(document(notes=["x" * (50 << 20)]))
-    assert "a text of 52428800 characters" in emit("--format", "mpirun").err
+    assert "a text has 52428800 characters" in emit("--format", "mpirun").err
     content = document()
     content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
     write(content)

@@ -91,7 +91,7 @@ def test_a_launcher_that_hangs_is_ended_with_all_it_started(
     [
         ("#!/bin/sh\nkill -9 $$\n", "ended with -9"),
         ("#!/bin/sh\nexit 3\n", "ended with 3"),
-        ("#!/bin/sh\nprintf '\\377\\376'\n", "says nothing known"),
+        ("#!/bin/sh\nprintf '\\377\\376'\n", "has unexpected output"),
         ("#!/no/such/interpreter\n", "cannot be started"),
     ],
 )

@@ -240,4 +240,4 @@ def test_what_is_not_in_sight_has_its_reason() -> None:
     told = {**OWN, "proc/self/mountinfo": MOUNTED, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
     facts = probe(machine(None, files=told))
     assert facts.limits.periods == 5
-    assert "tells no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")
+    assert "has no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")

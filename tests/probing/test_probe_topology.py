@@ -124,7 +124,7 @@ def test_without_topology_the_cores_are_unknown_and_the_reason_is_said(tmp_path:
     assert not topology.sockets_known
     assert len(topology.cores) == 8  # work can be laid out all the same
     for fact in ("sockets", "physical_cores", "threads_per_core", "cores_per_socket"):
-        assert "tells the" in (facts.why_unknown(f"topology.{fact}") or "")
+        assert "lists the" in (facts.why_unknown(f"topology.{fact}") or "")
 
 
 def test_cores_may_be_known_where_sockets_are_not(tmp_path: Path) -> None:

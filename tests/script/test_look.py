@@ -17,7 +17,7 @@ from cputune.plans.training_command import require_trainable, script_text
         ("a", "", "train.py", "there is no script 'train.py'", "after -- comes the script"),
         ("train.ipynb", "{}", "train.ipynb", "train.ipynb is a notebook", "jupyter nbconvert --to"),
         ("code/a", "", "code", "'code' is a directory without __main__.py", "give the script in"),
-        ("train", "\x7fELF\0\0", "train", "'train': it is no UTF-8 text", "after -- comes"),
+        ("train", "\x7fELF\0\0", "train", "'train': it is not UTF-8 text", "after -- comes"),
         ("t.py", "import a\nprint('a'", "t.py", "t.py, line 2: '\\(' was never closed", "mend it"),
         ("n.py", "import a\0", "n.py", "n.py(, line 1)?: source code string cannot", "mend it"),
         ("t.sh", "python t.py", "t.sh", "t.sh, line 1: invalid", "cannot run this file"),

@@ -16,7 +16,7 @@ from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.result import Result
 from cputune.records.steps import Crashed, NoMeasurement, Step
-from cputune.records.words import surely_slower
+from cputune.records.words import slower_beyond
 from cputune.tuner.comparing import Comparison
 
 
@@ -186,5 +186,5 @@ def test_a_guard_against_5_percent_gives_no_false_alarm_beyond_its_doubt() -> No
             run_noise=0.03,
         )
         found = compared(of(slow), of(fast), runner)
-        alarms += surely_slower(found.speedup, 0.05)
+        alarms += slower_beyond(found.speedup, 0.05)
     assert alarms <= 1

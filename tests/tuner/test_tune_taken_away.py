@@ -15,7 +15,7 @@ from cputune.records.options import TuneOptions
 from cputune.records.result import Result
 from cputune.tuner.study import TuningStudy
 
-GONE = "CPU 1 was taken away in the middle: 0-1 could be used at first, 0 now"
+GONE = "CPU 1 was taken away during the measurement: 0-1 could be used at first, 0 now"
 
 
 class FakeLosing(FakeRunner):
@@ -73,8 +73,14 @@ def test_no_ratio_holds_of_a_confirmation_in_which_it_happened() -> None:
     ("now", "said"),
     [
         ((0, 1, 2, 3), None),
-        ((0, 1, 2), "CPU 3 was taken away in the middle: 0-3 could be used at first, 0-2 now"),
-        ((1,), "CPUs 0,2-3 were taken away in the middle: 0-3 could be used at first, 1 now"),
+        (
+            (0, 1, 2),
+            "CPU 3 was taken away during the measurement: 0-3 could be used at first, 0-2 now",
+        ),
+        (
+            (1,),
+            "CPUs 0,2-3 were taken away during the measurement: 0-3 could be used at first, 1 now",
+        ),
     ],
 )
 def test_what_is_gone_is_told_by_its_numbers(
@@ -93,8 +99,8 @@ def test_what_is_gone_is_told_by_its_numbers(
         (2.0, 2.0, None),
         (2.0, None, None),
         (2.0, 4.0, None),
-        (None, 1.5, "a CPU quota of 1.5 was set in the middle"),
-        (2.0, 1.0, "the CPU quota was lowered in the middle, from 2 to 1"),
+        (None, 1.5, "a CPU quota of 1.5 was set during the measurement"),
+        (2.0, 1.0, "the CPU quota was lowered during the measurement, from 2 to 1"),
     ],
 )
 def test_a_quota_that_is_lowered_is_told(

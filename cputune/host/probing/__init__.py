@@ -1,4 +1,4 @@
-"""``cputune.probe()`` looks at a machine and returns its ``HostFacts``; each file reads a part."""
+"""``cputune.probe()`` reads the ``HostFacts`` of a machine. Each module reads a part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 from cputune.errors import HostError
-from cputune.host import Host, LiveHost
+from cputune.host import Host, LiveHost, Process
 from cputune.host.facts import HostFacts
 from cputune.host.probing._look import Look
 from cputune.host.probing.cpu import read_cpu, read_cpuinfo
@@ -39,23 +39,22 @@ _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 
 
 def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
-    """Look at a machine: the live one, or the ``host`` that is given.
+    """Examine a machine: this one, or the given ``host``.
 
-    ``watched``: other processes are looked at for a moment, to see which of them are busy.
+    ``watched``: observe other processes for a moment to see which are busy.
 
-    Raises HostError on a system that is not Linux, where it is the live one. Never raises for
-    what a machine does not tell: such facts are None, and
-    ``HostFacts.unknown`` holds the reasons. Starts one child at most, for the version
-    of mpirun. Imports no package that it looks at.
+    A fact that the machine does not report is None, and ``HostFacts.unknown`` has the reason.
+    Starts at most one child, for the version of mpirun, and imports none of the packages. Raises
+    HostError if this machine is to be examined and does not run Linux.
     """
     if (host is None or host.live) and sys.platform != "linux":
+        system = _SYSTEMS.get(sys.platform, sys.platform)
         raise HostError(
-            f"this machine runs {_SYSTEMS.get(sys.platform, sys.platform)}, and only Linux is "
-            "looked at",
-            hint="--root DIR takes a machine that `cputune doctor --record DIR` has recorded",
+            f"this machine runs {system}, and cputune examines only Linux",
+            hint="--root DIR examines a machine recorded with `cputune doctor --record DIR`",
         )
-    look = Look(LiveHost() if host is None else host)
-    # The load is read before our own work counts; processes are watched from here to the end.
+    look = Look(host or LiveHost())
+    # The load is read first, before our own work adds to it. Processes are watched until the end.
     load = read_load(look)
     if watched:
         look.host.processes()
@@ -65,12 +64,14 @@ def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
     locations = dict.fromkeys(package.location for package in packages if package.location)
     python = look.host.python_version()
     if python is None:
-        look.not_known("python", "the recording does not name the interpreter")
+        look.not_known("python", "the recording does not contain the interpreter")
     topology = read_topology(look, info, limits.cpuset)
     libraries = read_libraries(look, tuple(locations))
-    processes = look.host.processes() if watched else ()
+    processes: tuple[Process, ...] | None = ()
+    if watched:
+        processes = look.host.processes()
     if processes is None:
-        look.not_known("load.busy", "no process can be seen")
+        look.not_known("load.busy", "processes cannot be seen")
     facts = HostFacts(
         cpu=read_cpu(look, info),
         topology=topology,
@@ -93,7 +94,7 @@ def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
         unknown=look.unknown,
         recorded=not look.host.live,
     )
-    _LOG.info("looked at a machine; %d facts are not known", len(facts.unknown))
+    _LOG.info("examined a machine; %d facts are not known", len(facts.unknown))
     for item in facts.unknown:
         _LOG.debug("%s is not known: %s", item.fact, item.reason)
     preload = look.host.environment().get("LD_PRELOAD", "")

@@ -1,4 +1,4 @@
-"""Reads small kernel files of a Host, and remembers which ones could not be read."""
+"""Reads small kernel files of a Host, and records which facts are not known."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NODE_DIR = "/sys/devices/system/node"
 
 
 class Look:
-    """One look at a machine: reads its small files, and notes which facts are not known, and why.
+    """One examination of a machine: reads small files, and collects unknown facts with reasons.
 
-    A file that is missing, unreadable or garbage reads as None.
+    A file that is missing, unreadable or garbled is read as None.
     """
 
     def __init__(self, host: Host) -> None:
@@ -27,61 +27,62 @@ class Look:
         self._unknown: dict[str, str] = {}
 
     def text(self, path: str) -> str | None:
-        """The text of a file without the white space and NULs at its ends."""
+        """Text of a file without white space and NULs at its ends."""
         try:
             return self.host.read_text(path).strip(" \t\r\n\0")
         except (OSError, ValueError):
             return None
 
     def number(self, path: str) -> int | None:
-        """A file that holds one whole number, in decimal."""
+        """A file with one decimal whole number."""
         return whole_number(self.text(path))
 
     def names(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory; none where it cannot be listed."""
+        """Names in a directory, empty if it cannot be listed."""
         try:
             return self.host.list_dir(directory)
         except (OSError, ValueError):
             return ()
 
     def exists(self, path: str) -> bool:
-        """Whether the path is there."""
         return self.host.exists(path)
 
     def numbered(self, directory: str, prefix: str) -> tuple[int, ...]:
-        """The numbers N of the entries ``prefixN`` of a directory, sorted."""
-        found = []
+        """Sorted numbers N of the entries ``prefixN`` of a directory."""
+        numbers = []
         for name in self.names(directory):
             number = name.removeprefix(prefix)
             if name.startswith(prefix) and number.isascii() and number.isdigit():
-                found.append(int(number))
-        return tuple(sorted(number for number in found if number < cpulist.MAX_CPUS))
+                numbers.append(int(number))
+        return tuple(sorted(number for number in numbers if number < cpulist.MAX_CPUS))
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
         """A file with a kernel list (``0-3,8``)."""
         return cpus_of(self.text(path))
 
     def not_known(self, fact: str, reason: str) -> None:
-        """Note why a fact is not known; the first reason counts."""
+        """Record why a fact is not known. The first reason counts."""
         self._unknown.setdefault(fact, reason)
 
     def known(self, fact: str, value: Parsed | None, path: str) -> Parsed | None:
-        """The value itself; where it is None, note why its file does not give it."""
+        """Return the value. If it is None, record why the file does not give it."""
         if value is None:
             self.not_known(fact, self.why(path))
         return value
 
     def parsed(self, fact: str, path: str, read: Callable[[str], Parsed | None]) -> Parsed | None:
-        """What ``read`` makes of the text of a file; where that is None, note why."""
+        """Apply ``read`` to the text of a file. If the result is None, record why."""
         text = self.text(path)
-        return self.known(fact, None if text is None else read(text), path)
+        if text is None:
+            return self.known(fact, None, path)
+        return self.known(fact, read(text), path)
 
     def is_open(self, fact: str) -> bool:
-        """Whether this fact has a reason why it is not known."""
+        """Whether a reason is recorded for this fact."""
         return fact in self._unknown
 
     def why(self, path: str) -> str:
-        """Why a file told nothing, for ``not_known``."""
+        """The reason why a file gave no value."""
         try:
             text = self.host.read_text(path)
         except FileNotFoundError:
@@ -92,11 +93,11 @@ class Look:
             return f"{path} cannot be read ({error})"
         if not text.strip():
             return f"{path} is empty"
-        return f"{path} holds nothing that can be understood"
+        return f"{path} has unexpected content"
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        """The facts that are not known, with reasons, sorted by fact."""
+        """The facts that are not known, sorted by name."""
         return tuple(
             Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
         )
@@ -104,15 +105,17 @@ class Look:
 
 @lru_cache(maxsize=8192)
 def cpus_of(text: str | None) -> frozenset[int] | None:
-    """The CPUs of a kernel list; large machines have many equal texts, so each is parsed once."""
+    """CPUs of a kernel list. Cached, because large machines repeat the same lists."""
+    if text is None:
+        return None
     try:
-        return None if text is None else frozenset(cpulist.parse(text))
+        return frozenset(cpulist.parse(text))
     except ValueError:
         return None
 
 
 def whole_number(text: str | None, *, base: int = 10) -> int | None:
-    """A whole number written in ASCII, negative ones too; None for anything else."""
+    """A whole number in ASCII, also a negative one. None for other text."""
     if text is None or not text.isascii() or len(text) > 40 or "_" in text:
         return None
     try:
@@ -122,34 +125,40 @@ def whole_number(text: str | None, *, base: int = 10) -> int | None:
 
 
 def count(text: str | None) -> int | None:
-    """A whole number that is not negative."""
+    """A whole number, 0 or more."""
     number = whole_number(text)
-    return None if number is None or number < 0 else number
+    if number is None or number < 0:
+        return None
+    return number
 
 
 def decimal(text: str | None) -> float | None:
-    """A finite decimal number written in ASCII; None for anything else."""
+    """A finite decimal number in ASCII. None for other text."""
     if text is None or not text.isascii() or len(text) > 40 or "_" in text:
         return None
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if abs(value) < 1e300 else None  # inf and nan are not finite
+    if abs(value) >= 1e300 or value != value:  # inf or nan
+        return None
+    return value
 
 
 def fields(text: str | None) -> dict[str, str]:
-    """``key: value`` lines as a mapping, the first of each key."""
-    found: dict[str, str] = {}
+    """Parse ``key: value`` lines. The first of each key counts."""
+    values: dict[str, str] = {}
     for line in (text or "").splitlines():
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key.strip(), value.strip())
-    return found
+            values.setdefault(key.strip(), value.strip())
+    return values
 
 
 def kibibytes(value: str | None) -> int | None:
-    """Bytes of a ``12345 kB`` value as /proc/meminfo writes it."""
+    """Bytes of a ``12345 kB`` value of /proc/meminfo."""
     number, _, unit = (value or "").partition(" ")
     kib = count(number)
-    return None if kib is None or unit.strip() not in ("kB", "") else kib * 1024
+    if kib is None or unit.strip() not in ("kB", ""):
+        return None
+    return kib * 1024

@@ -1,15 +1,15 @@
-"""What container and shell allow: CPU quota, cpuset, memory, shared memory, files.
+"""Reads limits of the container and the shell: CPU quota, cpuset, memory, shared memory, files.
 
-A cgroup's limit holds for everything below it, so the directories of a group are the process's own
-and all its ancestors up to the top of the mount. In a container the top of the mount is the
-container's own group, and what lies above it cannot be seen.
+A limit of a cgroup applies to everything below it, so the directories of a group are its own and
+those of all parents up to the top of the mount. In a container the top of the mount is the group of
+the container, and its parents cannot be seen.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,28 +28,31 @@ SHELL = {
     "stack_bytes": "Max stack size",
     "cpu_seconds": "Max cpu time",
 }
-"""The limits of ``ulimit``, as /proc/self/limits calls them."""
-LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard", *SHELL)
-"""Facts that may be None because there is no such limit."""
+"""The limits of ``ulimit``, by their names in /proc/self/limits."""
+LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard") + tuple(SHELL)
+"""Facts that are None if there is no such limit."""
 SHM = "/dev/shm"
 
 NO_LIMIT_BYTES = 1 << 62
-"""Version 1 writes "no limit" as the largest page-aligned number, which depends on the kernel."""
+"""cgroup v1 writes "no limit" as the largest page-aligned number, which depends on the kernel."""
 
 
 def read_limits(look: Look) -> Limits:
-    """Read the limits of the process that asks: the tightest of its cgroup and all above."""
+    """Read the limits of this process: the tightest of its cgroup and all parents."""
     groups = find_groups(look)
     cpu, cpuset, memory, processes = (groups[name] for name in _CONTROLLERS)
     readable = next((group for group in (cpu, cpuset, memory) if group.directories), None)
-    for group, facts in (
+    facts_of = [
         (cpu, ("cpu_quota", "periods", "throttled_periods")),
         (cpuset, ("cpuset",)),
         (memory, ("memory_bytes",)),
         (processes, ("pids", "pids_used")),
         (readable or cpu, ("cgroup_version", "cgroup_path")),
-    ):
-        for fact in () if group.directories else facts:
+    ]
+    for group, facts in facts_of:
+        if group.directories:
+            continue
+        for fact in facts:
             look.not_known(f"limits.{fact}", "no cgroup of this process can be seen")
     quota, quota_directory = _cpu_quota(look, cpu)
     statistics = _cpu_statistics(look, quota_directory)
@@ -72,56 +75,64 @@ def read_limits(look: Look) -> Limits:
         pids_used=pids_used,
         **_shell_limits(look),
     )
-    none = (name for name in LIMITS if getattr(limits, name) is None)
-    return replace(
-        limits, unlimited=tuple(name for name in none if not look.is_open(f"limits.{name}"))
-    )
+    unlimited = []
+    for name in LIMITS:
+        if getattr(limits, name) is None and not look.is_open(f"limits.{name}"):
+            unlimited.append(name)
+    return replace(limits, unlimited=tuple(unlimited))
 
 
 def _limits(
     look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Parsed | None]
 ) -> list[tuple[Parsed, str]]:
-    """The limits that one file sets in the cgroup and in those above it, each with its directory.
+    """The limits that one file sets in the cgroup and its parents, each with its directory.
 
-    ``read`` makes a limit of text and directory; None is noted as what is not known.
+    ``read`` parses the text of a directory's file. If it returns None, the fact is recorded as
+    unknown.
     """
-    found = []
+    limits = []
     for directory in group.directories:
         text = look.text(f"{directory}/{name}")
         if text is None or text.startswith(("max", "-1")):
             continue
         limit = look.known(f"limits.{fact}", read(text, directory), f"{directory}/{name}")
         if limit is not None:
-            found.append((limit, directory))
-    return found
+            limits.append((limit, directory))
+    return limits
 
 
 def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
-    """The tightest quota in CPUs, and the directory that sets it (the own one for none)."""
+    """The tightest quota in CPUs and its directory. Without a quota, the directory of the group
+    itself.
+    """
 
     def share(text: str, directory: str) -> float | None:
         quota_of, _, period_of = text.partition(" ")
         period = whole_number(period_of or look.text(f"{directory}/cpu.cfs_period_us"))
         quota = whole_number(quota_of)
-        return quota / period if quota and period and quota > 0 and period > 0 else None
+        if not quota or not period or quota < 0 or period < 0:
+            return None
+        return quota / period
 
-    name = "cpu.max" if group.version == 2 else "cpu.cfs_quota_us"
-    found = _limits(look, group, "cpu_quota", name, share)
-    own = next(iter(group.directories), None)
-    return min(found, key=lambda candidate: candidate[0], default=(None, own))
+    name = "cpu.cfs_quota_us"
+    if group.version == 2:
+        name = "cpu.max"
+    quotas = _limits(look, group, "cpu_quota", name, share)
+    own_directory = next(iter(group.directories), None)
+    return min(quotas, key=lambda quota: quota[0], default=(None, own_directory))
 
 
 def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
-    """``cpu.stat``: how many periods there were, and in how many the group was throttled."""
+    """The number of periods in ``cpu.stat``, and of those in which the group was throttled."""
     if directory is None:
         return {}
     path = f"{directory}/cpu.stat"
     lines = (line.partition(" ") for line in (look.text(path) or "").splitlines())
-    found = {name: whole_number(number) for name, _, number in lines}
+    statistics = {name: whole_number(number) for name, _, number in lines}
     for fact, name in (("periods", "nr_periods"), ("throttled_periods", "nr_throttled")):
-        if found.get(name) is None:
-            look.not_known(f"limits.{fact}", f"{path} tells no {name}")
-    return found
+        if statistics.get(name) is None:
+            look.not_known(f"limits.{fact}", f"{path} has no {name}")
+    return statistics
 
 
 def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
@@ -129,7 +140,9 @@ def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
 
     def left(text: str, directory: str) -> tuple[int, int] | None:
         number, used = whole_number(text), look.number(f"{directory}/pids.current")
-        return None if number is None or used is None else (number, used)
+        if number is None or used is None:
+            return None
+        return number, used
 
     limits = [limit for limit, _ in _limits(look, group, "pids", "pids.max", left)]
     if limits or not group.directories:
@@ -139,37 +152,45 @@ def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
 
 
 def _cpuset(look: Look, group: Group) -> tuple[int, ...] | None:
-    """The CPUs of the nearest cgroup that has any; the effective ones where they are told."""
+    """The CPUs of the nearest cgroup that has any. The effective ones are preferred."""
     names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
-    for path in (f"{directory}/{name}" for directory in group.directories for name in names):
-        if cpus := look.cpu_list(path):
-            return tuple(sorted(cpus))
+    for directory in group.directories:
+        for name in names:
+            cpus = look.cpu_list(f"{directory}/{name}")
+            if cpus:
+                return tuple(sorted(cpus))
     look.not_known("limits.cpuset", "no cgroup of this process lists CPUs")
     return None
 
 
 def _memory(look: Look, group: Group) -> int | None:
-    """The tightest memory limit; None where there is none."""
-    name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
-    found = _limits(look, group, "memory_bytes", name, lambda text, _: count(text))
-    return min((limit for limit, _ in found if limit < NO_LIMIT_BYTES), default=None)
+    """The tightest memory limit in bytes. None if there is none."""
+    name = "memory.limit_in_bytes"
+    if group.version == 2:
+        name = "memory.max"
+    limits = _limits(look, group, "memory_bytes", name, lambda text, _: count(text))
+    return min((limit for limit, _ in limits if limit < NO_LIMIT_BYTES), default=None)
 
 
 def _shell_limits(look: Look) -> dict[str, Any]:
-    """The limits of ``ulimit`` by their names in Limits, and which of them only root raises."""
-    soft = {name: _shell_limit(look, title, name) for name, title in SHELL.items()}
-    hard = {name: _shell_limit(look, title, name, hard=True) for name, title in SHELL.items()}
-    fixed = tuple(name for name, most in hard.items() if most is not None and soft[name] == most)
+    """The limits of ``ulimit`` by their names in Limits, and which of them only root can raise."""
+    limits: dict[str, Any] = {}
+    fixed = []
+    for name, title in SHELL.items():
+        limits[name] = _shell_limit(look, title, name)
+        hard = _shell_limit(look, title, name, hard=True)
+        if hard is not None and limits[name] == hard:
+            fixed.append(name)
     files = _shell_limit(look, SHELL["open_files"], "open_files_hard", hard=True)
-    return {**soft, "open_files_hard": files, "fixed": fixed}
+    return limits | {"open_files_hard": files, "fixed": tuple(fixed)}
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
-    """A soft or ``hard`` limit by its name; None: unlimited, or unknown with its reason."""
+    """A soft or ``hard`` limit. None if it is unlimited, or unknown with a reason."""
     path = "/proc/self/limits"
     for line in (look.text(path) or "").splitlines():
         if line.startswith(title):
-            value = (*line.removeprefix(title).split(), "", "")[int(hard)]
+            value = (line.removeprefix(title).split() + ["", ""])[int(hard)]
             number = whole_number(value)
             if number is not None or value == "unlimited":
                 return number
@@ -182,7 +203,8 @@ _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The cgroup of the process for one controller: own directory first, then upwards.
+    """The cgroup of the process for one controller. ``directories``: its own first, then its
+    parents.
 
     Without directories it cannot be seen.
     """
@@ -193,67 +215,81 @@ class Group:
 
 
 def find_groups(look: Look) -> dict[str, Group]:
-    """The process's cgroups for cpu, cpuset, memory and pids.
+    """The cgroups of the process for cpu, cpuset, memory and pids.
 
-    A controller belongs to one version at a time (cgroups(7)): the line of
-    /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.
+    A controller belongs to one version at a time (cgroups(7)): if a line of /proc/self/cgroup names
+    it, it is version 1, else version 2 (``0::``).
     """
     paths: dict[str, str] = {}  # by controller; version 2 has the empty one
     for line in (look.text("/proc/self/cgroup") or "").splitlines():
         controllers, colon, path = line.partition(":")[2].partition(":")
-        for controller in controllers.split(",") if colon and path.startswith("/") else ():
-            paths.setdefault(controller, path)
-    found: dict[str, Group] = {}
-    for line in (look.text("/proc/self/mountinfo") or "").splitlines():
-        before, _, after = line.partition(" - ")
-        left, right = before.split(), after.split()
-        if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
+        if not colon or not path.startswith("/"):
             continue
-        version = 2 if right[0] == "cgroup2" else 1
-        held = _CONTROLLERS if version == 2 else right[2].split(",")
+        for controller in controllers.split(","):
+            paths.setdefault(controller, path)
+    groups: dict[str, Group] = {}
+    for line in (look.text("/proc/self/mountinfo") or "").splitlines():
+        mount = _cgroup_mount(line)
+        if mount is None:
+            continue
+        version, mounted, root, point = mount
         for controller in _CONTROLLERS:
             owner = 2 if "" in paths else version
             if controller in paths:
                 owner = 1
-            if controller in found or controller not in held or version != owner:
+            if controller in groups or controller not in mounted or version != owner:
                 continue
             path = paths.get(controller if version == 1 else "", "/")
-            root, point = (re.sub(r"\\([0-7]{3})", _unescaped, path) for path in left[3:5])
-            directories = _upwards(look, root, posixpath.normpath(posixpath.join("/", point)), path)
+            directories = _upwards(look, root, point, path)
             if directories:
-                found[controller] = Group(version=version, path=path, directories=directories)
-    return {controller: found.get(controller, Group()) for controller in _CONTROLLERS}
+                groups[controller] = Group(version=version, path=path, directories=directories)
+    return {controller: groups.get(controller, Group()) for controller in _CONTROLLERS}
+
+
+def _cgroup_mount(line: str) -> tuple[int, Sequence[str], str, str] | None:
+    """Version, controllers, root and mount point of a line of mountinfo. None if not a cgroup's."""
+    before, _, after = line.partition(" - ")
+    left, right = before.split(), after.split()
+    if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
+        return None
+    root, point = (re.sub(r"\\([0-7]{3})", _unescaped, path) for path in left[3:5])
+    point = posixpath.normpath(posixpath.join("/", point))
+    if right[0] == "cgroup2":
+        return 2, _CONTROLLERS, root, point
+    return 1, right[2].split(","), root, point
 
 
 def _unescaped(octal: re.Match[str]) -> str:
-    """A character that mount tables write as a number (``\\040`` is a space)."""
-    return chr(int(octal[1], 8))
+    return chr(int(octal[1], 8))  # mount tables write a space as \040
 
 
 def _upwards(look: Look, root: str, point: str, path: str) -> tuple[str, ...]:
-    """Directories from the cgroup at ``path`` up to the top of a mount, which shows ``root``.
+    """Directories from the cgroup at ``path`` up to the top of a mount of ``root``.
 
-    In a cgroup namespace, or where only a part of the hierarchy is mounted, the path
-    may not lie below the mount's root: then the top is all there is to see.
+    In a cgroup namespace, or if only a part of the hierarchy is mounted, the path may be outside of
+    the mount. Then only the top can be seen.
     """
     top = root.rstrip("/") + "/"
-    seen = path.startswith(top) and ".." not in path.split("/")
-    directory = posixpath.normpath(posixpath.join(point, path.removeprefix(top) if seen else ""))
+    below = ""
+    if path.startswith(top) and ".." not in path.split("/"):
+        below = path.removeprefix(top)
+    directory = posixpath.normpath(posixpath.join(point, below))
     if not look.exists(directory):
         directory = point
-    found = []
+    directories = []
     while True:
         if look.exists(directory):
-            found.append(directory)
+            directories.append(directory)
         if directory in (point, "/"):
-            return tuple(found)
+            return tuple(directories)
         directory = posixpath.dirname(directory)
 
 
 def watch_cpus(host: Host) -> Callable[[], str | None]:
-    """What says, in words, what this process may use less of than now; None where it is nothing.
+    """Return a function that describes which CPUs or quota this process has lost since now, or
+    None.
 
-    A container may be given another cpuset or quota while it runs, and a CPU may go offline.
+    A container may get another cpuset or quota while it runs, and a CPU may go offline.
     """
     before, quota = host.affinity() or (), _own_quota(host)
 
@@ -261,16 +297,18 @@ def watch_cpus(host: Host) -> Callable[[], str | None]:
         now, lower = host.affinity() or (), _own_quota(host)
         gone = cpulist.render(sorted(set(before) - set(now)))
         if gone:
-            were = "CPU {} was" if gone.isdigit() else "CPUs {} were"
+            were = f"CPUs {gone} were"
+            if gone.isdigit():
+                were = f"CPU {gone} was"
             return (
-                f"{were.format(gone)} taken away in the middle: {cpulist.render(before)} could be "
+                f"{were} taken away during the measurement: {cpulist.render(before)} could be "
                 f"used at first, {cpulist.render(now) or 'none'} now"
             )
         if lower is None or (quota is not None and lower >= quota):
             return None
         if quota is None:
-            return f"a CPU quota of {lower:g} was set in the middle"
-        return f"the CPU quota was lowered in the middle, from {quota:g} to {lower:g}"
+            return f"a CPU quota of {lower:g} was set during the measurement"
+        return f"the CPU quota was lowered during the measurement, from {quota:g} to {lower:g}"
 
     return look
 

@@ -1,9 +1,9 @@
-"""The network of a machine: its links, their addresses, what its own name stands for.
+"""Reads the network of a machine: its interfaces, their addresses, and those of its own name.
 
-Files alone are read, so that a recording, a container without iproute2 and a far machine
-are read alike. ``/proc/net/fib_trie`` has the machine's IPv4 addresses, ``/proc/net/route``
-the networks of the links, ``/proc/net/if_inet6`` both for IPv6
-(https://docs.kernel.org/networking/proc_net_tcp.html, net/ipv4/fib_trie.c).
+Only files are read, so that it works alike for a recording, a container without iproute2 and
+another host. ``/proc/net/fib_trie`` has the IPv4 addresses, ``/proc/net/route`` the networks,
+``/proc/net/if_inet6`` both for IPv6 (https://docs.kernel.org/networking/proc_net_tcp.html,
+net/ipv4/fib_trie.c).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ HOSTS = "/etc/hosts"
 ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
 ADDRESSES_6 = "/proc/net/if_inet6"
 ADDRESSED = (ROUTES, TRIE, ADDRESSES_6)
-"""Files that hold the addresses of a machine: no recording has them."""
+"""Files with the addresses of a machine. Recordings leave them out."""
 
 LOOPBACK = "lo"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
-_OF_A_LINK = 0x20  # scope of fe80:: addresses in if_inet6, which mean nothing to others
+_OF_A_LINK = 0x20  # scope of link-local fe80:: addresses in if_inet6
 _EVERYWHERE = IPv4Network("0.0.0.0/0")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of ``/proc/net/route``: how a network is reached."""
+    """One row of ``/proc/net/route``."""
 
     link: str
     network: IPv4Network
@@ -41,7 +41,7 @@ class Route:
 
 
 def read_network(look: Look) -> Network:
-    """The interfaces, the default route, and the addresses of the own name in /etc/hosts."""
+    """The interfaces, the default route, and the addresses of this machine's name in /etc/hosts."""
     names = look.names(LINKS)
     if not names:
         look.not_known("network.interfaces", f"{LINKS} shows none")
@@ -52,11 +52,17 @@ def read_network(look: Look) -> Network:
         rows = [line.partition("#")[0].split() for line in hosts.splitlines()]
         addresses = tuple(row[0] for row in rows if host_name in row[1:])
     else:
-        look.not_known("network.hostname_addresses", look.why(HOSTS if host_name else HOST_NAME))
+        missing = HOST_NAME
+        if host_name:
+            missing = HOSTS
+        look.not_known("network.hostname_addresses", look.why(missing))
     table = look.text(ROUTES)
     routes = tuple(routes_of(table or ""))
-    if (default := _outwards(routes)) is None:
-        reason = look.why(ROUTES) if table is None else "there is no default route of IPv4"
+    default = _default_link(routes)
+    if default is None:
+        reason = "there is no default route of IPv4"
+        if table is None:
+            reason = look.why(ROUTES)
         look.not_known("network.default_link", reason)
     return Network(
         interfaces=names or None,
@@ -71,33 +77,38 @@ def _links(
     look: Look, names: tuple[str, ...], routes: tuple[Route, ...]
 ) -> tuple[Link, ...] | None:
     trie = look.text(TRIE)
-    if not names or trie is None or look.text(ROUTES) is None:
-        missing = TRIE if trie is None else ROUTES
-        look.not_known("network.links", look.why(missing) if names else f"{LINKS} shows none")
+    if not names:
+        look.not_known("network.links", f"{LINKS} shows none")
         return None
-    held: dict[str, list[str]] = {}
-    for name, address in (
-        *addresses_4(trie, routes),
-        *addresses_6(look.text(ADDRESSES_6) or ""),
-    ):
-        held.setdefault(name, []).append(address)
-    if "" in held:
-        said = ", ".join(held[""])
-        look.not_known("network.links.addresses", f"of which link {said} is cannot be told")
-    return tuple(
-        Link(
+    for path, text in ((TRIE, trie), (ROUTES, look.text(ROUTES))):
+        if text is None:
+            look.not_known("network.links", look.why(path))
+            return None
+    addresses: dict[str, list[str]] = {}
+    of_links = list(addresses_4(trie or "", routes))
+    of_links += addresses_6(look.text(ADDRESSES_6) or "")
+    for name, address in of_links:
+        addresses.setdefault(name, []).append(address)
+    if "" in addresses:
+        unclear = ", ".join(addresses[""])
+        look.not_known(
+            "network.links.addresses", f"the interface of {unclear} cannot be determined"
+        )
+    links = []
+    for name in names:
+        link = Link(
             name=name,
             up=_is_up(look.text(f"{LINKS}/{name}/operstate")),
-            addresses=tuple(held.get(name, ())),
-            # A driver that knows no speed says -1.
+            addresses=tuple(addresses.get(name, ())),
+            # A driver that does not know the speed reports -1.
             mbits_per_second=count(look.text(f"{LINKS}/{name}/speed")) or None,
         )
-        for name in names
-    )
+        links.append(link)
+    return tuple(links)
 
 
 def routes_of(text: str) -> Iterator[Route]:
-    """The rows of ``/proc/net/route`` that are in use; numbers in it are little-endian."""
+    """The rows of ``/proc/net/route`` that are in use. Its numbers are little-endian."""
     for row in text.splitlines()[1:]:
         fields = row.split()
         try:
@@ -113,16 +124,17 @@ def routes_of(text: str) -> Iterator[Route]:
 
 
 _LOCAL = re.compile(r"\|--[ ]+([\d.]+)(?:\n[ ]+/\d+ \w+ \w+)*?\n[ ]+/32 host LOCAL")
-"""A leaf of fib_trie that is an address of this machine."""
+"""A leaf of fib_trie with an address of this machine."""
 
 
 def addresses_4(trie: str, routes: tuple[Route, ...]) -> Iterator[tuple[str, str]]:
-    """Links and their IPv4 addresses with networks, each once; "" for one that may be of several.
+    """Yield interfaces and their IPv4 addresses with networks. The interface is "" if it is not
+    clear.
 
-    An address belongs to the link whose own network holds it. Some clouds give a link a lone
-    address without a network: it is of the link that leads out.
+    An address belongs to the interface whose own network contains it. Some clouds give an interface
+    an address without a network: it belongs to the interface of the default route.
     """
-    own = [route for route in routes if not route.gateway and route.network != _EVERYWHERE]
+    direct = [route for route in routes if not route.gateway and route.network != _EVERYWHERE]
     for text in dict.fromkeys(_LOCAL.findall(trie)):
         try:
             address = IPv4Address(text)
@@ -131,15 +143,18 @@ def addresses_4(trie: str, routes: tuple[Route, ...]) -> Iterator[tuple[str, str
         if address.is_loopback:
             yield LOOPBACK, f"{address}/8"
             continue
-        holding = [route for route in own if address in route.network]
+        holding = [route for route in direct if address in route.network]
         length = max((route.network.prefixlen for route in holding), default=32)
         links = {route.link for route in holding if route.network.prefixlen == length}
-        links = links or {_outwards(routes) or ""}
-        yield links.pop() if len(links) == 1 else "", f"{address}/{length}"
+        links = links or {_default_link(routes) or ""}
+        link = ""
+        if len(links) == 1:
+            link = links.pop()
+        yield link, f"{address}/{length}"
 
 
 def addresses_6(text: str) -> Iterator[tuple[str, str]]:
-    """Links and their IPv6 addresses with networks, from ``/proc/net/if_inet6``."""
+    """Yield interfaces and their IPv6 addresses with networks, from ``/proc/net/if_inet6``."""
     for line in text.splitlines():
         fields = line.split()
         try:
@@ -151,12 +166,16 @@ def addresses_6(text: str) -> Iterator[tuple[str, str]]:
             yield link, f"{address}/{length}"
 
 
-def _outwards(routes: tuple[Route, ...]) -> str | None:
+def _default_link(routes: tuple[Route, ...]) -> str | None:
     """The interface of the default route."""
-    ways = [route for route in routes if route.network == _EVERYWHERE]
-    return min(ways, key=lambda route: route.metric).link if ways else None
+    defaults = [route for route in routes if route.network == _EVERYWHERE]
+    if not defaults:
+        return None
+    return min(defaults, key=lambda route: route.metric).link
 
 
 def _is_up(state: str | None) -> bool | None:
-    """Whether it carries, by its operational state (RFC 2863); lo and tunnels say "unknown"."""
-    return None if state is None else state in ("up", "unknown")
+    """Whether an operational state (RFC 2863) has a carrier. lo and tunnels report "unknown"."""
+    if state is None:
+        return None
+    return state in ("up", "unknown")

@@ -1,7 +1,7 @@
-"""``doctor --record DIR``: what a replay needs, and nothing that names person or machine.
+"""``doctor --record DIR``: records what a replay needs, without names of people and machines.
 
-The probe looks at the machine through a host that notes every question and its answer.
-The answers are the recording, so that it holds exactly what a replay asks for.
+The probe examines the machine through a host that records each question and its answer, so the
+recording has exactly what a replay asks for.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import json
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from cputune.host import Host, RecordedHost, write_tree
+from cputune.host import Host, Process, RecordedHost, write_tree
 from cputune.host.probing import probe
 from cputune.host.probing.installed import is_looked_for
 from cputune.host.probing.network import ADDRESSED, LINKS
@@ -31,61 +32,55 @@ _NUMBERED = re.compile(r"(cpu|node|policy|memory_tier)\d+")
 
 
 def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
-    """Record a machine at a new directory and return the host that replays it.
+    """Record a machine in a new directory, and return the host that replays it.
 
-    Host names, addresses, serial numbers, ids of containers, users and their homes are
-    replaced by stand-ins; the document of the replay is the document of the recording.
-    Raises UsageError where something lies there already, CannotError where it cannot
-    be written.
+    Placeholders replace host names, addresses, serial numbers, ids of containers, users and their
+    homes. Raises UsageError if the directory is not empty, CannotError if it cannot be written.
     """
     noted = _Noting(host)
     facts = probe(cast(Host, noted))
     answers = noted.answers
     affinity, busy = host.affinity(), {process.pid for process in facts.load.busy}
     scrub = Scrubber.of(host)
-    texts = {
-        _place(path, scrub): _clean(path, text, scrub)
-        for path, text in sorted(answers["read_text"].items())
-        if path not in ADDRESSED
-    }
-    unreadable = {
-        path: code for path, code in noted.refused["read_text"].items() if code != errno.ENOENT
-    }
-    seen = answers["processes"][None]
-    processes = None
-    if seen is not None:
-        of_note = (process for process in seen if process.pid in busy)
-        processes = [{**asdict(process), "name": scrub.value(process.name)} for process in of_note]
+    texts = {}
+    for path, text in sorted(answers["read_text"].items()):
+        if path not in ADDRESSED:
+            texts[_place(path, scrub)] = _clean(path, text, scrub)
+    unreadable = {}
+    for path, code in noted.refused["read_text"].items():
+        if code != errno.ENOENT:
+            unreadable[_place(path, scrub)] = code
+    packages = []
+    for package in host.distributions():
+        location = package.location and scrub.text(package.location)
+        packages.append(asdict(package) | {"location": location})
+    paths = {}
+    for path, there in sorted(answers["exists"].items()):
+        if host.knows(path):
+            paths[_place(path, scrub, file=False)] = there
     disks = answers["disk_bytes"]
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": facts.python,
         "affinity": None if affinity is None else cpulist.render(affinity),
         "environment": read_environment(host.environment(), scrub),
-        "packages": [
-            {**asdict(package), "location": package.location and scrub.text(package.location)}
-            for package in host.distributions()
-        ],
+        "packages": packages,
         "launchers": _launchers(noted, scrub),
-        "processes": processes,
+        "processes": _processes(answers["processes"][None], busy, scrub),
         "disk_bytes": {path: size for path, (size, _) in disks.items()},
         "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
         "surroundings": scrub.document(
             json.loads(json.dumps(asdict(answers["surroundings"][None])))
         ),
         "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in answers["cpuid"].items()},
-        "unreadable": {_place(path, scrub): code for path, code in unreadable.items()},
+        "unreadable": unreadable,
         "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
         "directories": {
-            scrub.text(directory): _names(directory, names, scrub)
-            for directory, names in sorted(answers["list_dir"].items())
+            scrub.text(folder): _names(folder, names, scrub)
+            for folder, names in sorted(answers["list_dir"].items())
         },
         "real_paths": {scrub.text(k): scrub.text(v) for k, v in answers["real_path"].items()},
-        "paths": {
-            _place(path, scrub, file=False): there
-            for path, there in sorted(answers["exists"].items())
-            if host.knows(path)
-        },
+        "paths": paths,
     }
     files = {path[1:]: text for path, text in texts.items() if path.startswith(_TREES)}
     files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -93,11 +88,27 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     return RecordedHost(directory)
 
 
+def _processes(
+    seen: tuple[Process, ...] | None, busy: set[int], scrub: Scrubber
+) -> list[dict[str, object]] | None:
+    """The busy ones of the processes. None if processes cannot be seen."""
+    if seen is None:
+        return None
+    processes = []
+    for process in seen:
+        if process.pid in busy:
+            processes.append(asdict(process) | {"name": scrub.value(process.name)})
+    return processes
+
+
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
-    """Under which path a file is recorded: cgroups and interfaces without their numbers."""
+    """The path under which a file is recorded: cgroups and interfaces without their ids."""
     if path.startswith(_CGROUPS):
         parts = path.removeprefix(_CGROUPS).split("/")
-        names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
+        if file:
+            names = [scrub.group(part) for part in parts[:-1]] + [parts[-1]]
+        else:
+            names = [scrub.group(part) for part in parts]
         return _CGROUPS + "/".join(names)
     if path.startswith(f"{LINKS}/"):
         name, _, rest = path.removeprefix(f"{LINKS}/").partition("/")
@@ -106,15 +117,17 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
 
 
 def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]:
-    """Those names in a directory that a replay looks for."""
+    """The names in a directory that a replay asks for."""
     if directory == LINKS:
         return [scrub.interface(name) for name in names]
-    looked_for = _NUMBERED.fullmatch if directory.startswith(_TREES) else is_looked_for
+    looked_for: Callable[[str], object] = is_looked_for
+    if directory.startswith(_TREES):
+        looked_for = _NUMBERED.fullmatch
     return [name for name in names if looked_for(name)]
 
 
 def _clean(path: str, text: str, scrub: Scrubber) -> str:
-    """The text of a file without what names a person or a machine."""
+    """The text of a file without names of people and machines."""
     if path == "/proc/cpuinfo":
         return re.sub(r"(?mi)^serial\b.*\n?", "", text)
     if path == "/proc/sys/kernel/hostname":
@@ -139,14 +152,18 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
 
 
 def _priority_alone(text: str) -> str:
-    """/proc/self/stat with the nice value and the policy, and with 0 for all else."""
+    """/proc/self/stat with the nice value and the policy. Everything else is 0."""
     parts = text.rpartition(")")[2].split()
-    kept = (part if number in (NICE - 2, POLICY - 2) else "0" for number, part in enumerate(parts))
+    kept = []
+    for number, part in enumerate(parts):
+        if number not in (NICE - 2, POLICY - 2):
+            part = "0"
+        kept.append(part)
     return f"0 (python) {' '.join(kept)}\n"
 
 
 def _mount_line(line: str, scrub: Scrubber) -> str:
-    """One line of mountinfo; empty for mounts that say nothing about limits or containers."""
+    """One line of mountinfo. Empty for mounts that do not concern limits or containers."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 6 or len(right) < 3:
@@ -184,10 +201,10 @@ def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:
 
 
 class _Noting:
-    """A host that notes what it was asked, and what the answer was.
+    """A host that records the questions and answers of another one.
 
-    ``answers``, and the numbers of errors in ``refused``, are by the method that was called and by
-    its argument (a tuple of several, None without any).
+    ``answers`` and the error numbers in ``refused`` are by method and by its argument (a tuple if
+    there are several, None if there is none).
     """
 
     def __init__(self, host: Host) -> None:

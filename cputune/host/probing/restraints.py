@@ -1,4 +1,4 @@
-"""What slows this process down beside its limits: weights, priorities, caps, throttling."""
+"""Reads what slows this process down besides its limits: weights, priorities, caps, throttling."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 NEVER_OVERCOMMIT = 2
-"""The mode in which the kernel promises no more memory than there is (proc(5))."""
+"""The mode in which the kernel does not promise more memory than there is (proc(5))."""
 MEMINFO = "/proc/meminfo"
 UPTIME = "/proc/uptime"
 
 
 def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
-    """Read what holds the process back; None and () if nothing does, or if the kernel shows none.
+    """Read what slows the process down. None and () if nothing does, or if the kernel does not show
+    it.
 
-    Weights and memory.high exist for cgroups of version 2 alone.
+    Weights and memory.high exist only in cgroups of version 2.
     """
     groups = find_groups(look)
     nice, policy = _priority(look)
@@ -43,21 +44,21 @@ def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
 
 
 def _smallest(look: Look, group: Group, name: str, *, largest: bool = False) -> int | None:
-    """The smallest number that this file has in the cgroup and in those above it."""
+    """The smallest (or ``largest``) number in this file of the cgroup and its parents."""
     if group.version != 2:
         return None
-    found = []
+    numbers = []
     for directory in group.directories:
         number = look.number(f"{directory}/{name}")
         if number is not None:
-            found.append(number)
-    if not found:
-        return None
-    return max(found) if largest else min(found)
+            numbers.append(number)
+    if largest:
+        return max(numbers, default=None)
+    return min(numbers, default=None)
 
 
 def _memory_nodes(look: Look, group: Group) -> tuple[int, ...] | None:
-    """The NUMA nodes that memory may come from."""
+    """The NUMA nodes from which memory may be allocated."""
     names = ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems")
     for directory in group.directories:
         for name in names:
@@ -68,17 +69,19 @@ def _memory_nodes(look: Look, group: Group) -> tuple[int, ...] | None:
 
 
 def _priority(look: Look) -> tuple[int | None, str | None]:
-    """The nice value and the scheduling policy that every process from here inherits."""
-    # The name of the program stands in parentheses, and may hold spaces.
+    """The nice value and the scheduling policy, which children inherit."""
+    # The program's name is in parentheses and may contain spaces.
     parts = (look.text(STAT) or "").rpartition(")")[2].split()
     if len(parts) <= POLICY - 2:
         return None, None
     nice, policy = whole_number(parts[NICE - 2]), whole_number(parts[POLICY - 2])
-    return nice, None if policy is None else POLICIES.get(policy)
+    if policy is None:
+        return nice, None
+    return nice, POLICIES.get(policy)
 
 
 def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
-    """Groups of CPUs that may not run as fast as they can."""
+    """Groups of CPUs with a maximum frequency below what they can do."""
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         directory = f"{base}/policy{number}"
@@ -87,7 +90,9 @@ def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
         if allowed is None or most is None or allowed >= most:
             continue
         listed = look.text(f"{directory}/affected_cpus")
-        cpus = frozenset({number}) if listed is None else cpus_of(listed.replace(" ", ","))
+        cpus: frozenset[int] | None = frozenset({number})
+        if listed is not None:
+            cpus = cpus_of(listed.replace(" ", ","))
         yield FrequencyCap(
             cpus=tuple(sorted((cpus or frozenset()) & frozenset(online))),
             allowed_khz=allowed,
@@ -96,17 +101,19 @@ def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
 
 
 def _commit_left(look: Look) -> int | None:
-    """Bytes that can still be reserved if the kernel overcommits nothing (mode 2)."""
+    """Bytes that can still be reserved if the kernel does not overcommit (mode 2)."""
     if look.number(OVERCOMMIT) != NEVER_OVERCOMMIT:
         return None
     memory = fields(look.text(MEMINFO))
     limit = kibibytes(memory.get("CommitLimit"))
     used = kibibytes(memory.get("Committed_AS"))
-    return None if limit is None or used is None else max(0, limit - used)
+    if limit is None or used is None:
+        return None
+    return max(0, limit - used)
 
 
 def _throttled(look: Look) -> float | None:
-    """The share of the time since the start in which the first package was too hot."""
+    """The share of the time since boot in which the first package was throttled for heat."""
     text = look.text(f"{CPU_DIR}/cpu0/thermal_throttle/package_throttle_total_time_ms")
     uptime = re.match(r"\d+(?:\.\d+)?", look.text(UPTIME) or "")
     milliseconds = whole_number(text)

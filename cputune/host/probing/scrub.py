@@ -1,4 +1,4 @@
-"""Removes the names of people and machines from recordings and from environment variables."""
+"""Removes names of people and machines from recordings and environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cputune.text.hidden import HIDDEN, is_secret_variable, variable_says_secret
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
 OTHER_HOST = "other-host"
 ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
-"""Addresses that are set aside for documentation (RFC 5737, RFC 3849)."""
+"""Addresses for documentation (RFC 5737, RFC 3849)."""
 
 _HOST_VARIABLES = (
     "SLURMD_NODENAME",
@@ -24,7 +24,7 @@ _HOST_VARIABLES = (
 )
 _NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_TOPOLOGY_ADDR")
 _HOST = re.compile(r"(?!localhost|other-host|[\d.:]*$)(?=\w*[\d.-])[A-Za-z0-9][\w.-]{2,}")
-"""A name that is no common word: it holds a digit, a dot or a hyphen."""
+"""A name that is not a common word: it has a digit, a dot or a hyphen."""
 _ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR", "CCL_KVS_IP_PORT"))
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
@@ -48,15 +48,14 @@ _CONTAINER = re.compile(r"kubepods|docker|crio|cri-containerd|libpod|lxc\.payloa
 
 @dataclass(frozen=True, slots=True)
 class Scrubber:
-    """Replaces names by the same stand-in wherever they occur.
+    """Replaces each name by the same placeholder everywhere.
 
     Args:
-        host_name: as the kernel has it; its short form is replaced too.
-        others: names of machines of the same job, as the launcher's variables have them;
-            their short forms are replaced too.
-        families: what the names of a list begin with, before their numbers: ``cn`` of
-            ``cn[01-04]``.
-        home, user: of the person that records; other homes below /home go as well.
+        host_name: as the kernel has it. Its short form is replaced too.
+        others: names of machines of the same job, from variables of the launcher. Their short forms
+            are replaced too.
+        families: prefixes in lists of names: ``cn`` of ``cn[01-04]``.
+        home, user: of the person who records. Other homes below /home are replaced too.
     """
 
     host_name: str | None = None
@@ -68,7 +67,7 @@ class Scrubber:
 
     @classmethod
     def of(cls, host: Host) -> Scrubber:
-        """The names that a machine and its launcher tell of themselves."""
+        """The names that a machine and its launcher report."""
         variables = host.environment()
         try:
             name = host.read_text("/proc/sys/kernel/hostname").strip()
@@ -86,15 +85,17 @@ class Scrubber:
         )
 
     def document(self, value: object) -> object:
-        """A document of plain JSON values, every text in it passed through ``text``."""
+        """A document of plain JSON values, each text in it passed through ``text``."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
             return {key: self.document(part) for key, part in value.items()}
-        return [self.document(part) for part in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [self.document(part) for part in value]
+        return value
 
     def text(self, text: str) -> str:
-        """Without home directories, the user's name as a part of paths, and the host name."""
+        """Replace home directories, the user's name as a part of paths, and host names."""
         if self.home and len(self.home) > 2:
             text = re.sub(re.escape(self.home.rstrip("/")) + r"(?=/|$|[:\s\"'])", HOME, text)
         text = re.sub(r"/(home|Users)/[^/:\s\"']+", HOME, text)
@@ -104,7 +105,10 @@ class Scrubber:
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HOST_NAME, text)
         for name in self.others:
             short = name.partition(".")[0]
-            for form in (name, short) if _HOST.fullmatch(short) else (name,):
+            forms = [name]
+            if _HOST.fullmatch(short):
+                forms.append(short)
+            for form in forms:
                 text = re.sub(
                     rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", OTHER_HOST, text
                 )
@@ -113,35 +117,39 @@ class Scrubber:
         return text
 
     def value(self, text: str) -> str:
-        """As ``text``, and without network addresses (loopback stays) and the user's name."""
+        """As ``text``. Also replaces network addresses (except loopback) and the user's name."""
         text = _HARDWARE_ADDRESS.sub("00:00:00:00:00:00", self.text(text))
         if self._names_somebody():
             text = re.sub(rf"(?<![\w.-]){re.escape(self.user or '')}(?![\w-])", USER, text)
         return _IPV6.sub(ADDRESS_6, _IPV4.sub(ADDRESS_4, text))
 
     def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables; of an address only whether it is this machine."""
+        """Environment variables. Of an address only whether it is this machine remains."""
         clean = {name: self.value(value) for name, value in variables.items()}
         ours = ("", "localhost", HOST_NAME, ADDRESS_4, ADDRESS_6)
         for name in _ADDRESSES & set(clean):
             host, _, port = clean[name].partition("_")
-            # host:port is a mistake in MASTER_ADDR, which a check names
+            # MASTER_ADDR=host:port is a mistake that a check reports, so its form must be kept
             typed, colon, number = host.rpartition(":")
             mistaken = name != "CCL_KVS_IP_PORT" and colon and ":" not in typed and number.isdigit()
             if mistaken:
                 host = typed
             if host not in ours and not re.fullmatch(r"127[\d.]+|::1", host):
-                clean[name] = f"{OTHER_HOST}_{port}" if port else OTHER_HOST
+                clean[name] = OTHER_HOST
                 if mistaken:
                     clean[name] = f"{OTHER_HOST}:{number}"
+                elif port:
+                    clean[name] = f"{OTHER_HOST}_{port}"
         return clean
 
     def group_path(self, path: str) -> str:
-        """A cgroup path whose parts keep their kind (``docker-``, ``kubepods``) and no id."""
+        """A cgroup path whose parts keep their kind (``docker-``, ``kubepods``) but not their
+        id.
+        """
         return "/".join(self.group(part) for part in path.split("/"))
 
     def group(self, part: str) -> str:
-        """One part of a cgroup path; names of controllers and of the usual slices stay."""
+        """One part of a cgroup path. Names of controllers and of the usual slices stay."""
         if not part or part in _PLAIN_GROUPS:
             return part
         if part not in self._groups:
@@ -150,11 +158,11 @@ class Scrubber:
         return self._groups[part]
 
     def interface(self, name: str) -> str:
-        """A network interface's name without the hardware address that may be in it."""
+        """The name of an interface without the hardware address that it may contain."""
         return re.sub(r"[0-9a-f]{6,}", "0", name)
 
     def _names_somebody(self) -> bool:
-        """Whether the user's name is a person's name, and no common part of paths."""
+        """Whether the user's name is that of a person, and not a common part of paths."""
         return self.user is not None and len(self.user) > 2 and self.user not in _COMMON_PARTS
 
     def _host_names(self) -> tuple[str, ...]:
@@ -182,18 +190,18 @@ _KNOWN = frozenset(_OTHERS.split())
 
 
 def _concerns_training(name: str) -> bool:
-    """Whether a variable concerns training or launching, and is no secret by its name."""
+    """Whether a variable concerns training or launching, and its name is not that of a secret."""
     return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not variable_says_secret(name))
 
 
 def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:
-    """The variables that concern training, sorted; names of hosts and people replaced.
+    """The variables that concern training, sorted, with placeholders for hosts and people.
 
-    A name that ends in a word for a secret (SLURM_JWT, FI_PASSPHRASE) is not read, and a value
-    that looks like a secret is left out.
+    Variables whose name ends in a word for a secret (SLURM_JWT, FI_PASSPHRASE) are left out, and
+    values that look like secrets are hidden.
     """
     kept = {name: variables[name] for name in sorted(filter(_concerns_training, variables))}
-    scrub = Scrubber() if scrub is None else scrub
+    scrub = scrub or Scrubber()
     shown = scrub.variables(kept)
     for name, value in kept.items():
         if is_secret_variable(name, value):

@@ -1,8 +1,8 @@
-"""Sockets, caches, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
+"""Reads sockets, caches, cores, SMT siblings, NUMA nodes and their memory from sysfs.
 
-Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
-them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
-Power, and lie in virtual machines; the sets are what the scheduler works with.
+Sockets and cores are the distinct sibling sets of the online CPUs, as in lscpu (util-linux,
+sys-utils/lscpu-topology.c). The ids cannot be used: they repeat between sockets, are -1 on Power,
+and are wrong in virtual machines. The scheduler uses the sets.
 """
 
 from __future__ import annotations
@@ -16,30 +16,34 @@ from cputune.host.probing.cpu import CpuInfo
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list")
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list")
-"""File names since Linux 5.3, and before it."""
+"""File names since Linux 5.3, and before."""
 
 Parts = tuple[tuple[int, ...], ...]
-"""Sets of CPUs that share something, in the order of their first."""
+"""Sets of CPUs that share something, in the order of their first CPU."""
 
 
 def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
-    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if it says."""
+    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if known."""
     cpu_dirs = look.numbered(CPU_DIR, "cpu")
     online = _online(look, info, cpu_dirs)
     present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
-    for fact in ("online", "logical_cpus", "allowed") if not online else ():
-        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
+    if not online:
+        for fact in ("online", "logical_cpus", "allowed"):
+            look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
     nodes = read_numa_nodes(look, frozenset(online))
     cores = _parts(look, online, CORE_SETS, info.ids("physical id", "core id"))
     sockets = _parts(look, online, SOCKET_SETS, info.ids("physical id"))
-    for what, parts, facts in (
+    facts_of = [
         ("cores", cores, ("physical_cores", "threads_per_core", "cores_per_socket")),
         ("sockets", sockets, ("sockets", "cores_per_socket")),
-    ):
-        for fact in facts if parts is None else ():
+    ]
+    for what, parts, facts in facts_of:
+        if parts is not None:
+            continue
+        for fact in facts:
             look.not_known(
                 f"topology.{fact}",
-                f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {what} of every "
+                f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo lists the {what} of every "
                 "online CPU",
             )
     look.known("topology.offline", present, f"{CPU_DIR}/present")
@@ -47,9 +51,12 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
     cache_of = {cpu: place for place, cache in enumerate(l3 or ()) for cpu in cache.cpus}
     socket_of = {cpu: number for number, part in enumerate(sockets or ()) for cpu in part}
-    each_alone = tuple((cpu,) for cpu in online)
-    built = tuple(
-        Core(
+    core_sets = cores
+    if core_sets is None:
+        core_sets = tuple((cpu,) for cpu in online)
+    built = []
+    for cpus in core_sets:
+        core = Core(
             cpus=cpus,
             socket=socket_of.get(cpus[0], 0),
             numa_node=node_of.get(cpus[0]),
@@ -57,52 +64,58 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
             max_khz=look.number(f"{CPU_DIR}/cpu{cpus[0]}/cpufreq/cpuinfo_max_freq"),
             capacity=_capacity(look, cpus[0]),
         )
-        for cpus in (each_alone if cores is None else cores)
-    )
+        built.append(core)
+    present_cpus = None
+    if present is not None:
+        present_cpus = tuple(sorted(present))
     return Topology(
-        cores=built,
+        cores=tuple(built),
         online=online,
-        present=None if present is None else tuple(sorted(present)),
+        present=present_cpus,
         allowed=_allowed(look, online, cpuset),
         numa_nodes=nodes,
         l3=l3,
-        hybrid=_is_hybrid(look, built),
+        hybrid=_is_hybrid(look, tuple(built)),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
     )
 
 
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
-    """Online CPUs: the kernel's list, else those that no ``cpuN/online`` says are off."""
+    """Online CPUs: those of the kernel's list, or else those that no ``cpuN/online`` marks as
+    off.
+    """
     listed = look.cpu_list(f"{CPU_DIR}/online")
     if listed:
         return tuple(sorted(listed))
-    found = tuple(cpu for cpu in cpu_dirs if look.number(f"{CPU_DIR}/cpu{cpu}/online") != 0)
-    return found or tuple(info.processors) or tuple(look.host.affinity() or ())
+    not_off = tuple(cpu for cpu in cpu_dirs if look.number(f"{CPU_DIR}/cpu{cpu}/online") != 0)
+    return not_off or tuple(info.processors) or tuple(look.host.affinity() or ())
 
 
 def _read_each(look: Look, online: tuple[int, ...], *names: str) -> Parts:
-    """Sets of online CPUs that share something, from the first of these files that each CPU has.
+    """Sets of online CPUs that share something, from the first of these files that a CPU has.
 
-    Of each set the files of one CPU are read. A CPU whose files tell none is in no set.
+    Only the files of one CPU of each set are read. A CPU without such files is in no set.
     """
-    left, found = set(online), []
+    left, sets = set(online), []
     for cpu in online:
-        for name in names if cpu in left else ():
+        if cpu not in left:
+            continue
+        for name in names:
             cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
             if cpu in cpus:
-                found.append(tuple(sorted(cpus)))
+                sets.append(tuple(sorted(cpus)))
                 left -= cpus
                 break
-    return tuple(found)
+    return tuple(sets)
 
 
 def _parts(
     look: Look, online: tuple[int, ...], names: tuple[str, ...], ids: Mapping[int, Hashable]
 ) -> Parts | None:
-    """Which online CPUs belong together: by sets of siblings, else by /proc/cpuinfo.
+    """Group the online CPUs by sets of siblings, or else by /proc/cpuinfo.
 
-    None where neither tells it for every online CPU. A single CPU is one part.
+    None if neither has every online CPU. A single CPU is one group.
     """
     texts = _read_each(look, online, *(f"topology/{name}" for name in names))
     if online and sum(map(len, texts)) == len(online):
@@ -112,35 +125,38 @@ def _parts(
         for cpu in online:
             members.setdefault(ids[cpu], []).append(cpu)
         return tuple(map(tuple, members.values()))
-    return (online,) if len(online) == 1 else None
+    if len(online) == 1:
+        return (online,)
+    return None
 
 
 def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
-    """The L3 caches; () where there are none."""
+    """The L3 caches. () if there are none."""
     at = "cache/index3"
-    found = []
+    caches = []
     for cpus in _read_each(look, online, f"{at}/shared_cpu_list"):
         if look.number(f"{CPU_DIR}/cpu{cpus[0]}/{at}/level") == 3:
             size = look.text(f"{CPU_DIR}/cpu{cpus[0]}/{at}/size") or ""
-            found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
-    for place, cache in enumerate(found):
+            caches.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
+    for place, cache in enumerate(caches):
         if cache.size_bytes is None:
-            look.not_known(f"topology.l3.{place}.size_bytes", "the cache does not tell its size")
-    if not found and not any(look.exists(f"{CPU_DIR}/cpu{cpu}/cache") for cpu in online):
+            look.not_known(f"topology.l3.{place}.size_bytes", "the cache has no size in sysfs")
+    if not caches and not any(look.exists(f"{CPU_DIR}/cpu{cpu}/cache") for cpu in online):
         look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
         return None
-    return tuple(found)
+    return tuple(caches)
 
 
 def _allowed(
     look: Look, online: tuple[int, ...], cpuset: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Online CPUs that the process may run on: its affinity mask and its cpuset."""
+    """Online CPUs on which the process may run, by its affinity mask and its cpuset."""
     affinity = look.host.affinity()
     if affinity is None:
         status = fields(look.text("/proc/self/status"))
-        read = cpus_of(status.get("Cpus_allowed_list"))
-        affinity = None if read is None else tuple(read)
+        listed = cpus_of(status.get("Cpus_allowed_list"))
+        if listed is not None:
+            affinity = tuple(listed)
     allowed = set(online)
     for name, limit in (("affinity", affinity), ("cpuset", cpuset)):
         if limit is None:
@@ -148,14 +164,14 @@ def _allowed(
         if allowed & set(limit):
             allowed &= set(limit)
         else:
-            look.not_known("topology.allowed", f"the {name} holds no online CPU: it is passed over")
+            look.not_known("topology.allowed", f"the {name} has no online CPU, so it is ignored")
     return tuple(sorted(allowed))
 
 
 def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
     """P and E cores: Linux shows a PMU for each kind, or capacities that differ.
 
-    A tenth is the limit of capacities: favoured cores of one kind differ by less.
+    Favoured cores of one kind differ by less than a tenth.
     """
     if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
         return True
@@ -164,7 +180,7 @@ def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
 
 
 def _capacity(look: Look, cpu: int) -> int | None:
-    """How much a CPU can do, relative to others of this machine."""
+    """The capacity of a CPU, relative to others of this machine."""
     capacity = look.number(f"{CPU_DIR}/cpu{cpu}/cpu_capacity")
     if capacity is None:
         return look.number(f"{CPU_DIR}/cpu{cpu}/acpi_cppc/nominal_perf")
@@ -172,7 +188,7 @@ def _capacity(look: Look, cpu: int) -> int | None:
 
 
 def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Every node that has a directory, those without CPUs or without memory too."""
+    """All nodes that have a directory, including those without CPUs or without memory."""
     ids = look.numbered(NODE_DIR, "node")
     listed = look.cpu_list(f"{NODE_DIR}/online")
     if listed:
@@ -182,22 +198,17 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         directory = f"{NODE_DIR}/node{node}"
         path = f"{directory}/cpulist"
         cpus = look.known(f"topology.numa_nodes.{node}.cpus", look.cpu_list(path), path)
-        memory = {
-            key.split()[-1]: value
-            for key, value in fields(look.text(f"{directory}/meminfo")).items()
-            if key
-        }
+        memory = {}
+        for key, value in fields(look.text(f"{directory}/meminfo")).items():
+            if key:
+                memory[key.split()[-1]] = value
         total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
         for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
             look.known(f"topology.numa_nodes.{node}.{fact}", bytes_, f"{directory}/meminfo")
-        nodes.append(
-            NumaNode(
-                id=node,
-                cpus=None if cpus is None else tuple(sorted(cpus & online)),
-                memory_bytes=total,
-                free_bytes=free,
-            )
-        )
+        online_cpus = None
+        if cpus is not None:
+            online_cpus = tuple(sorted(cpus & online))
+        nodes.append(NumaNode(id=node, cpus=online_cpus, memory_bytes=total, free_bytes=free))
     if not nodes:
         look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
     return tuple(nodes)

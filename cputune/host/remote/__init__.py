@@ -1,1 +1,1 @@
-"""Other machines: how they are named, reached and asked."""
+"""Other hosts: their names, how they are reached, and how they are asked."""
