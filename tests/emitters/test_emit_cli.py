@@ -299,7 +299,11 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
         (("-f", "mpirun", "--nodes", "0"), 2, "1 node or more"),
         (("-f", "mpirun", "--hostfile", "gone"), 2, "cannot read gone"),
         (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
-        (("-f", "pytorchjob", "--node-selector", "x"), 2, "--node-selector takes LABEL=VALUE, not 'x'"),
+        (
+            ("-f", "pytorchjob", "--node-selector", "x"),
+            2,
+            "--node-selector takes LABEL=VALUE, not 'x'",
+        ),
         (("-f", "pytorchjob", "--job-name", "A-b"), 2, "cannot name a job"),
         (("-f", "mpirun", "--"), 2, "no script was given"),
         (("-f", "mpirun", "--batch-per-rank", "0"), 2, "batch-per-rank"),
