@@ -71,6 +71,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
         start=array("launch", started.words, WIDTH) + "\n",
         launches=(started.launch,),
+        files=" ".join(["rank.py", CONFIG, *shell.beside(job)]),
     )
     content = configuration(job)
     text = words.document(content, job.header)

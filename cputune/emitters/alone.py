@@ -6,23 +6,29 @@ the same, and a batch script by Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from cputune.emitters import shell
-from cputune.emitters.format import Beside, EmittedFile, LaunchJob
-from cputune.emitters.hand import words
+from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Word
+from cputune.emitters.hand import is_left_out, words
 from cputune.emitters.words import WIDTH
 from cputune.launch.target import HERE, Target
 from cputune.launch.write import ShellText, Started, start
 from cputune.text import cpulist
 
-_HERE = 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")\n'
 _BOUND_IF_OFFERED = ShellText("$bind", '${bind[@]+"${bind[@]}"}')
 
 Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], Started]
 """Makes the launch of a training from a job, the words that bind it, and its own."""
+
+
+def _beside(job: LaunchJob, command: Sequence[Word]) -> str:
+    """Lines that find the folder of the script, and miss what is not in it."""
+    named = [word.name for word in command if isinstance(word, Beside)]
+    others = [name for name in shell.beside(job) if not is_left_out(job, name)]
+    return shell.fill("here.sh", {"files": " ".join(dict.fromkeys([*named, *others]))})
 
 
 def script_of_one(
@@ -62,7 +68,7 @@ def script_of_one(
         notes=notes,
         template="alone.sh",
         directives=directives,
-        here_if_needed=_HERE if here else "",
+        here_if_needed=_beside(job, command) if here else "",
         needs=shell.needs(job, bound=not offered),
         start=text + started.command(WIDTH),
         launches=(started.launch,),

@@ -50,7 +50,7 @@ def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
         yield f"{role}: replicas", at(replica, "replicas")
         yield f"{role}: restartPolicy", at(replica, "restartPolicy")
         pod = at(replica, "template", "spec")
-        containers = at(pod, "containers") or [None]
+        containers = _items(at(pod, "containers")) or [None]
         known = [named for named in containers if at(named, "name") == "pytorch"]
         container = (known or containers)[0]
         for name, value in _of_container(container, at(container, "resources")):
@@ -65,22 +65,22 @@ def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
     yield "runtime", at(job, "spec", "runtimeRef", "name")
     yield "kind of the runtime", at(job, "spec", "runtimeRef", "kind")
     yield from _of_container(trainer, at(trainer, "resourcesPerNode"))
-    for patch in at(job, "spec", "runtimePatches") or []:
+    for patch in _items(at(job, "spec", "runtimePatches")):
         template = at(patch, "trainingRuntimeSpec", "template", "spec")
-        for replicated in at(template, "replicatedJobs") or []:
+        for replicated in _items(at(template, "replicatedJobs")):
             pod = at(replicated, "template", "spec", "template", "spec")
-            for container in at(pod, "containers") or []:
+            for container in _items(at(pod, "containers")):
                 yield from _mounts(pod, container)
-                for variable in at(container, "env") or []:
+                for variable in _items(at(container, "env")):
                     yield f"patched {at(variable, 'name')}", _value(variable)
 
 
 def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
     yield "image", at(container, "image")
     for words in ("command", "args"):
-        yield words, shlex.join(map(str, at(container, words) or []))
+        yield words, shlex.join(map(str, _items(at(container, words))))
     yield "workingDir", at(container, "workingDir")
-    for variable in at(container, "env") or []:
+    for variable in _items(at(container, "env")):
         yield str(at(variable, "name")), _value(variable)
     for kind in ("requests", "limits"):
         for what in _GIVEN:
@@ -95,12 +95,16 @@ def _value(variable: Any) -> Any:
 
 def _mounts(pod: Any, container: Any) -> Iterator[tuple[str, Any]]:
     """What is mounted where; the name of a claim is its owner's."""
-    volumes = {at(volume, "name"): volume for volume in at(pod, "volumes") or []}
-    for mount in at(container, "volumeMounts") or []:
-        volume = _mapping(volumes.get(at(mount, "name")))
+    volumes = {str(at(volume, "name")): volume for volume in _items(at(pod, "volumes"))}
+    for mount in _items(at(container, "volumeMounts")):
+        volume = _mapping(volumes.get(str(at(mount, "name"))))
         kinds = [kind for kind in volume if kind != "name"]
         held = at(volume, "emptyDir") if kinds == ["emptyDir"] else ", ".join(kinds)
         yield str(at(mount, "mountPath")), held
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -58,6 +58,7 @@ def launch_script(
         "needs": needs(job, bound=job.plan.nodes == 1 or format == "torchrun"),
         "training": training(job),
         "exports": exports(variables(job)),
+        "files": " ".join(["rank.py", *beside(job)]),
         **values,
     }
     text = fill(template or f"{format}.sh", filled) + header.promised(job, format)
@@ -68,6 +69,13 @@ def launch_script(
         notes=notes,
         launches=launches,
     )
+
+
+def beside(job: LaunchJob) -> list[str]:
+    """The files beside a launch that its training command names, or that one of those imports."""
+    named = [word.name for word in job.command if isinstance(word, Beside)]
+    found = dict.fromkeys([*named, *(file.name for file in job.companions)])
+    return [name for name in found if name != "rank.py"]
 
 
 def clear() -> str:

@@ -34,6 +34,7 @@ _LIBRARY = re.compile(rf"lib({'|'.join((*_ALLOCATORS, *_OPENMP))})[._-][^/]*so")
 
 _VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_.*|GLIBC_TUNABLES|TCMALLOC_.*"
+    r"|ATEN_CPU_CAPABILITY|(DNNL|ONEDNN)_.*"
 )
 """What native libraries read once and then do not show otherwise."""
 

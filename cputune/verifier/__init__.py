@@ -106,6 +106,7 @@ def verify(
                 run=run,
                 ssh=tuple(shlex.split(ssh)),
                 submit=submit,
+                outer=host.environment(),
             ),
         )
         for artefact in find([Path(path) for path in paths])

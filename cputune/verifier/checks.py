@@ -169,7 +169,9 @@ SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown)
 """Variables with checks of their own; for LD_PRELOAD what is mapped counts."""
 
 CHANGES_A_PLAN = re.compile(
-    r"(OMP|GOMP|TCMALLOC)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*|MALLOC_CONF|MKL_NUM_THREADS"
+    r"(OMP|GOMP|TCMALLOC|MALLOC|OPENBLAS|DNNL|ONEDNN)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*"
+    r"|MKL_(NUM_THREADS|DYNAMIC|DOMAIN_NUM_THREADS|ENABLE_INSTRUCTIONS|DEBUG_CPU_TYPE|CBWR)"
+    r"|ATEN_CPU_CAPABILITY|GLIBC_TUNABLES|CCL_WORKER_.*|I_MPI_PIN_.*"
 )
 """What a launch may not add to its plan. scikit-learn sets the two KMP variables itself."""
 
@@ -180,13 +182,20 @@ def _promised(
     """(check, what, promised, shown) of what is promised besides the plan, and a rank shows."""
     promised, seen = expected.environment, state.get("environment")
     if promised is not None and seen is not None:
-        added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
+        added = {
+            name
+            for name, value in seen.items()
+            if CHANGES_A_PLAN.fullmatch(name)
+            and (is_cleared(name) or expected.outer.get(name) != value)
+        } - set(promised)
         for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
             wanted, shown = promised.get(name), seen.get(name)
             if wanted in ("true", "false") and shown is not None:
                 shown = shown.lower()  # accelerate's launcher writes True, and reads both
             texts = [f"no {name}" if text is None else f"{name}={text}" for text in (wanted, shown)]
             yield "environment", name, texts[0], texts[1]
+        if "preload" in state and not expected.plan.as_found:
+            yield _preloaded(promised.get("LD_PRELOAD", ""), state["preload"])
     length, tokens = state.get("sequence_length"), expected.sequence_length
     if tokens is not None and length is not None:
         yield "workload", "tokens of a sample", f"{tokens} tokens", f"{length} tokens"
@@ -198,6 +207,21 @@ def _promised(
             and os.path.realpath(interpreter) == os.path.realpath(python)
         )
         yield "interpreter", "interpreter", python if same else str(interpreter), python
+
+
+def _preloaded(promised: str, seen: Sequence[str]) -> tuple[str, str, str, str]:
+    """What LD_PRELOAD has loaded, by the names of the files: no library beside the plan's."""
+    own = [os.path.basename(name) for name in re.split(r"[:\s]+", promised) if name]
+    names = [os.path.basename(path) for path in seen]
+    others = [name for name in names if not any(_same_library(name, one) for one in own)]
+    wanted = "nothing else is preloaded"
+    shown = f"{', '.join(others)} is preloaded" if others else wanted
+    return "environment", "LD_PRELOAD", wanted, shown
+
+
+def _same_library(one: str, other: str) -> bool:
+    """Whether two names are of one library: a link is libjemalloc.so.2, its file …so.2.0.1."""
+    return one.partition(".so")[0] == other.partition(".so")[0]
 
 
 def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:

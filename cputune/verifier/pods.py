@@ -110,6 +110,10 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)]
 
 
+def _strings(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -231,7 +235,7 @@ def _label_key(place: str, key: str) -> Iterator[Evidence]:
 
 
 def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
-    place, seen = template.place, set[object]()
+    place, seen = template.place, list[object]()
     if kind == "PyTorchJob" and template.training is None:
         yield Evidence(
             what=f"{place}.containers",
@@ -248,7 +252,7 @@ def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
         if kind == "TrainJob" and name != template.trains:
             text = f"the torch runtimes have no container {name}"
             yield Evidence(what=f"{place}.containers", seen=text, expected=template.trains)
-        seen.add(name)
+        seen.append(name)
         image = container.get("image")
         if isinstance(image, str) and "<" not in image and not _IMAGE.fullmatch(image):
             yield Evidence(what=f"{place}.{name}.image", seen=image or "empty", expected="an image")
@@ -308,8 +312,8 @@ def volume_faults(
     for template in templates_of(job):
         volumes = _mappings(template.spec.get("volumes"))
         names = [volume.get("name") for volume in volumes]
-        for name in dict.fromkeys(names):
-            if names.count(name) > 1:
+        for number, name in enumerate(names):
+            if name in names[:number]:
                 yield Evidence(what=f"{template.place}.volumes", seen=f"two are called {name}")
         for volume in volumes:
             yield from _source(template.place, volume)
@@ -358,18 +362,24 @@ def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(what writes, the folder): what a training writes to beside /tmp."""
     for variable in _mappings(container.get("env")):
         value = variable.get("value")
-        if variable.get("name") in _WRITTEN and isinstance(value, str) and value.startswith("/"):
+        if (
+            str(variable.get("name")) in _WRITTEN
+            and isinstance(value, str)
+            and value.startswith("/")
+        ):
             yield str(variable.get("name")), value
-    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        flag, _, value = word.partition("=")
-        if flag in _OUTPUTS and (folder := value or following).startswith("/"):
-            yield flag, folder
+    words = [word for key in ("command", "args") for word in _strings(container.get(key))]
+    for number, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if not equals:
+            value = "".join(words[number + 1 : number + 2])
+        if flag in _OUTPUTS and value.startswith("/"):
+            yield flag, value
     yield "shared memory", "/dev/shm"
 
 
 def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[Evidence]:
-    volumes = {one.get("name"): one for one in _mappings(template.spec.get("volumes"))}
+    volumes = {str(one.get("name")): one for one in _mappings(template.spec.get("volumes"))}
     mounts = {
         str(mount.get("mountPath")).rstrip("/"): mount
         for mount in _mappings(container.get("volumeMounts"))
@@ -387,7 +397,7 @@ def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[
                 )
             continue
         mount = mounts[max(over, key=len)]
-        volume = _mapping(volumes.get(mount.get("name")))
+        volume = _mapping(volumes.get(str(mount.get("name"))))
         kinds = [kind for kind in volume if kind != "name"]
         read_only = mount.get("readOnly") is True or any(
             at(volume, kind, "readOnly") is True for kind in kinds
@@ -408,7 +418,7 @@ def _claim_faults(
         claim = claims.get(str(name))
         if claim is None:
             continue
-        modes = at(claim, "spec", "accessModes") or []
+        modes = _strings(at(claim, "spec", "accessModes"))
         what = f"claim {name}.accessModes"
         if modes and set(modes) <= {"ReadOnlyMany"}:
             yield Evidence(what=what, seen="ReadOnlyMany", expected="a claim that is written to")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -113,6 +113,7 @@ class Expected(Promise):
         run: whether launches are run, or documents only read.
         ssh: the words that reach a host.
         submit: whether a batch job may be handed to Slurm.
+        outer: the variables that the launch is started with.
     """
 
     plan: Plan
@@ -121,6 +122,7 @@ class Expected(Promise):
     run: bool = True
     ssh: tuple[str, ...] = ("ssh",)
     submit: bool = False
+    outer: Mapping[str, str] = field(default_factory=dict)
 
 
 Answer: TypeAlias = "Iterator[Outcome | Ratio]"

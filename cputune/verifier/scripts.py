@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +24,19 @@ from cputune.host.remote.ask import ask_each
 from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
 from cputune.inside import SCRATCH_VARIABLE
+from cputune.launch.grammar import Tree
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.records.steps import TrialError
-from cputune.verifier.checks import SLOWEST_RATIO, outcomes, throughput, throughput_check
+from cputune.verifier.checks import (
+    CHANGES_A_PLAN,
+    SLOWEST_RATIO,
+    outcomes,
+    throughput,
+    throughput_check,
+)
 from cputune.verifier.records import (
     FAILED,
     Answer,
@@ -97,8 +104,9 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     environment = host.environment()
     python, gone = interpreter(artefact, environment, host)
     yield from as_it_was(artefact, expected, host)
-    if not expected.run:
-        yield not_run()
+    yield from variables_of(artefact, expected)
+    if not expected.run or any(missing_beside(artefact)):
+        yield not_run(asked=not expected.run)
         return
     if expected.plan.nodes > 1:
         yield from over_hosts(artefact, expected, python, environment)
@@ -109,22 +117,70 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 
 
 def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """Whether the script, and each other file of the command, is unchanged.
-
-    A missing file is left to the launch, which reports it.
-    """
+    """Whether the script, and each file that the command names, is there and is what it was."""
     promised = {} if expected.trained is None else expected.trained.files
-    rows = []
+    folder = f"{artefact.path.parent.resolve()}/"
+    rows, missing = [], list(missing_beside(artefact))
     for path, wanted in promised.items():
-        here = path.replace(BESIDE, f"{artefact.path.parent.resolve()}/")
-        text = text_of(here, host)
+        text = text_of(path.replace(BESIDE, folder), host)
         if text is not None:
             name = path.removeprefix(BESIDE)
             rows.append(Evidence(what=name, expected=wanted, seen=digest(text)))
-    wrong = [row for row in rows if row.seen != row.expected]
-    said = f"{', '.join(row.what for row in wrong)}: changed since it was emitted"
+    if missing:
+        absent = [Evidence(what=name, expected="a file", seen="missing") for name in missing]
+        wrong = f"{', '.join(missing)}: missing beside {artefact.path.name}"
+        yield judged("files", None, absent, "", [*absent, *rows], wrong=wrong)
+        return
+    changed = [row for row in rows if row.seen != row.expected]
+    said = f"{', '.join(row.what for row in changed)}: changed since it was emitted"
     if rows:
-        yield judged("files", None, wrong, f"{len(rows)} are as they were emitted", wrong=said)
+        yield judged("files", None, changed, f"{len(rows)} are as they were emitted", wrong=said)
+
+
+_BESIDE = re.compile(r"(?<!#)\$\{?here\}?/([\w-]+\.[\w.-]*\w)")
+
+
+def missing_beside(artefact: Artefact) -> Iterator[str]:
+    """The files that a script names beside itself, and that are not there."""
+    code = re.sub(r"(?m)^[ \t]*#.*$", "", artefact.text)
+    for name in dict.fromkeys(_BESIDE.findall(code)):
+        if not (artefact.path.parent / name).exists():
+            yield name
+
+
+def variables_of(artefact: Artefact, expected: Expected) -> Iterator[Outcome]:
+    """What the script sets of the variables that change a plan: nothing but what was promised."""
+    promised = expected.environment
+    if promised is None:
+        return
+    rows = list[Evidence]()
+    for name, value in _assigned(artefact.text):
+        if not (CHANGES_A_PLAN.fullmatch(name) or name in ("LD_PRELOAD", *promised)):
+            continue
+        wanted = promised.get(name)
+        unknown = "$" in value and wanted is not None
+        if value != wanted and not unknown and name not in _LAUNCHERS_OWN:
+            expect = f"no {name}" if wanted is None else f"{name}={wanted}"
+            rows.append(Evidence(what=name, expected=expect, seen=f"{name}={value}"))
+    good = "it sets no variable that is not the plan's"
+    said = f"{rows[0].seen}, the plan has {rows[0].expected}" if rows else None
+    yield judged("variables", "the script", rows, good, wrong=said)
+
+
+_LAUNCHERS_OWN = ("I_MPI_PIN_RESPECT_CPUSET",)
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str]]:
+    """(name, value) of each assignment, also of those that are words of ``env`` or ``-x``."""
+    tree = Tree(text)
+    for kind in ("variable_assignment", "word", "concatenation"):
+        for node in tree.nodes(kind):
+            whole = node.parent is None or node.parent.type != "concatenation"
+            found = _NAMED.fullmatch(tree.of(node))
+            if whole and found is not None:
+                with contextlib.suppress(ValueError):
+                    yield found[1], " ".join(shlex.split(found[2]))
 
 
 def over_hosts(
@@ -244,9 +300,12 @@ def interpreter(
     return None, (not_checked("interpreter", why, "set PYTHON to the interpreter that trains"),)
 
 
-def not_run() -> Outcome:
-    """The outcome if launches are not to be run."""
+def not_run(*, asked: bool = True) -> Outcome:
+    """The launch that was not run, because that was ``asked`` or because files are missing."""
     without = "cputune verify without --no-run"
+    if not asked:
+        why = "it was not run: files are missing beside it"
+        return not_checked("launch", why, "copy all files that were emitted together")
     return not_checked("launch", "it was not run, as asked", without, left_out=True)
 
 
@@ -282,8 +341,9 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     if done.returncode:
         return
     yield from as_it_was(artefact, expected, host)
-    if not expected.run:
-        yield not_run()
+    yield from variables_of(artefact, expected)
+    if not expected.run or any(missing_beside(artefact)):
+        yield not_run(asked=not expected.run)
     elif not expected.submit:
         why = "not submitted: a job takes nodes that others may wait for"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)

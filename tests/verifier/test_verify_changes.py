@@ -16,8 +16,11 @@ import yaml
 from emitters.emit_machines import two_sockets_smt
 
 from cputune.emitters import FORMATS, Cluster, emit
+from cputune.emitters.manifest import decided
 from cputune.verifier import verify
+from cputune.verifier.pods import lifetime_faults, name_faults, service_faults, volume_faults
 from cputune.verifier.records import NOT_CHECKED
+from cputune.verifier.schemas import schema_faults
 
 Job = dict[str, Any]
 Change = Callable[[Job], object]
@@ -544,3 +547,33 @@ def test_an_honest_edit_passes(
     seen = verdict_on(documents[format], change, tmp_path)
     assert {state for state, _ in seen.values()} <= {"passed", NOT_CHECKED}, seen
     assert seen["plan"][0] == "passed"
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from places(inner, (*path, number))
+
+
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+def test_a_value_of_another_type_is_said_and_breaks_nothing(
+    format: str, documents: dict[str, Path]
+) -> None:
+    whole = yaml.safe_load(documents[format].read_text(encoding="utf-8"))
+    for *above, last in list(places(whole))[1:]:
+        for other in (3, "x", [], {}, None, True, [3], [[]], {"a": 3}):
+            job = copy.deepcopy(whole)
+            holder: Any = job
+            for step in above:
+                holder = holder[step]
+            holder[last] = other
+            decided(job)
+            list(schema_faults(job))
+            list(name_faults(job))
+            list(volume_faults(job, {}))
+            list(service_faults(job))
+            list(lifetime_faults(job))

@@ -12,6 +12,7 @@ for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT
 done
 [[ -f $here/rank.py ]] ||
   fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
+{{beside}}
 {{python}}
 {{clear}}
 {{oneccl}}

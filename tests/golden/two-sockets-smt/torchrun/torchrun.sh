@@ -14,8 +14,9 @@
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-[[ -f $here/rank.py ]] ||
-  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
+for file in rank.py train.py recipe.json; do
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
+done
 python=${PYTHON:-python3}
 node_rank=${NODE_RANK:-}
 # What a shell or another launch has set would change the plan.

@@ -1,0 +1,152 @@
+"""Changes of a launch script: what it sets beside the plan, and the files that it misses."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from emitters.emit_machines import one_socket, two_sockets_smt
+
+from cputune.emitters import FORMATS, emit
+from cputune.plans.plan import Plan
+from cputune.ranks.job import Gather, Launched, Rank
+from cputune.records.steps import Step
+from cputune.verifier import verify
+from cputune.verifier.checks import outcomes
+from cputune.verifier.records import Expected
+
+SCRIPTS = ("mpirun", "accelerate", "torchrun", "slurm")
+PLANTED = (
+    "export LD_PRELOAD=/usr/lib/libfoo.so",
+    "export MALLOC_ARENA_MAX=1",
+    "export ATEN_CPU_CAPABILITY=default",
+    "export ONEDNN_MAX_CPU_ISA=SSE41",
+    "export MKL_NUM_THREADS=1",
+    "export KMP_AFFINITY=disabled",
+    "export GOMP_CPU_AFFINITY=0",
+    "export OMP_NUM_THREADS=1",
+    "export OMP_PROC_BIND=spread",
+    "export GLIBC_TUNABLES=glibc.malloc.arena_max=1",
+    "export OPENBLAS_NUM_THREADS=1",
+    "MALLOC_TRIM_THRESHOLD_=0",
+    'rank=(env DNNL_MAX_CPU_ISA=SSE41 "${rank[@]}")',
+    "export \\\n  TCMALLOC_AGGRESSIVE_DECOMMIT=1",
+)
+HONEST = (
+    "export HF_HUB_OFFLINE=1",
+    "export WANDB_MODE=offline",
+    "export TOKENIZERS_PARALLELISM=false",
+    "export NCCL_DEBUG=INFO",
+    "ulimit -l unlimited",
+    "# export MALLOC_ARENA_MAX=1",
+    "echo 'OMP_NUM_THREADS=1 is slow'",
+    "module load gcc || true",
+)
+
+
+@pytest.fixture(scope="module", params=["one", "smt"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = one_socket() if request.param == "one" else two_sockets_smt()
+    place = tmp_path_factory.mktemp("launch")
+    for format in SCRIPTS:
+        more = {"mpi": "openmpi5", "nodes": 1}
+        for file in emit(case.result, format, facts=case.facts, **more):
+            (place / file.name).write_text(file.text, encoding="utf-8")
+    return place
+
+
+def seen(path: Path) -> dict[str, tuple[str, str]]:
+    (verdict,) = verify([path], run=False)
+    return {check.name: (check.state, check.summary) for check in verdict.checks}
+
+
+def planted(folder: Path, format: str, line: str) -> Path:
+    path = folder / FORMATS[format].main
+    text = path.read_text(encoding="utf-8")
+    assert "set -euo pipefail\n" in text
+    changed = folder / f"changed-{format}.sh"
+    changed.write_text(text.replace("set -euo pipefail\n", f"set -euo pipefail\n{line}\n"))
+    return changed
+
+
+@pytest.mark.parametrize("format", ["mpirun", "accelerate", "torchrun"])
+def test_every_variable_that_is_planted_is_seen(format: str, folder: Path) -> None:
+    assert seen(folder / FORMATS[format].main)["variables"][0] == "passed"
+    passed = [
+        line for line in PLANTED if seen(planted(folder, format, line))["variables"][0] != "failed"
+    ]
+    assert passed == []
+
+
+@pytest.mark.parametrize("format", ["mpirun", "torchrun"])
+def test_what_changes_no_plan_is_no_fault(format: str, folder: Path) -> None:
+    failed = [
+        line for line in HONEST if seen(planted(folder, format, line))["variables"][0] == "failed"
+    ]
+    assert failed == []
+
+
+@pytest.mark.parametrize("format", SCRIPTS)
+def test_a_missing_file_is_named_and_nothing_is_run(
+    format: str, folder: Path, tmp_path: Path
+) -> None:
+    alone = tmp_path / FORMATS[format].main
+    alone.write_text((folder / alone.name).read_text(encoding="utf-8"), encoding="utf-8")
+    if format != "slurm":  # sbatch is asked first, if there is one
+        state, said = seen(alone)["files"]
+        assert state == "failed"
+        assert "train.py" in said
+    ended = subprocess.run(["bash", str(alone)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert "is not beside" in ended.stderr
+
+
+PLAN = Plan(processes_per_node=1, threads_per_process=1, precision="fp32", cpus=((0,),))
+
+
+def of_rank(environment: dict[str, str], outer: dict[str, str], **more: object) -> str:
+    state = {
+        "world_size": 1,
+        "threads": 1,
+        "affinity": [0],
+        "dtype": "float32",
+        "allocator": "default",
+        "environment": environment,
+        "preload": [],
+        **more,
+    }
+    steps = [Step(seconds=0.1, samples=1, loss=1.0) for _ in range(12)]
+    gather = Gather(1)
+    whole = tuple(step for n, one in enumerate(steps) if (step := gather.add(0, n, one)))
+    run = Launched(
+        ranks=(Rank(number=0, state=state, steps=steps),),  # type: ignore[arg-type]
+        steps=whole,
+        returncode=None,
+        enough=True,
+        timed_out=False,
+        seconds=1.0,
+        output="",
+    )
+    expected = Expected(plan=PLAN, environment={}, outer=outer)
+    states = {check.name: check.state for check in outcomes(run, expected, "python")}
+    return states.get("environment", "passed")
+
+
+@pytest.mark.parametrize(
+    ("environment", "outer", "more", "state"),
+    [
+        ({}, {}, {}, "passed"),
+        ({"MALLOC_ARENA_MAX": "1"}, {}, {}, "failed"),
+        ({"MALLOC_ARENA_MAX": "1"}, {"MALLOC_ARENA_MAX": "1"}, {}, "failed"),  # not cleared
+        ({"ATEN_CPU_CAPABILITY": "default"}, {}, {}, "failed"),
+        # What this machine sets for every launch was there when the plan was measured.
+        ({"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "default"}, {}, "passed"),
+        ({}, {}, {"preload": ["/usr/lib/libfoo.so"]}, "failed"),
+        ({"KMP_INIT_AT_FORK": "FALSE"}, {}, {}, "passed"),
+    ],
+)
+def test_what_a_rank_shows_beside_the_plan(
+    environment: dict[str, str], outer: dict[str, str], more: dict[str, object], state: str
+) -> None:
+    assert of_rank(environment, outer, **more) == state
