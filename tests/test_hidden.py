@@ -61,6 +61,80 @@ def test_what_neither_name_nor_shape_says_is_its_owners(words: tuple[str, ...]) 
     assert hide_arguments(("train.py", *words))[0] == ("train.py", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "secret"),
+    [
+        (("-p", "hunter2"), "hunter2"),
+        (("-phunter2",), "hunter2"),
+        (("-p", "S3cret!"), "S3cret!"),
+        (("--pat", "qwertzuiop"), "qwertzuiop"),
+        (("--github_pat=abcd1234",), "abcd1234"),
+        (("--pin", "4711"), "4711"),
+        (("--user-pin", "93"), "93"),
+        (("--hubtoken", "abc"), "abc"),
+        (("--hftoken=abc",), "abc"),
+        (("--apitoken", "abc"), "abc"),
+        (("--wandbkey", "abc"), "abc"),
+        (("--accesskey", "abc"), "abc"),
+        (("--secretkey", "abc"), "abc"),
+        (("--pswd", "abc"), "abc"),
+        (("--mfa", "123456"), "123456"),
+        (("--otp-code", "12"), "12"),
+        (("--connection-string", "Server=db"), "Server=db"),
+        (("-u", "jane:letmein"), "letmein"),
+        (("--userpass", "jane:letmein"), "letmein"),
+    ],
+)
+@pytest.mark.parametrize("start", [("train.py",), ("python", "train.py"), ("python", "-m", "a.b")])
+def test_short_and_joined_names_are_hidden(
+    start: tuple[str, ...], words: tuple[str, ...], secret: str
+) -> None:
+    shown, found = hide_arguments((*start, *words))
+    assert secret not in " ".join(shown)
+    assert [*found.values()] in ([secret], [f"jane:{secret}"])
+
+
+PUBLIC = """
+python run_qa.py --model_name_or_path google-bert/bert-base-uncased --dataset_name squad --do_train --learning_rate 3e-5
+python main.py -a resnet50 --dist-url tcp://127.0.0.1:29500 --dist-backend gloo --multiprocessing-distributed --world-size 1 --rank 0 /data/imagenet
+torchrun --nproc_per_node=8 train.py --model resnext50_32x4d --epochs 100
+torchrun --standalone --nproc_per_node=4 train.py config/train_gpt2.py --batch_size=32 --compile=False
+python train.py /data/imagenet --model seresnet34 --sched cosine --epochs 150 --warmup-epochs 5 --lr 0.4 --reprob 0.5 --remode pixel --batch-size 256 --amp -j 4 --pin-mem
+python train.py --data coco.yaml --weights yolov5s.pt --img 640 --batch-size 16 --hyp hyp.scratch-low.yaml
+accelerate launch --config_file default.yaml train_text_to_image.py --pretrained_model_name_or_path CompVis/stable-diffusion-v1-4 --resolution=512 --mixed_precision fp16 --validation_prompt=a
+deepspeed --num_gpus 2 run_clm.py --deepspeed ds_config.json --per_device_train_batch_size 1 --fp16
+mpirun -np 4 -ppn 2 -genv OMP_NUM_THREADS=23 -f hostfile python3 run_qa.py --no_cuda --ddp_backend ccl --use_ipex
+mpirun -np 16 -H server1:4,server2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 python train.py
+srun -N 2 -p spr56c --ntasks-per-node 2 python train.py -p bf16
+python -m torch.distributed.launch --nproc_per_node 8 tools/train_net.py --config-file configs/e2e_faster_rcnn_R_50_FPN_1x.yaml SOLVER.IMS_PER_BATCH 2
+python train.py -p resnet50 -b 64 -e 30
+python train.py -p experiments/base -c config.json -d 0
+python train.py -p patience -l 0.1
+python train.py -p 29500 --host localhost
+fairseq-train data-bin/wmt14 --arch transformer --optimizer adam --adam-betas (0.9,0.98) --clip-norm 0.0 --max-tokens 4096
+python finetune.py --pin_memory true --pin 0-27 --num_workers 8
+python train.py --pat *.txt --out runs/exp3
+python preprocess.py --pattern (\\d+)_train --key text --sort_key length
+python train.py --tokenizer_name gpt2 --pad_token <pad> --bos_token <s> --mask_token [MASK]
+python train.py hydra.run.dir=outputs/2024-01-01 model=resnet18 trainer.max_epochs=10 optimizer.betas=[0.9,0.999]
+python train.py --hub_model_id user/bert-finetuned-squad --push_to_hub --hub_strategy every_save
+python run_mlm.py --model_revision 8d04c767d9d4c14d929ce7ad8e067b80c74dbdd4 --train_file data/train.txt
+python train.py --passes 3 --num_pass 2 --two_pass True --keys image label
+python train.py --user jane --account proj_1234 --partition cpu_p6
+python -m torch.backends.xeon.run_cpu --ninstances 2 --ncores-per-instance 28 train.py --lr 1e-3
+numactl -C 0-27 -m 0 python train.py --device cpu --precision bf16
+python train.py --wandb_project mnist-sweep --wandb_run_name lr0.001-bs64 --wandb_mode offline
+python train.py -u 10:30 -t 0.5 -k 5 -s 1337 -n run42
+python train_dreambooth.py --instance_prompt=a_photo_of_sks_dog --class_data_dir=class --num_class_images=200
+""".strip().splitlines()  # noqa: E501
+
+
+def test_thirty_command_lines_as_people_publish_them_stay() -> None:
+    lines = [tuple(line.split()) for line in PUBLIC]
+    assert len(lines) >= 30
+    assert [line for line in lines if hide_arguments(line) != (line, {})] == []
+
+
 def test_an_argument_that_is_named_is_hidden_too() -> None:
     typed = ("train.py", "--nick", "ofi", "--model.note=ofi")
     shown, found = hide_arguments(typed, secret=("nick", "--model.note"))

@@ -46,10 +46,12 @@ _ARGUMENT = re.compile(
     r"|creds?|bearer|cookies?|otp|sas|dsn|webhook|authorization|pass_?(?:code|key|phrase|word)"
     r"|session_?id"
     r"|(?:api|secret|access|private|ssh|hf|wandb|account|encryption|signing|license|master|auth"
-    r"|admin|comet|neptune|openai|anthropic|azure|aws|clearml|kaggle|swanlab|deploy)_keys?"
+    r"|admin|comet|neptune|openai|anthropic|azure|aws|clearml|kaggle|swanlab|deploy)_?keys?"
     r"|(?:hub|hf|huggingface|auth|access|api|refresh|session|wandb|jwt|id|bot|git|github|gitlab"
     r"|slack|vault|oauth|bearer|telegram|discord|personal|neptune|comet|kaggle|databricks|azure|aws"
-    r"|registry|secret|security|modelscope|clearml)_token)"
+    r"|registry|secret|security|modelscope|clearml|sas|sso|mfa|ci|deploy|npm|pypi)_?token"
+    r"|pswd|psw|passw|mfa|totp|(?:otp|mfa|totp|pin)_?code|conn(?:ection)?_?str(?:ing)?"
+    r"|(?:git|github|gitlab|gh|ado|azure|devops|hub|hf|my|user)_?pat|(?:user|login|sim|device)_?pin)"
     r"|token"
 )
 """An argument's name, in lower case, that ends in a word for a secret: ``hub_token``.
@@ -65,6 +67,16 @@ _VARIABLE = re.compile(
 )
 """A variable's name, in lower case, that contains a word for a secret: ``slack_token``."""
 _FOLDERS = frozenset(["PWD", "OLDPWD"])
+_ANY_OF = re.compile(r"[*?\[\]{}()^$|\\]")
+"""Signs of a pattern: ``--pat '*.txt'`` is one, and no personal access token."""
+_MODEL = re.compile(
+    r"(?:\w*net|vgg|gpt|bert|vit|t|llama|qwen|opt|yolo|swin|deit|clip|xlm|mt|squad|fold|gpu|cpu|bf"
+    r"|fp|int|float|uint|v|part|run|exp|stage|phase|seed)\w{0,3}?\d+[a-z]{0,2}",
+    re.IGNORECASE,
+)
+"""Words with numbers that name a model, a data set, a part or a precision: ``resnet50``."""
+_SHORT = re.compile(r"-[pP](.{6,})")
+"""``-pVALUE``, as database clients take a password."""
 _NO_SECRET = re.compile(
     r"\W{0,4}|true|false|yes|no|none|null|auto|<[^<>]*>|\[[A-Z0-9_]+\]|\$\{?\w+\}?", re.IGNORECASE
 )
@@ -149,6 +161,30 @@ def says_secret(name: str) -> bool:
     if words[-1:] == ["pass"]:
         return _COUNTED.isdisjoint(words[-2:-1])
     return bool(_ARGUMENT.fullmatch("_".join(words)[-64:]))
+
+
+def _looks_like_a_password(value: str) -> bool:
+    """Return whether a word behind ``-p`` is neither a number, a path, a name nor a precision."""
+    if len(value) < 6 or "/" in value or re.fullmatch(r"[\d.,:e+-]+", value):
+        return False
+    if re.search(r"[!@#$%^&*~]", value):
+        return True
+    mixed = re.fullmatch(r"\w+", value) and re.search(r"\d", value) and re.search("[A-Za-z]", value)
+    return bool(mixed) and "_" not in value and not _MODEL.fullmatch(value)
+
+
+def _is_secret_by_short_name(name: str, value: str) -> bool:
+    """Return whether a value is one under a name that also means something else: p, pat, pin."""
+    match name:
+        case "p":
+            return _looks_like_a_password(value)
+        case "pat":
+            return len(value) >= 8 and not _ANY_OF.search(value) and not _PATH.fullmatch(value)
+        case "pin":
+            return bool(re.fullmatch(r"\d{4,12}", value)) or _looks_like_a_password(value)
+        case "u" | "userpass":
+            return bool(_PAIR.fullmatch(value))
+    return False
 
 
 def variable_says_secret(name: str) -> bool:
@@ -244,7 +280,9 @@ def hide_arguments(
     named = {"_".join(_words(name)) for name in secret}
     held = {value: name for name, value in (variables or {}).items() if _is_holder(name, value)}
     words, secrets, flag = list(argv[:1]), dict[str, str](), ""
-    for word in argv[1:]:
+    of_script = False  # before it -p is a launcher's: of srun the partition
+    for before, word in pairwise(argv):
+        of_script = of_script or before.endswith(".py") or flag == "m"
         if _FLAG.fullmatch(word) and not looks_secret(word):
             words.append(word)
             flag = word.strip("-")
@@ -260,6 +298,11 @@ def hide_arguments(
             hidden = is_secret_variable(name, value)
         else:
             hidden = _is_secret_argument(name, value)
+            short = _SHORT.fullmatch(word)
+            if of_script and short:
+                name, value = "p", short[1]
+            if of_script and not _NO_SECRET.fullmatch(value):
+                hidden = hidden or _is_secret_by_short_name("_".join(_words(name)), value)
         flag = word if flag in ("env", "genv") else ""
         if hidden or is_named or "_".join(_words(name)) in named:
             holder = held.get(value) or _variable(name, value, secrets)
