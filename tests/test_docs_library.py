@@ -1,4 +1,4 @@
-"""docs/library.md: its tables hold every event and logger."""
+"""docs/library.md: its tables hold every event and logger, its programs run."""
 
 from __future__ import annotations
 
@@ -154,10 +154,43 @@ def test_what_a_cell_shows_has_ten_lines_at_most(simulated: Path) -> None:
     report = cputune.diagnose(facts)
     many = replace(report, findings=report.findings * 20)
     result = tune_small(budget=2)
-    shown = (facts, report, many, result, *cputune.emit(result, "torchrun"), result.workload)
+    space = cputune.search_space(facts, result.workload)
+    files = cputune.emit(result, "torchrun")
+    shown = (facts, report, many, result, *files, result.workload, space)
     for record in shown:
         assert len(repr(record).splitlines()) <= 10
         assert len(repr(record)) < 1500
     assert report._repr_html_().count("<tr>") == len(report.findings)
     hostile = replace(report.findings[0], title="<script>alert(1)</script>", evidence="<b>")
     assert "<script" not in replace(report, findings=(hostile,))._repr_html_()
+
+
+PAGES = [HERE.parent / "docs" / name for name in ("library.md", "emit.md", "verify.md")]
+PROGRAMS = [
+    pytest.param(program, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, program in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+FUNCTIONS = [
+    name
+    for name in cputune.__all__
+    if not isinstance(getattr(cputune, name), type) and name.islower()
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_the_pages_runs(simulated: Path, program: str) -> None:
+    """As it is shown; `verify` starts nothing here, and there is no node1."""
+    result = cputune.tune("bert-mini", budget=3, max_time="2m")
+    result.save("cputune.json")
+    for file in cputune.emit(result, "torchrun"):
+        Path("launch").mkdir(exist_ok=True)
+        (Path("launch") / file.name).write_text(file.text)
+    program = program.replace("steps=12", "run=False").replace("seconds=20", "seconds=2")
+    exec(compile(program, "a page", "exec"), {})
+
+
+def test_every_public_function_has_an_example_that_runs() -> None:
+    shown = "\n".join(str(parameter.values[0]) for parameter in PROGRAMS)
+    assert set(FUNCTIONS) >= {"tune", "doctor", "emit", "compare"}
+    assert [name for name in FUNCTIONS if f"cputune.{name}(" not in shown] == []

@@ -120,6 +120,8 @@ def test_save_and_load_are_each_others_inverse(result: Result, tmp_path: Path) -
     file = tmp_path / "cputune.json"
     result.save(file)
     assert Result.load(file) == result
+    result.save(file)
+    file.write_text("notes of my own\n")
     with pytest.raises(UsageError, match="exists already"):
         result.save(file)
     result.save(file, force=True)

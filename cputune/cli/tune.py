@@ -238,13 +238,11 @@ def _saved(
 ) -> Saved:
     """Save the result; the study of it is ``ended`` if it was not cut off."""
     from cputune.records.history import save
-    from cputune.tuner.databases import StudyFile
-    from cputune.tuner.earlier import finish
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     saved = save(result, destination, history=history, now=now)
-    if isinstance(ended, StudyFile) and result.not_compared is None:
-        finish(ended)  # else its message says --resume
+    if ended is not None and result.not_compared is None:
+        ended.finish()  # else its message says --resume
     return saved
 
 
@@ -270,16 +268,10 @@ def _require_room(
         return
     if destination is not None and destination.exists():
         require_result(destination)
-    if there and study is None:
-        raise UsageError(
-            f"{database.shown} exists",
-            hint="--resume goes on with it, --study-name names another, --force replaces it",
-        )
 
 
 def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool) -> None:
     """Put aside what an earlier tune left, and say how to see it. Raises CputuneError."""
-    from cputune.tuner.databases import StudyFile
     from cputune.tuner.earlier import keep_result, make_room
 
     if force:
@@ -289,14 +281,12 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
     if destination is not None and destination.exists():
         kept = keep_result(destination)
         tell(f"note: {destination} held an earlier result: cputune show {kept}")
-    if isinstance(database, StudyFile) and database.holds_study():
+    if database.holds_study():
         moved = make_room(database)
         if moved is not None:
-            beside, trials = moved
-            study = shlex.quote(str(beside))
             tell(
-                f"note: a study without a verdict, of {count(trials, 'trial')}, is now {beside}: "
-                f"the same command with --resume --study {study} goes on with it"
+                f"note: a study without a verdict, of {count(moved.trials, 'trial')}, is now "
+                f"{moved.name}: the same command with --resume {moved.option} continues it"
             )
 
 

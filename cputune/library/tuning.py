@@ -9,6 +9,7 @@ from cputune.plans.workload import Workload
 from cputune.records.options import keywords, keywords_of
 from cputune.records.result import Result
 from cputune.tuner import AskedToTune, tune as tune_workload
+from cputune.tuner.databases import database_of
 
 
 @keywords_of(AskedToTune)
@@ -31,4 +32,7 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
     if workload.argv and not isinstance(job, Workload) and asked.runner is None:
         require_trainable(workload.argv)
     result: Result = tune_workload(workload, **keywords(asked))
+    database = database_of(asked.study, asked.study_name)
+    if database is not None and result.not_compared is None:
+        database.finish()
     return result

@@ -25,6 +25,7 @@ from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
 from cputune.records.migration import from_second
 from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
+from cputune.records.written import write_own
 from cputune.text import cpulist
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.text.plain import figure
@@ -397,14 +398,16 @@ class Result:
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
         """Write a result file atomically, readable by the user alone if it has arguments.
 
-        Raises UsageError if it exists and ``force`` is not set, CannotError if it cannot be
-        written.
+        An earlier result is replaced. Raises UsageError if another file is there and not
+        ``force``, CannotError if it cannot be written.
         """
         text = for_people(self.to_json()) + "\n"
         mode = 0o644
         if self.workload.argv:
             mode = 0o600
-        write_atomically(Path(path), text, force=force, mode=mode)
+        destination = Path(path)
+        force = force or _is_result(destination)
+        write_atomically(destination, text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document, the schema first."""
@@ -458,12 +461,16 @@ class Result:
         return html
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
-        """Write the page of ``cputune report``. Raises as ``save``, and MissingPackageError."""
+        """Write the page of ``cputune report``, as ``cputune report`` does.
+
+        Raises UsageError if a file is there that cputune did not write, MissingPackageError without
+        jinja2.
+        """
         mode = 0o644
         if self.workload.argv:
             mode = 0o600
         page = import_module("cputune.report.page").page(self)
-        write_atomically(Path(path), page, force=force, mode=mode)
+        write_own(Path(path), page, force=force, mode=mode)
 
     @classmethod
     def from_json(cls, document: object) -> Result:
@@ -550,6 +557,15 @@ def topology_of(host: Mapping[str, Any]) -> Topology | None:
         return None
     online = tuple(sorted(cpu for core in cores for cpu in core.cpus))
     return Topology(cores=cores, online=online, present=None, allowed=allowed, numa_nodes=())
+
+
+def _is_result(path: Path) -> bool:
+    """Whether there is an earlier result in a file."""
+    try:
+        Result.load(path)
+    except ResultError:
+        return False
+    return True
 
 
 def _refuse_other_documents(document: object) -> dict[str, Any]:

@@ -100,6 +100,14 @@ class Standing:
             late = ", delayed by others" if event.delayed else ""
             self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
 
+    def share(self, now: float) -> float | None:
+        """How much of the study is over, from 0 to 1: of its time limit, else of its trials."""
+        if self.most_seconds not in (0.0, math.inf):
+            return min(1.0, (now - self.started) / self.most_seconds)
+        if self.trials:
+            return min(1.0, self.done / self.trials)
+        return None
+
     def tail(self, now: float) -> str:
         """How many trials, the time, the best so far: of single trials, so it is roughly known."""
         of = "" if self.trials is None else f"{self.done} of {self.trials} trials, "

@@ -60,7 +60,8 @@ def view(started: float) -> OnEvent:
         elif now - drawn_at >= LEAST_SECONDS:
             drawn_at = now
             lines = live_lines(standing, now, COLUMNS)
-            handle.update(_Text("\n".join(line.plain for line in lines)))
+            text = "\n".join(line.plain for line in lines)
+            handle.update(_Text(text, standing.share(now)))
 
     return hear
 
@@ -74,16 +75,23 @@ def _import_tqdm() -> None:
 
 
 class _Text:
-    """Text of a fixed width, for a browser and for a kernel that shows plain text alone."""
+    """Text of a fixed width, for a browser and for a kernel that only shows plain text.
 
-    def __init__(self, text: str) -> None:
+    A browser also shows a progress bar if ``share`` (from 0 to 1) is known.
+    """
+
+    def __init__(self, text: str, share: float | None = None) -> None:
         self._text = text
+        self._share = share
 
     def __repr__(self) -> str:
         return self._text
 
     def _repr_html_(self) -> str:
-        return f'<pre style="line-height:1.3">{escape(self._text)}</pre>'
+        bar = ""
+        if self._share is not None:
+            bar = f'<progress value="{self._share:.3f}" max="1" style="width:40em"></progress>'
+        return f'{bar}<pre style="line-height:1.3">{escape(self._text)}</pre>'
 
 
 def html_of(result: Result) -> str:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
 import socket
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 STUDY_NAME = "cputune"
 """The default name of a study."""
+
+FINISHED = "cputune.finished"
+"""The attribute of a study whose result was written."""
 
 IDENTITY = "cputune.identity"
 """The attribute of our studies that identifies what they measure."""
@@ -91,6 +96,15 @@ class StudyDatabase(Protocol):
     def remove(self) -> None:
         """Remove the study. Raises CannotError."""
 
+    def is_over(self) -> bool:
+        """Whether nothing is lost without the study: it has no trial, or its result was written."""
+
+    def move_aside(self) -> MovedStudy:
+        """Give the study another name, so that a new one can begin. Raises CannotError."""
+
+    def finish(self) -> None:
+        """Mark the study: its result was written. Without the database this does nothing."""
+
     def why(self, error: BaseException) -> str:
         """The cause of an error in words: what happened to the file, or the server's message."""
 
@@ -127,6 +141,21 @@ def no_study(shown: str | Path, why: str) -> CannotError:
     return CannotError(
         f"{shown} cannot be opened as a study: {why}", hint="give another file with --study"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedStudy:
+    """A study that has made room for another one.
+
+    Attributes:
+        name: its new name: a file, or the name in the database.
+        option: the option of ``cputune tune`` that names it (``--study FILE``).
+        trials: how many trials it has.
+    """
+
+    name: str
+    option: str
+    trials: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +231,30 @@ class StudyFile:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
 
+    def is_over(self) -> bool:
+        """Whether the study in the file has no trial, or its result was written."""
+        with closing(connect(self.path)) as file:
+            (finished,) = file.execute(_IS_FINISHED, (self.name, FINISHED)).fetchone()
+        return bool(finished) or not self._trials()
+
+    def move_aside(self) -> MovedStudy:
+        """Rename the file, by the time at which it was written last."""
+        trials = self._trials()
+        beside = free_name(self.path)
+        self.path.rename(beside)
+        option = f"--study {shlex.quote(str(beside))}"
+        return MovedStudy(name=str(beside), option=option, trials=trials)
+
+    def finish(self) -> None:
+        """Mark the study in the file, if there is one."""
+        with suppress(sqlite3.Error), closing(connect(self.path)) as file, file:
+            file.execute(_FINISH, (FINISHED, self.name, FINISHED))
+
+    def _trials(self) -> int:
+        with closing(connect(self.path)) as file:
+            (trials,) = file.execute(_TRIALS, (self.name,)).fetchone()
+        return int(trials)
+
     def why(self, error: BaseException) -> str:
         """What happened to the file; SQLite says "disk I/O error" for nearly everything."""
         if not self.path.exists():
@@ -235,6 +288,34 @@ class StudyFile:
 
 
 _GONE = "the file is gone: it was removed or renamed"
+
+_TRIALS = "select count(*) from trials join studies using (study_id) where study_name = ?"
+_IS_FINISHED = (
+    "select count(*) from study_user_attributes join studies using (study_id) "
+    "where study_name = ? and key = ?"
+)
+_FINISH = (
+    "insert into study_user_attributes (study_id, key, value_json) "
+    "select study_id, ?, 'true' from studies where study_name = ? and not exists ("
+    "select 1 from study_user_attributes as known where known.key = ? "
+    "and known.study_id = studies.study_id)"
+)
+
+
+def free_name(path: Path) -> Path:
+    """``cputune-20261127-211300.db``: when it was written last, and a number if that is taken."""
+    stem = f"{path.stem}-{written_at(path)}"
+    number = 1
+    beside = path.with_name(f"{stem}{path.suffix}")
+    while beside.exists():
+        number += 1
+        beside = path.with_name(f"{stem}-{number}{path.suffix}")
+    return beside
+
+
+def written_at(path: Path) -> str:
+    """When a file was written last, as in the ids of the history."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(path.stat().st_mtime))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -384,22 +465,58 @@ class StudyServer:
     def remove(self) -> None:
         """Remove only this study, and only if it is ours."""
         import optuna
-        from optuna.storages import RDBStorage
 
         if not self.holds_study():
             return
+        with self._loaded() as study:
+            self._require_ours(study)
+            optuna.delete_study(study_name=self.name, storage=study._storage)
+
+    def is_over(self) -> bool:
+        """Whether the study has no trial, or its result was written."""
+        with self._loaded() as study:
+            return FINISHED in study.user_attrs or not study.get_trials(deepcopy=False)
+
+    def move_aside(self) -> MovedStudy:
+        """Rename the study, by the present time. Raises CannotError for one that is not ours."""
+        from sqlalchemy import text
+
+        with self._loaded() as study:
+            self._require_ours(study)
+            trials = len(study.get_trials(deepcopy=False))
+        beside = f"{self.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        rename = text("update studies set study_name = :beside where study_name = :name")
+        with self._connected() as connection, self._in_words():
+            connection.execute(rename, {"beside": beside, "name": self.name})
+        return MovedStudy(
+            name=f"the study {beside!r} there",
+            option=f"--study-name {shlex.quote(beside)}",
+            trials=trials,
+        )
+
+    def finish(self) -> None:
+        """Mark the study. A server that does not answer, or a study that is gone, is passed over."""
+        with suppress(CputuneError, KeyError), self._loaded() as study:
+            study.set_user_attr(FINISHED, True)
+
+    @contextmanager
+    def _loaded(self) -> Iterator[optuna.Study]:
+        """The study that is there. Raises CannotError if the server does not answer."""
+        import optuna
+        from optuna.storages import RDBStorage
+
         with self._in_words():
             storage = RDBStorage(self.address, engine_kwargs=self._engine_options)
         with closed(storage), self._in_words():
-            study = optuna.load_study(study_name=self.name, storage=storage)
-            ours = IDENTITY in study.user_attrs or not study.trials
-            if ours:
-                optuna.delete_study(study_name=self.name, storage=storage)
-        if not ours:
-            raise CannotError(
-                f"{self.shown} was not begun by cputune, so it is not removed",
-                hint="--study-name NAME begins another one beside it",
-            )
+            yield optuna.load_study(study_name=self.name, storage=storage)
+
+    def _require_ours(self, study: optuna.Study) -> None:
+        if IDENTITY in study.user_attrs or not study.get_trials(deepcopy=False):
+            return
+        raise CannotError(
+            f"{self.shown} was not begun by cputune, so it is not removed",
+            hint="--study-name NAME begins another one beside it",
+        )
 
     def why(self, error: BaseException) -> str:
         """The message of the server or its driver, without the address."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from cputune.errors import UsageError
@@ -23,6 +24,12 @@ from cputune.tuner.layouts import Layouts
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
+
+
+MOST_SHOWN = 8
+"""Knobs in the repr of a space: with the first and the last line it has ten."""
+
+LONGEST_LINE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,24 @@ class SearchSpace:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __repr__(self) -> str:
+        """At most ten lines: the knobs that vary with their values, and how many do not."""
+        varying = [knob for knob in self.knobs if len(knob.values) > 1]
+        shown = varying[:MOST_SHOWN]
+        lines = [f"<cputune.SearchSpace: {len(self)} plans of {self.workload!r}>"]
+        lines += [_values_line(knob) for knob in shown]
+        lines.append(
+            f"{len(varying) - len(shown)} more knobs vary, {len(self.knobs) - len(varying)} do not; "
+            f"{len(self.left_out)} values are left out (.knobs, .left_out)"
+        )
+        return "\n".join(lines)
+
+
+def _values_line(knob: Varied) -> str:
+    """A knob with its values, cut to one line."""
+    values = ", ".join(map(str, knob.values))
+    return shorten(f"{knob.name}: {values}", LONGEST_LINE, placeholder=" …")
 
 
 def search_space(

@@ -85,10 +85,13 @@ class StudyStorage:
         self._database = database_of(named, name)
         self._is_new = self._database is None or not self._database.holds_study()
         if self._database is not None and not self._is_new and not resume:
-            raise CannotError(
-                f"{self._database.shown} holds a study already",
-                hint="--resume goes on with it, --force starts over",
-            )
+            if not self._database.is_over():
+                raise CannotError(
+                    f"{self._database.shown} holds a study already",
+                    hint="resume=True (--resume) continues it, study_name names another one",
+                )
+            self._database.remove()
+            self._is_new = True
         self._study = optuna.create_study(direction="minimize")
         self._running: OptunaTrial | None = None
         self._unwritten: list[Callable[[optuna.Study], object]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import ExecutePreprocessor
 from report.result_cases import hostile, only_failures, tuned
+from tuner.fakes import SMALL
+
+import cputune
 
 HERE = Path(__file__).parent
 NOTEBOOK = HERE.parent.parent / "docs" / "notebook.ipynb"
@@ -93,21 +98,27 @@ def test_it_is_a_page(executed: Any) -> None:
 
 def test_the_study_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from cputune.report import notebook
-    from cputune.tuner.events import StudyEnded, TrialStarted
+    from cputune.tuner.events import StudyEnded, StudyStarted, TrialStarted
 
-    drawn: list[str] = []
+    drawn: list[Any] = []
 
     class FakeHandle:
         def update(self, shown: object) -> None:
-            drawn.append(repr(shown))
+            drawn.append(shown)
 
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: FakeHandle())
-    hear = notebook.view(0.0)
+    monkeypatch.setattr(notebook, "LEAST_SECONDS", -math.inf)
+    hear = notebook.view(time.monotonic() - 30)
     result = tuned()
+    space = cputune.search_space(SMALL.facts, SMALL.workload)
+    hear(StudyStarted(space=space, budget=4, resumed=0, most_seconds=120))
     hear(TrialStarted(number=0, plan=result.baseline.plan, origin="baseline"))
     hear(StudyEnded(result=result))
-    assert drawn[0].startswith(f"trial 0  {result.baseline.plan.short()}")
-    assert drawn[-1] == ""
+    assert repr(drawn[1]).startswith(f"trial 0  {result.baseline.plan.short()}")
+    (share,) = re.findall(r'<progress value="([\d.]+)"', drawn[1]._repr_html_())
+    assert 0.25 <= float(share) <= 1
+    assert repr(drawn[-1]) == ""
+    assert "<progress" not in drawn[-1]._repr_html_()
 
 
 def test_outside_of_a_kernel_nothing_is_a_notebook() -> None:

@@ -18,9 +18,11 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune.cli.tune import _make_room, _require_room
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.records.result import Result
 from cputune.tuner.databases import StudyFile, StudyServer, database_of
+from cputune.tuner.earlier import make_room
 from cputune.tuner.events import Message, TrialEnded
 
 PASSWORD = "hunter2planted"
@@ -143,16 +145,29 @@ class TestPostgreSQL:
         given = {"study": server.address, "study_name": name, **more}
         return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, **given)
 
+    def cut_off(self, server: Server, name: str) -> None:
+        """A study that ends after its third trial."""
+
+        def hear(event: Any) -> None:
+            if isinstance(event, TrialEnded) and event.trial.number == 2:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            self.tuned(server, name, on_event=hear)
+
     def read(self, server: Server, name: str) -> optuna.Study:
         return optuna.load_study(study_name=name, storage=server.address)
 
     def test_a_study_is_kept_and_gone_on_with(self, server: Server, tmp_path: Path) -> None:
-        begun = self.tuned(server, "kept", budget=3)
+        self.cut_off(server, "kept")
+        begun = self.read(server, "kept").trials
         with pytest.raises(CannotError, match="holds a study already") as refused:
             self.tuned(server, "kept")
         assert PASSWORD not in str(refused.value)
         result = self.tuned(server, "kept", resume=True)
-        assert result.trials[:3] == begun.trials
+        assert [trial.plan.describe() for trial in result.trials[: len(begun)]] == [
+            trial.user_attrs["plan"] for trial in begun
+        ]
         in_file = self.tuned(server, "", study=tmp_path / "s.db", study_name=None)
         assert [trial.plan for trial in result.trials] == [trial.plan for trial in in_file.trials]
         trials = self.read(server, "kept").trials
@@ -161,6 +176,39 @@ class TestPostgreSQL:
         ]
         result.save(tmp_path / "r.json")
         assert PASSWORD not in (tmp_path / "r.json").read_text()
+
+    def test_one_that_is_empty_or_over_makes_room_and_one_cut_off_is_renamed(
+        self, server: Server
+    ) -> None:
+        empty = StudyServer(address=server.address, name="empty")
+        with empty.lock(), empty.opened(private=False):
+            pass
+        assert empty.is_over()
+        for _ in range(2):
+            assert self.tuned(server, "empty", budget=2).trials
+            assert empty.is_over()
+        self.cut_off(server, "cut")
+        cut = StudyServer(address=server.address, name="cut")
+        assert not cut.is_over()
+        moved = make_room(cut)
+        assert moved is not None
+        assert moved.trials == 3
+        option, beside = moved.option.split()
+        assert option == "--study-name"
+        assert not cut.holds_study()
+        assert len(self.tuned(server, beside, resume=True).trials) > 3
+        cut.finish()  # of a study that is gone: nothing
+
+    def test_a_second_tune_is_typed_without_force(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = self.tuned(server, "typed", budget=2)
+        result.save("cputune.json")
+        database = StudyServer(address=server.address, name="typed")
+        _require_room(Path("cputune.json"), database, force=False, resume=False)
+        _make_room(Path("cputune.json"), database, force=False)
+        assert not database.holds_study()
 
     def test_one_tuner_at_a_time_and_the_lock_of_one_that_was_killed_is_free(
         self, server: Server
