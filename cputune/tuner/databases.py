@@ -495,7 +495,7 @@ class StudyServer:
         )
 
     def finish(self) -> None:
-        """Mark the study. A server that does not answer, or a study that is gone, is passed over."""
+        """Mark the study. Without an answer of the server, or without the study, do nothing."""
         with suppress(CputuneError, KeyError), self._loaded() as study:
             study.set_user_attr(FINISHED, True)
 

@@ -70,10 +70,9 @@ class SearchSpace:
         shown = varying[:MOST_SHOWN]
         lines = [f"<cputune.SearchSpace: {len(self)} plans of {self.workload!r}>"]
         lines += [_values_line(knob) for knob in shown]
-        lines.append(
-            f"{len(varying) - len(shown)} more knobs vary, {len(self.knobs) - len(varying)} do not; "
-            f"{len(self.left_out)} values are left out (.knobs, .left_out)"
-        )
+        more, fixed = len(varying) - len(shown), len(self.knobs) - len(varying)
+        left_out = f"{len(self.left_out)} values are left out (.knobs, .left_out)"
+        lines.append(f"{more} more knobs vary, {fixed} do not; {left_out}")
         return "\n".join(lines)
 
 
