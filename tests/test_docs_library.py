@@ -116,7 +116,7 @@ def test_a_job_is_given_as_it_is_typed(
         ([], {}, "nothing to train"),
         ("train.py 'open", {}, "cannot read the command"),
         ("train.py", {"max_time": "soon"}, "not a time"),
-        ("train.py", {"max_time": "2m", "max_time_seconds": 3}, "exclude each other"),
+        ("train.py", {"max_time": "2m", "max_time_seconds": 3}, "cannot both be given"),
         ("train.py", {"budget": 0}, "--budget"),
     ],
 )

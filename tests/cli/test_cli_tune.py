@@ -215,7 +215,7 @@ def test_a_dry_run_has_a_document(cputune: Run) -> None:
         (("--recipe", "empty.toml"), "is missing"),
         (("--knobs", "colour"), "no knob is called 'colour'"),
         (("--fix", "precision"), "NAME=VALUE"),
-        (("--fix", "ranks=1", "--fix", "ranks=2"), "holds ranks at 1 and at 2"),
+        (("--fix", "ranks=1", "--fix", "ranks=2"), "sets ranks to 1 and to 2"),
         (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
         (("--max-time", "soon"), "not a time"),
         (("--max-time", "0"), "--max-time must be positive"),
