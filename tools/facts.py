@@ -40,7 +40,11 @@ SHORTEST_MESSAGE = 24
 LONGEST_MESSAGE = 160
 """What is kept of a message: its beginning tells it from others."""
 
-PARSER = 3
+PRIVATE = ("Trainer", "Accelerator", "AcceleratorState", "GradientState", "PartialState")
+"""Classes whose private methods and attributes are kept: scripts and libraries override and set
+them."""
+
+PARSER = 4
 """Raise it if what is read of a source file changes: then kept results are not used again."""
 
 Names = dict[str, set[str]]
@@ -185,14 +189,21 @@ def _class(node: ast.ClassDef, found: Module, *, of_model: bool) -> None:
     named = (ast.unparse(each).partition("(")[0] for each in node.decorator_list)
     if any(name.rpartition(".")[2] == "dataclass" for name in named):
         found.callables[node.name] = fields
-    found.members[node.name] = {one for one in members | fields if not one.startswith("_")}
+    found.members[node.name] = {
+        one for one in members | fields if not one.startswith("_") or _is_kept(one, node.name)
+    }
 
 
 def _method(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, found: Module) -> None:
     if node.name == "__init__":
         found.callables[owner] = _arguments(node)
-    elif not node.name.startswith("_"):
+    elif not node.name.startswith("_") or _is_kept(node.name, owner):
         found.callables[f"{owner}.{node.name}"] = _arguments(node)
+
+
+def _is_kept(name: str, owner: str) -> bool:
+    """Whether a private name of a class is kept; never one that Python itself calls."""
+    return owner in PRIVATE and not name.startswith("__")
 
 
 def _set_on_self(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
+from cputune.doctor.overridden import override_of, positional
 from cputune.doctor.release_answers import Answer, Asked, Versions, between
 from cputune.stack import interface
 from cputune.stack.tables import load
@@ -52,10 +53,16 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
     called = owner if function == "__init__" and owner else f"{owner}.{function}".lstrip(".")
     package, called = _callable(called, name, failure)
     if not package:
-        return None
+        return override_of(function, name, failure)
     presence = interface.argument(package, called, name)
+    if presence is not None and presence.always and presence.still and not owner:
+        return Answer(
+            title=f"{name} is an argument of {called}, and was given to something else",
+            cause=f"every release of {package} that was read takes it there.",
+            fix=f"give {name} to {called}",
+        )
     if presence is None:
-        return _never(package, called, name, failure)
+        return override_of(function, name, failure) or _never(package, called, name, failure)
     asked = Asked(
         package=package,
         owner=called,
@@ -318,6 +325,8 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
     owner, name = found["owner"] or found["type"], found["name"]
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
+        if presence is not None and found["owner"] and presence.always and presence.still:
+            return _not_set_up(package, owner, name)
         if presence is not None:
             asked = Asked(
                 package=package,
@@ -332,6 +341,21 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
             )
             return between(asked)
     return None
+
+
+def _not_set_up(package: str, owner: str, name: str) -> Answer:
+    """An object without an attribute that its class has in every release."""
+    oldest = interface.releases(package)[0]
+    return Answer(
+        title=f"This {owner} was not set up: it has no {name} yet",
+        cause=f"{owner} of {package} has {name} in every release from {oldest} on. The code that "
+        "sets it did not run: an earlier error ended it, the state of accelerate was reset or is "
+        "of a second Accelerator, or a class of yours does not call super().__init__().",
+        fix="look at the first error above this one; build the Accelerator or the "
+        "TrainingArguments before what uses them, and upgrade the libraries together",
+        command="pip install -U transformers accelerate",
+        source="huggingface/accelerate#2564",
+    )
 
 
 # --- options of a command line ----------------------------------------------------------
@@ -432,6 +456,13 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
             r"argument '(?P<name>\w+)'"
         ),
         _unexpected,
+    ),
+    (
+        re.compile(
+            r"(?:[\w.<>]+\.)?(?P<function>\w+)\(\) takes (?:from \d+ to )?(?P<taken>\d+) "
+            r"positional arguments? but (?P<given>\d+) (?:was|were) given"
+        ),
+        positional,
     ),
     (
         re.compile(

@@ -14,7 +14,10 @@ from typing import Any
 from cputune.doctor.deep import messages_of, run_look
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.host import Completed, Host
+from cputune.host.facts import HostFacts
 from cputune.launch.launch import Launch
+from cputune.plans.knobs.precision import native_precisions
+from cputune.plans.script_settings import named, settings_of
 from cputune.text.hidden import without_secrets
 from cputune.text.log import log
 
@@ -35,8 +38,11 @@ _BY_ACCELERATE = {
 """Options of accelerate launch that its ranks get as variables."""
 
 
-def rehearsed(launch: Launch, host: Host) -> Iterator[Finding]:
-    """What fails when this launch is rehearsed; empty if it reaches its first step."""
+def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterator[Finding]:
+    """What fails when this launch is rehearsed; empty if it reaches its first step.
+
+    ``text`` is that of its script.
+    """
     asked = {
         "script": str(launch.script),
         "module": launch.module,
@@ -51,7 +57,10 @@ def rehearsed(launch: Launch, host: Host) -> Iterator[Finding]:
     shown = {**host.environment(), **launch.environment}
     seen = set[str]()
     for message in messages_of(done):
-        finding = _found(message, done, shown)
+        if "half" in message:
+            finding: Finding | None = _half(message, launch, text, facts)
+        else:
+            finding = _found(message, done, shown)
         if finding is None:
             _LOG.info("rehearsed: %s", message)
         elif finding.evidence.partition(": ")[2] not in seen:
@@ -91,6 +100,11 @@ def _found(
         return rehearsal_fails.finding(f"{rank}: {said}")
     if "signal" in message:
         return rehearsal_fails.finding(f"{rank}: it was ended by signal {message['signal']}")
+    if "forked" in message:
+        return fork_after_threads.finding(
+            f"{rank}: {message['where']} starts processes by fork, and {message['forked']} threads "
+            "of OpenMP run by then"
+        )
     if "late" in message:
         stands = re.search(r'File "([^"]+)", line (\d+) in (\S+)', done.stderr)
         place = f"; it is at {stands[1]}:{stands[2]} ({stands[3]})" if stands else ""
@@ -113,6 +127,52 @@ def rehearsal_fails() -> None:
     installed` names versions that fit.
 
     Source: https://huggingface.co/docs/transformers/main_classes/trainer
+    """
+
+
+def _half(message: Mapping[str, Any], launch: Launch, text: str, facts: HostFacts) -> Finding:
+    """The finding of weights of 16 bits: slow without the instructions, and rounded with them."""
+    name = message["half"]
+    lines = [named(each, launch.script) for each in settings_of(text) if each.kind == "weights"]
+    by = ", ".join(lines) or "by the dtype of its checkpoint (transformers 5 keeps it)"
+    native = {"bfloat16": "bf16", "float16": "fp16"}[name] in native_precisions(facts)
+    speed = "it has the instructions" if native else "it emulates them, and computes slower"
+    said = f"the weights that are trained are {name}, {by}; this CPU: {speed}"
+    return weights_half.finding(f"rank {message.get('rank', 0)}: {said}")
+
+
+@fault("weights-half", Severity.WARNING)
+def weights_half() -> None:
+    """The weights that are trained have 16 bits
+
+    Symptom: the loss stays where it is, or training is 10 to 30 times slower since transformers 5.
+
+    Cause: the model was loaded or cast to bfloat16 or float16, and the optimizer steps on these
+    weights. An update that is smaller than 1/512 of a weight (bfloat16) is rounded away. A CPU
+    without the instructions emulates each operation. The type was read from the model that the
+    script gave to its Trainer, or from the parameters of its optimizer, when it was rehearsed.
+
+    Remedy: Load in float32 (`from_pretrained(…, dtype=torch.float32)`) and let the Trainer
+    compute in bfloat16: --bf16. It is another training than today's.
+
+    Source: huggingface/transformers#34692, huggingface/sentence-transformers#3773
+    """
+
+
+@fault("fork-after-threads", Severity.WARNING)
+def fork_after_threads() -> None:
+    """Processes are forked after threads were started
+
+    Symptom: `Dataset.map(num_proc=8)` or a Pool stops without a word, and no CPU is used.
+
+    Cause: a forked process has none of the threads of its parent, and the OpenMP pool of torch that
+    it has inherited still counts on them. Its first large tensor operation waits for ever. The
+    script was rehearsed: it had computed with several threads before it started the processes.
+
+    Remedy: Start the processes before torch computes, use
+    `multiprocessing.get_context("spawn")`, or call `torch.set_num_threads(1)` in what they run.
+
+    Source: pytorch/pytorch#41197, huggingface/datasets#5094
     """
 
 

@@ -8,8 +8,9 @@ stopped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cputune.doctor.checks import launch, libraries, limits, settings, threads
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
@@ -24,6 +25,7 @@ from cputune.host.running import (
     python_stack,
     same_limits,
 )
+from cputune.launch.shell import read_words
 from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 from cputune.text.plain import GIB
@@ -88,7 +90,20 @@ def _shown(each: Running) -> str:
         parts.append("malloc of libc")
     held = (f"{size / GIB:.1f} GiB on node {node}" for node, size in each.memory_bytes.items())
     parts += held
+    parts += _precision(each)
     return ", ".join(parts)
+
+
+def _precision(each: Running) -> Iterator[str]:
+    """The precision that its words or its variables ask for; what it computes in is not seen."""
+    launches = read_words(each.argv)
+    for precision in ("bf16", "fp16"):
+        if launches and launches[0].switched_on(f"--{precision}"):
+            yield f"asks for {precision} by --{precision}"
+            return
+    asked = each.environment.get("ACCELERATE_MIXED_PRECISION", "")
+    if asked not in ("", "no"):
+        yield f"asks for {asked} by ACCELERATE_MIXED_PRECISION"
 
 
 def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
@@ -183,9 +198,56 @@ _NETWORK = re.compile(r"inet_csk_accept|tcp_recv|sk_wait|wait_woken|unix_stream|
 
 def _waits(each: Running, children: list[Running], host: Host) -> Iterator[Finding]:
     """What a rank that computes nothing waits for."""
-    if not each.waits or not all(child.waits for child in children):
+    wait = wait_of(each, children, host)
+    if wait is None:
         return
-    stack, why = python_stack(host, each.pid)
+    text = without_secrets(f"{_name(each)}: {wait.cause} ({wait.place})", each.environment)
+    remedy = None
+    if wait.is_deadlock:
+        remedy = FORK_REMEDY
+    elif not wait.has_stack and signal.SIGUSR1 in each.catches:
+        remedy = f"It handles SIGUSR1: kill -USR1 {each.pid} may print its stacks to its own log."
+    yield job_waits.finding(text, remedy=remedy)
+
+
+FORK_REMEDY = (
+    "End it. Start the processes before torch computes or a tokenizer is used (num_proc=1 starts "
+    "none), start them by spawn, or forbid the threads: OMP_NUM_THREADS=1 while the data is "
+    "prepared, TOKENIZERS_PARALLELISM=false."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a process waits for.
+
+    Attributes:
+        cause: a clause that begins with "it" or "its".
+        place: the frames that say so; or why no stack is known.
+        has_stack: whether a Python stack was read.
+        is_deadlock: it waits for ever, whatever the rest of the job does.
+    """
+
+    cause: str
+    place: str
+    has_stack: bool
+    is_deadlock: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """The cause, the place, and what to do about a deadlock."""
+        said = f"{self.cause} ({self.place})"
+        return f"{said}. {FORK_REMEDY}" if self.is_deadlock else said
+
+
+def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
+    """What a process and those that it has started wait for; None if one of them computes."""
+    if not each.waits or not all(child.waits for child in children):
+        return None
+    stuck = _stuck_in_fork(each, children, host)
+    if stuck is not None:
+        return stuck
+    stack, why = python_stack(host, each)
     peers = peers_of(host, each.pid)
     port = each.environment.get("MASTER_PORT", "")
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
@@ -195,19 +257,73 @@ def _waits(each: Running, children: list[Running], host: Host) -> Iterator[Findi
         or "no address is in its variables",
         "peers": ", ".join(peers) or "no connection is open",
     }
-    said = _cause(each, stack, peers, port).format(**meant)
-    if children and all(len(child.threads) <= 2 for child in children) and _futex(children):
-        said = "its pool waits for a lock: it was forked after OpenMP threads had started"
-    frames = "; ".join(dict.fromkeys((*stack[:2], *stack[-1:]))) if stack else why
-    text = without_secrets(f"{_name(each)}: {said} ({frames})", each.environment)
-    remedy = None
-    if not stack and 10 in each.catches:
-        remedy = f"It handles SIGUSR1: kill -USR1 {each.pid} may print its stacks to its own log."
-    yield job_waits.finding(text, remedy=remedy)
+    cause = _cause(each, stack, peers, port).format(**meant)
+    place = _place(stack) if stack else why
+    return Wait(cause=cause, place=place, has_stack=bool(stack))
 
 
-def _futex(children: list[Running]) -> bool:
-    return all(any("futex" in t.waits_in for t in child.threads) for child in children)
+def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
+    """What the processes of a launch wait for, a deadlock first; None if one of them computes."""
+    if not all(each.waits for each in family):
+        return None
+    waits: list[Wait] = []
+    for each in _ranks(tuple(family)):
+        children = [other for other in family if other.parent == each.pid]
+        wait = wait_of(each, children, host)
+        if wait is not None:
+            waits.append(wait)
+    waits.sort(key=lambda wait: not wait.is_deadlock)
+    return waits[0] if waits else None
+
+
+def _place(stack: Sequence[str]) -> str:
+    """The frames of a stack that say most: the innermost two, and where the script is."""
+    script = [frame for frame in stack if not _BY_WHICH.search(frame)]
+    return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
+
+
+_BY_WHICH = re.compile(r"\(<|runpy\.py|\(cputune/|/cputune/inside/")
+"""Frames by which Python and a trial start a script."""
+
+
+_LOCKED_BY_PYTHON = re.compile(
+    r"multiprocess\w*/|billiard/|loky/|/queue\.py|threading\.py|selectors\.py|concurrent/"
+)
+"""Frames in which an idle process of a pool waits for its next task."""
+
+
+def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
+    """The deadlock of a process that was forked after threads had started; None if it is not seen.
+
+    A fork has none of the threads of its parent. OpenMP's pool and Rust's still count on them.
+    """
+    forks = [child for child in children if child.argv == each.argv and _in_futex(child)]
+    for child in forks:
+        stack, _ = python_stack(host, child)
+        if stack and not _LOCKED_BY_PYTHON.search(stack[0]):
+            of_tokenizer = any("token" in frame for frame in stack[:2])
+            threads = "threads of the tokenizer" if of_tokenizer else "OpenMP threads"
+            return Wait(
+                cause=f"its pool was forked after {threads} had started, which a forked process "
+                f"does not have: process {child.pid} waits for them for ever",
+                place=_place(stack),
+                has_stack=True,
+                is_deadlock=True,
+            )
+    # One of the processes of an idle pool reads from a pipe, and the others wait for it to do so.
+    if children and len(forks) == len(children):
+        stack, why = python_stack(host, each)
+        return Wait(
+            cause="its pool waits for a lock: it was forked after OpenMP threads had started",
+            place=_place(stack) if stack else why,
+            has_stack=bool(stack),
+        )
+    return None
+
+
+def _in_futex(child: Running) -> bool:
+    """Whether all of its few threads wait for a lock."""
+    return 0 < len(child.threads) <= 2 and all("futex" in t.waits_in for t in child.threads)
 
 
 def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: str) -> str:

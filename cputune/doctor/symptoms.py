@@ -296,7 +296,8 @@ def _in_its_words(failure: Failure) -> Explanation:
         title += f", raised in {raised}"
     releases = raised_by(failure)
     if releases:
-        cause = f"{releases}."
+        cause = f"{releases}: the library refuses this by itself, and its message says why."
+        fix = "do what the message says" + (f"; {fix}" if called else "")
     symptom = Symptom(
         name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=""
     )

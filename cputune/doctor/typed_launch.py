@@ -99,7 +99,7 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
         found.append(script_unfit.finding(str(error), remedy=error.hint or None))
     found += (*_absent(launch, facts, host), *_imports(launch, text, host))
     if text and not any(one.severity is Severity.ERROR for one in found):
-        found += rehearsed(launch, host)
+        found += rehearsed(launch, text, facts, host)
     return by_severity(found)
 
 

@@ -6,12 +6,15 @@ Everything is read from /proc, twice for what changes. The process is neither st
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cputune.host.base import Command, Host
+from cputune.inside.stacks import STACK_FILE, STACK_SIGNAL
 from cputune.text import cpulist
 
 SAMPLE_SECONDS = 1.0
@@ -26,6 +29,9 @@ PAGE_BYTES = 4096
 """Of x86-64 and of most arm64 kernels."""
 STACK_SECONDS = 10.0
 """py-spy is given so long to read the stacks of one process."""
+
+ASKED_SECONDS = 2.0
+"""A process that is asked for its stack by a signal is given so long to write it."""
 
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
 _ALLOCATOR = re.compile(r"/lib(?:tcmalloc|jemalloc|mimalloc)[^/]*\.so[^/]*$")
@@ -50,15 +56,14 @@ class Running:
     """A process as it runs.
 
     ``openmp`` and ``allocators`` are libraries that are mapped, by their paths. ``memory_bytes`` is
-    what it holds on each NUMA node, empty if that is not known. ``peers`` are the addresses with
-    ports that its TCP connections lead to. ``stack`` are Python's frames of the main thread, the
-    innermost first (``function (file:line)``), if py-spy could read them. ``catches`` are
-    signals that the process handles.
+    what it holds on each NUMA node, empty if that is not known. ``catches`` are signals that the
+    process handles.
     """
 
     pid: int
     parent: int
     name: str
+    argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     threads: tuple[Thread, ...] = ()
@@ -66,9 +71,6 @@ class Running:
     openmp: tuple[str, ...] = ()
     allocators: tuple[str, ...] = ()
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
-    peers: tuple[str, ...] = ()
-    stack: tuple[str, ...] = ()
-    why_no_stack: str = ""
     catches: frozenset[int] = frozenset()
 
     @property
@@ -102,7 +104,11 @@ def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
     if not host.exists(f"/proc/{pid}"):
         raise ProcessLookupError(pid)
     host.read_text(f"/proc/{pid}/environ")
-    family = [pid, *_below(host, pid)]
+    return look_at(host, [pid, *_below(host, pid)])
+
+
+def look_at(host: Host, family: Sequence[int]) -> tuple[Running, ...]:
+    """These processes, as far as they still run after a second."""
     before = {each: _ticks(host, each) for each in family}
     begun = time.monotonic()
     time.sleep(SAMPLE_SECONDS)
@@ -169,6 +175,7 @@ def _running(
         pid=pid,
         parent=int(parent[1]) if parent else 0,
         name=name[1].strip() if name else "",
+        argv=tuple(_text(host, f"/proc/{pid}/cmdline").rstrip("\0").split("\0")),
         environment=_environment(_text(host, f"/proc/{pid}/environ")),
         cpus=tuple(cpulist.parse(allowed[1])) if allowed else (),
         threads=tuple(threads),
@@ -196,8 +203,24 @@ def _memory(text: str) -> dict[int, int]:
     return found
 
 
-def python_stack(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
-    """Python's frames of the main thread, the innermost first; or why they are not known."""
+def python_stack(host: Host, process: Running) -> tuple[tuple[str, ...], str]:
+    """Python's frames of the main thread, the innermost first; or why they are not known.
+
+    py-spy reads them. If it cannot, a process that has a handler of faulthandler is asked for them
+    by its signal, which neither stops nor changes it.
+    """
+    frames, why = _by_spy(host, process.pid)
+    if frames:
+        return frames, ""
+    number = _stack_signal(host, process)
+    if number is None or not host.live:
+        return (), why
+    frames = _by_signal(host, process.pid, number)
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return frames, "" if frames else f"it was asked by {name}, and wrote no stack to a file"
+
+
+def _by_spy(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
     program = host.which("py-spy")
     if program is None:
         return (), "py-spy is not installed (pip install py-spy)"
@@ -214,9 +237,69 @@ def python_stack(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
     return tuple(_frame(frame) for frame in frames), ""
 
 
+_REGISTERS = re.compile(r"faulthandler\s*\.\s*register\(\s*(?:signum\s*=\s*)?(?:signal\.)?(SIG\w+)")
+
+
+def _stack_signal(host: Host, process: Running) -> int | None:
+    """The signal by which faulthandler of this process writes its stack; None if there is none.
+
+    Only a handler that is known to be faulthandler's counts: other handlers of SIGUSR1 requeue a
+    job, or end it.
+    """
+    if STACK_SIGNAL in process.catches:
+        files = _open_files(host, process.pid)
+        if any(path.endswith(f"/{STACK_FILE}") for path in files):
+            return STACK_SIGNAL
+    for word in process.argv:
+        if not word.endswith(".py"):
+            continue
+        folder = host.real_path(f"/proc/{process.pid}/cwd")
+        text = _text(host, os.path.join(folder, word))
+        for name in _REGISTERS.findall(text):
+            number = getattr(signal, name, None)
+            if number in process.catches:
+                return int(number)
+    return None
+
+
+def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
+    """The stack that a process writes to one of its open files when it gets this signal."""
+    before = {path: os.path.getsize(path) for path in _open_files(host, pid)}
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return ()
+    until = time.monotonic() + ASKED_SECONDS
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        for path, size in before.items():
+            with open(path, "rb") as file:
+                file.seek(size)
+                written = file.read().decode(errors="replace")
+            if "(most recent call first)" in written and written.endswith("\n"):
+                return _frames_of(written)
+    return ()
+
+
+def _open_files(host: Host, pid: int) -> list[str]:
+    """Regular files that a process has open and that can be read here."""
+    links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
+    return [path for path in dict.fromkeys(links) if os.path.isfile(path)]
+
+
+def _frames_of(written: str) -> tuple[str, ...]:
+    """Of the thread that got the signal, as faulthandler writes it."""
+    head = re.search(r"(?:Current thread [^\n]*|Stack )\(most recent call first\):\n", written)
+    lines = written[head.end() :] if head else ""
+    found = re.findall(r"(?m)\A(?:  File .*\n)+", lines)
+    frames = re.findall(r'  File "([^"]*)", line (\d+) in (.*)', found[0]) if found else []
+    return tuple(_frame({"filename": f, "line": n, "name": name}) for f, n, name in frames)
+
+
 def _frame(frame: Mapping[str, object]) -> str:
     """``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
     file = str(frame.get("filename", "")).rpartition("site-packages/")[2]
+    file = re.sub(r"^.*/lib/python3[.\d]*/", "", file)
     return f"{frame.get('name')} ({file}:{frame.get('line')})"
 
 

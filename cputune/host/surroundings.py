@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +76,10 @@ class Surroundings:
     ``prefix`` is that of the Python that is examined. ``ports_taken`` are those ports, of the ones
     that a launch would use, that another process listens on. ``model_bytes`` is the size of the
     weights that the launch names, where they lie on this machine; ``held_bytes`` what a rank of
-    this launch was seen to hold when it was tuned, at most.
+    this launch was seen to hold when it was tuned, at most. ``launchers_above`` are the MPI and
+    Slurm processes that this one descends from; None if that is not known, as in a container, whose
+    first process may be started by one. ``address_unknown`` is the host name of MASTER_ADDR if it
+    has no address here.
     """
 
     prefix: str = ""
@@ -83,6 +88,8 @@ class Surroundings:
     ports_taken: tuple[int, ...] = ()
     model_bytes: int | None = None
     held_bytes: int | None = None
+    launchers_above: tuple[str, ...] | None = None
+    address_unknown: str = ""
 
     def place(self, variable: str) -> Place | None:
         """The folder of this variable."""
@@ -120,7 +127,60 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
         strays=tuple(_shadows(put_first, site)),
         ports_taken=tuple(filter(_is_taken, _ports(launch.port, variables))),
         model_bytes=_model_bytes(launch.model, variables.get("HF_HUB_CACHE") or f"{cache}/hub"),
+        launchers_above=_launchers_above(variables),
+        address_unknown=_unknown_name(variables.get("MASTER_ADDR", "").strip()),
     )
+
+
+_LAUNCHERS = re.compile(
+    r"mpirun|mpiexec|orterun|orted|prterun|prted|prun|hydra|pmi_proxy|slurmstepd|srun|mpispawn|jsrun"
+)
+_OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_MOST_PARENTS = 64
+
+
+def _launchers_above(variables: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The launchers among the parents; looked for only if variables of one are set."""
+    in_container = os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")
+    if in_container or not any(variables.get(name) for name in _OF_MPI):
+        return None
+    found = []
+    pid = os.getppid()
+    for _ in range(_MOST_PARENTS):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                head, _, rest = file.read().rpartition(")")
+        except OSError:
+            return None
+        name = head.partition("(")[2]
+        if _LAUNCHERS.match(name):
+            found.append(name)
+        pid = int(rest.split()[1])
+        if pid <= 0:
+            return tuple(found)
+    return None
+
+
+RESOLVE_SECONDS = 1.0
+"""A name server that does not answer in this time says nothing of a name."""
+
+
+def _unknown_name(address: str) -> str:
+    """Return a host name that has no address; empty for an address, and for what may have one."""
+    if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", address):
+        return ""
+    unknown: list[str] = []
+
+    def resolve() -> None:
+        try:
+            socket.getaddrinfo(address, None)
+        except (OSError, UnicodeError):
+            unknown.append(address)
+
+    thread = threading.Thread(target=resolve, daemon=True)  # nothing ends getaddrinfo
+    thread.start()
+    thread.join(RESOLVE_SECONDS)
+    return "".join(unknown)
 
 
 def _working_folder() -> str:

@@ -25,6 +25,7 @@ from cputune.inside.lightning import Fitting
 from cputune.inside.loops import Loops
 from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
+from cputune.inside.stacks import write_stack_on_signal
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
@@ -83,6 +84,7 @@ def install() -> Meter:
     for name, part in ELSEWHERE.items():
         os.environ[name] = os.path.join(meter.scratch, part)
     sys.dont_write_bytecode = True
+    write_stack_on_signal(meter.scratch)
     meter.facts["ipex"] = False
     carried: list[Hook] = []
     if force:

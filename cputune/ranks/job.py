@@ -31,6 +31,7 @@ from cputune.ranks.compare import drift, global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.gather import Gather, of_rank
+from cputune.ranks.hangs import LOOK_SECONDS as LOOK_SECONDS_IDLE, IdleWatch
 from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
@@ -153,6 +154,7 @@ class Job:
         self.post.add(self.supervisor.socket, self.supervisor.lines)
         self._gather = Gather(self.world)
         self._look_at = 0.0
+        self._idle = IdleWatch(below=self.supervisor.below)
         self._memory_kills = kernel_kills()
 
     def launch(self, engine: Engine, launch: Launch) -> None:
@@ -268,6 +270,11 @@ class Job:
         Raises TimedOut and TimeUp.
         """
         now, count = time.monotonic(), self._gather.count
+        watched = not count and not self.hosts
+        if watched and (reason := self._idle.deadlock(now)):
+            tails = self.end().values()
+            said = f"it hangs before its first step: {reason}"
+            raise TimedOut(said, details=next(filter(str.strip, tails), None), hopeless=True)
         longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
         longest = longest if count else self.start_seconds
         if now - since >= longest:
@@ -277,17 +284,21 @@ class Job:
                 silent = [str(n) for n in range(self.world) if n not in known]
                 of = f" of rank {', '.join(silent)}" if silent and self.observed else ""
                 reason = f"no first step in {longest:.0f} s{of}"
+                waits_for = self._idle.waits_for(now) if watched else ""
+                reason += f"; {waits_for}" if waits_for else ""
             tails = self.end().values()
             raise TimedOut(reason, details=next(filter(str.strip, tails), None))
         if time_left + self._slowest <= 0:
-            raise TimeUp(BEFORE_ITS_FIRST_STEP)
+            waits_for = self._idle.waits_for(now) if watched else ""
+            raise TimeUp(BEFORE_ITS_FIRST_STEP + (f"; {waits_for}" if waits_for else ""))
+        soon = LOOK_SECONDS_IDLE if watched else math.inf
         if self._engine is None or count:
-            return min(since + longest - now, time_left + self._slowest)
+            return min(since + longest - now, time_left + self._slowest, soon)
         if now >= self._look_at:  # before the first step; later the line of a rank is cut
             self._look_at = now + LOOK_SECONDS
             engine, launch = self._engine
             engine.watch(launch)
-        return min(since + longest - now, time_left + self._slowest, LOOK_SECONDS)
+        return min(since + longest - now, time_left + self._slowest, LOOK_SECONDS, soon)
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.

@@ -40,6 +40,7 @@ from cputune.plans.equivalence import (
 from cputune.plans.knobs import as_seen, keeps_mathematics
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
+from cputune.plans.script_settings import named, settings_of
 from cputune.plans.training_command import require_trainable, script_text
 from cputune.plans.workload import Workload
 from cputune.ranks import compare, engines, rehearsal
@@ -301,13 +302,21 @@ class ProcessRunner:
         if wanted and not per_rank and not plan.as_found and samples != wanted:
             different.append(f"a step takes {samples} samples, and plans are compared at {wanted}")
         if different:
-            raise Infeasible("; ".join(different))
+            raise Infeasible("; ".join(map(self._with_its_line, different)))
         for text in compare.unseen(plan, states):
             if text not in self._unseen:
                 self._unseen.add(text)
                 self.on_note(text)
         if plan.as_found or not any(seen.world_size == 1 for seen, _ in self._shown):
             self._shown.append((plan, job))
+
+    def _with_its_line(self, difference: str) -> str:
+        """A difference in threads, with the line of the script that sets them."""
+        if not difference.startswith("threads:"):
+            return difference
+        settings = (s for s in settings_of(self.source) if s.kind == "threads" and not s.function)
+        lines = [named(setting, self._given.name) for setting in settings]
+        return f"{difference} ({', '.join(lines)})" if lines else difference
 
     def hub_offline(self) -> bool:
         """Whether the model hub is needed but out of reach; looked up once."""

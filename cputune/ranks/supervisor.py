@@ -223,7 +223,7 @@ class Supervisor:
         """
         if self._process is not None:
             send_signal([self._process], signal.SIGSTOP)
-            end(self._below, grace_seconds=0)
+            end(self.below, grace_seconds=0)
             send_signal([self._process], signal.SIGKILL)
             self._process.wait()
         send_signal(self._stopped, signal.SIGKILL)
@@ -247,7 +247,7 @@ class Supervisor:
         (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
         """
         for _ in range(LOOKS):
-            running = [process for process in self._below() if process not in self._stopped]
+            running = [process for process in self.below() if process not in self._stopped]
             if not running:
                 return
             self._stopped.update(running)
@@ -281,7 +281,8 @@ class Supervisor:
         else:
             socket.send_fds(self.socket, [line], [given.fileno()])
 
-    def _below(self) -> list[psutil.Process]:
+    def below(self) -> list[psutil.Process]:
+        """Every process that it has started, and those that they have."""
         return [] if self._process is None else below(self._process.pid)
 
     def _await(self, event: str, seconds: float) -> dict[str, Any]:

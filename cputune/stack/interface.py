@@ -261,7 +261,16 @@ def messages(text: str) -> tuple[Message, ...]:
     return tuple(sorted(found, key=lambda message: -len(message.template)))
 
 
+_OF_PYTHON = re.compile(
+    r"has no attribute|unexpected keyword argument|No module named|cannot import name"
+    r"|is not defined|not supported between instances|positional argument|object is not "
+)
+"""Messages of Python itself, which libraries raise in the same words."""
+
+
 def _fits(template: str, said: str) -> bool:
+    if _OF_PYTHON.search(template):
+        return False
     parts = template.split("{}")
     if max(parts, key=len) not in said:
         return False

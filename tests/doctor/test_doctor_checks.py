@@ -231,6 +231,18 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     at("gloo-slow", packages=IPEX_ERA),
     at("launch-left-over", LOCAL_RANK="0", WORLD_SIZE="2"),
+    at("launch-left-over", surroundings=Surroundings(launchers_above=()), **HYDRA),
+    at(
+        "launch-left-over",
+        surroundings=Surroundings(launchers_above=()),
+        OMPI_COMM_WORLD_RANK="0",
+        OMPI_COMM_WORLD_SIZE="4",
+    ),
+    at(
+        "master-addr-unknown",
+        surroundings=Surroundings(address_unknown="node1"),
+        MASTER_ADDR="node1",
+    ),
     at(
         "module-shadowed",
         strays=(Stray(name="torch", path="/repo/torch.py", how="the folder of the script"),),
@@ -462,6 +474,9 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("gloo-slow", packages={**IPEX_ERA, "accelerate": "1.13.0"}),
     at("gloo-slow", packages=IPEX_ERA, launchers=()),
     at("launch-left-over", WORLD_SIZE="2"),
+    at("launch-left-over", surroundings=Surroundings(launchers_above=("mpirun",)), **HYDRA),
+    at("launch-left-over", surroundings=Surroundings(launchers_above=None), **HYDRA),
+    at("master-addr-unknown", MASTER_ADDR="node1"),
     at("launch-left-over", RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7"),
     at("launch-left-over", RANK="0", SLURM_PROCID="0"),
     at("launch-left-over", **TORCHRUN, RANK="0"),

@@ -138,7 +138,9 @@ def test_ranks_wait_for_the_data_of_rank_0(launch: str, script: str, short: bool
     [
         (f"TOKENIZERS_PARALLELISM=true {TORCHRUN}", True),
         (f"TOKENIZERS_PARALLELISM=true {PYTHON} --dataloader_num_workers 2", True),
+        (f"TOKENIZERS_PARALLELISM=true {PYTHON} --preprocessing_num_workers 8", True),
         (f"TOKENIZERS_PARALLELISM=true {PYTHON}", False),
+        (f"{PYTHON} --preprocessing_num_workers 8", False),
         (f"TOKENIZERS_PARALLELISM=false {TORCHRUN}", False),
         (TORCHRUN, False),
     ],
@@ -165,6 +167,10 @@ def test_loader_workers_leave_the_cores_to_the_ranks() -> None:
         ("os.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n", True),
         ("def unused():\n    torch.set_num_threads(4)\n", False),
         ("torch.set_num_threads(", False),
+        ("import os\nos.environ.update(OMP_NUM_THREADS='1')\n", True),
+        ("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n", False),
+        ("torch.set_num_threads(os.cpu_count())", True),
+        ("torch.set_num_threads(args.threads)", False),
     ],
 )
 def test_the_script_is_stronger_than_the_launch(script: str, against: bool) -> None:

@@ -12,6 +12,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
+from clean_machine import CLEAN
 
 from cputune.doctor import rehearsal
 from cputune.doctor.finding import Finding, Severity
@@ -53,7 +54,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
         Path("train.py").write_text(text)
         launch = read_launch((*launcher, "train.py", *words))
-        findings = list(rehearsed(launch, LiveHost()))
+        findings = list(rehearsed(launch, text, CLEAN, LiveHost()))
         assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
         return findings
 
@@ -138,3 +139,64 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(tmp_path: Path, number: in
     assert process.wait(60) == 128 + number
     assert list(place.iterdir()) == []
     assert in_session(process.pid) == []
+
+
+FORKS = """
+import torch
+{first}
+def work(n):
+    return torch.ones(n)
+import multiprocessing
+multiprocessing.get_context("{method}").Pool(2).map(work, range(2))
+"""
+COMPUTES = "torch.set_num_threads(2); a = torch.randn(900, 900); a @ a"
+
+
+@pytest.mark.parametrize(
+    ("first", "method", "late"),
+    [(COMPUTES, "fork", True), ("", "fork", False), (COMPUTES, "spawn", False)],
+)
+def test_a_pool_that_is_forked_after_openmp_threads(rehearse, first, method, late) -> None:
+    found = rehearse(FORKS.format(first=first, method=method))
+    assert [one.code for one in found] == ["fork-after-threads"] * late
+    if late:
+        assert "train.py:7 starts processes by fork" in found[0].evidence
+
+
+MAPS = """
+import torch
+from datasets import load_dataset
+model = torch.nn.Linear(900, 900)
+torch.set_num_threads(2); model(torch.randn(900, 900))
+def embed(row): return {"x": model(row)}
+def count(row): return {"x": len(row)}
+load_dataset("no/such/data")["train"].map(FUNCTION, num_proc=PROCESSES)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "processes", "late"),
+    [("embed", 4, True), ("embed", 1, False), ("count", 4, False)],
+)
+def test_a_map_whose_processes_compute(rehearse, function, processes, late) -> None:
+    text = MAPS.replace("FUNCTION", function).replace("PROCESSES", str(processes))
+    assert [one.code for one in rehearse(text)] == ["fork-after-threads"] * late
+
+
+WEIGHTS = """
+import torch
+model = torch.nn.Linear(4, 2){cast}
+torch.optim.AdamW(model.parameters())
+model(torch.ones(1, 4)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "half"),
+    [("", False), (".to(torch.bfloat16)", True), (".half()", True), (".double()", False)],
+)
+def test_weights_of_16_bits(rehearse, cast, half) -> None:
+    found = rehearse(WEIGHTS.format(cast=cast))
+    assert [one.code for one in found] == ["weights-half"] * half
+    if half:
+        assert "train.py:3" in found[0].evidence

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,53 @@ def test_a_real_process_that_waits(waiting: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(running, "SAMPLE_SECONDS", 1.0)
     codes = {finding.code for finding in judge_job(waiting, CLEAN, LiveHost())}
     assert codes >= {"job-seen", "job-waits"}
+
+
+HANGS = """
+import faulthandler, multiprocessing, signal, sys
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
+import torch
+torch.set_num_threads(2)
+a = torch.randn(900, 900); a @ a
+def work(n): return float((a @ a).sum())
+print("ready", flush=True)
+with multiprocessing.get_context("fork").Pool(2) as pool: pool.map(work, range(2))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_pool_that_was_forked_after_openmp_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "SAMPLE_SECONDS", 1.0)
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    words = [sys.executable, str(script), str(tmp_path / "stacks")]
+    environment = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, start_new_session=True)
+    try:
+        child.stdout.readline()
+        found: list[Finding] = []
+        until = time.monotonic() + 60
+        while not found and time.monotonic() < until:
+            time.sleep(1)
+            judged = judge_job(child.pid, CLEAN, LiveHost())
+            found = [one for one in judged if one.code == "job-waits"]
+        assert "its pool was forked after OpenMP threads had started" in found[0].evidence
+        assert "work (" in found[0].evidence
+        assert "hangs.py:7" in found[0].evidence
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate(timeout=30)
+
+
+def test_the_precision_that_a_job_asks_for() -> None:
+    files = process(70, states="R") | {
+        "/proc/70/cmdline": "python\0train.py\0--bf16\0--output_dir\0out\0"
+    }
+    assert judged(70, files)["job-seen"][0].evidence.endswith("asks for bf16 by --bf16")
 
 
 def test_a_number_that_no_process_has() -> None:

@@ -17,12 +17,17 @@ from cputune.stack.uses import ccl_refusals
 from cputune.text import cpulist
 
 LOOPBACK = ("127.", "::1", "localhost")
+_BY_MPI = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MPI_LOCAL")
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of an earlier launch, set neither by the current launcher nor by a cluster."""
     cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
+    if env.under_mpi(facts) and facts.surroundings.launchers_above == ():
+        names = (*_LAUNCH, *sorted(facts.environment))
+        ours = (name for name in names if name in _LAUNCH or name.startswith(_BY_MPI))
+        return tuple(name for name in dict.fromkeys(ours) if env.value(facts, name))
     within = env.under_mpi(facts) or env.under_torchrun(facts)
     if within or any(env.value(facts, name) for name in cluster):
         return ()
@@ -41,7 +46,8 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     ever, or a single process that acts as one of several ranks.
 
     Cause: LOCAL_RANK alone makes Trainer start a process group; with RANK and WORLD_SIZE it waits
-    for ranks that nothing starts. Launchers set these only in their ranks.
+    for ranks that nothing starts. Accelerate reads PMI_RANK and OMPI_COMM_WORLD_RANK the same way.
+    Launchers set these only in their ranks: an MPI variable without an MPI process above is left.
 
     Remedy: Unset them, unless you start each rank by hand.
 
@@ -68,14 +74,37 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     ranks, by_mpi = env.world_size(facts), env.under_mpi(facts)
+    if left_over(facts):
+        return
     numbered = by_mpi or env.number(facts, "RANK") is not None
-    address = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts) or left_over(facts)
+    address = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts)
     if numbered and ranks is not None and ranks > 1 and not address:
         how = "under mpirun" if by_mpi else "by RANK"
         local = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         yield master_addr.finding(
             f"{ranks} ranks {how}, MASTER_ADDR is unset",
             command=local if env.job_nodes(facts) == 1 else None,
+        )
+
+
+@check("master-addr-unknown", Severity.ERROR)
+def master_addr_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """The host name in MASTER_ADDR has no address here
+
+    Symptom: "The IPv6 network addresses of (…) cannot be retrieved (gai error: -2", or ranks wait.
+
+    Cause: the name is misspelled, of another cluster, or only in /etc/hosts of other machines. In
+    Kubernetes the name of a service has an address as soon as its pod runs.
+
+    Remedy: Set MASTER_ADDR to a name or an address that this machine knows: getent hosts NAME.
+
+    Source: karpathy/nanochat#42
+    """
+    name = facts.surroundings.address_unknown
+    if name and name == env.value(facts, "MASTER_ADDR"):
+        in_pod = facts.settings.container == "kubernetes"
+        yield master_addr_unknown.finding(
+            f"MASTER_ADDR={name}", severity=Severity.WARNING if in_pod else None
         )
 
 

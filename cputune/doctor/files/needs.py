@@ -5,7 +5,6 @@ Words and script are read; the compiler is started in a child to see whether it 
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
 from cputune.plans.placing import groups
+from cputune.plans.script_settings import named, settings_of
 from cputune.plans.workload import Workload
 from cputune.text.plain import GIB, count
 
@@ -178,27 +178,35 @@ def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 def tokenizer_threads() -> None:
     """Each process of this launch has tokenizer threads
 
-    Symptom: loader workers hang, or more ranks prepare data no faster.
+    Symptom: Dataset.map(num_proc=…) or loader workers hang, or more ranks prepare data no faster.
 
-    Cause: TOKENIZERS_PARALLELISM=true starts a thread per CPU in every rank and loader worker, in
-    addition to OpenMP's. In a forked worker that pool has no threads and waits for ever.
+    Cause: TOKENIZERS_PARALLELISM=true starts a thread per CPU in every rank, loader worker and
+    process of Dataset.map, in addition to OpenMP's. In a process that is forked after the tokenizer
+    was used that pool has no threads and waits for ever (executed with tokenizers 0.23.3).
 
-    Remedy: Unset it, or set it to false; tokenize before training, with datasets' num_proc.
+    Remedy: Unset it, or set it to false.
 
     Source: huggingface/tokenizers#187, NVIDIA-NeMo/Megatron-Bridge#5328
     """
 
 
+_PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
+"""Arguments of scripts that become num_proc of Dataset.map."""
+
+
 def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
+    asked = (number_of(launch.argument(name)) or 0 for name in _PREPARING)
+    preparing = max(asked, default=0)
     ranks = launch.ranks or 1
-    if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or ranks + workers < 2:
+    several = ranks + workers > 1 or preparing > 1
+    if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or not several:
         return
     threads = number_of(variables.get("RAYON_NUM_THREADS")) or len(context.facts.topology.allowed)
     said = (
         f"TOKENIZERS_PARALLELISM=true: ranks {ranks}, loader workers {workers}, "
-        f"{threads} threads each"
+        f"processes that prepare data {max(1, preparing)}, {threads} threads each"
     )
     yield tokenizer_threads.finding(
         context.at(launch.line, said), command="export TOKENIZERS_PARALLELISM=false"
@@ -226,10 +234,12 @@ def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     if cores and ranks * workers > cores:
         said = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
         yield loader_threads.finding(context.at(launch.line, said))
-    named = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
-    for function, threads in _set_threads(text):
-        if named is not None and function == named[1] and threads != "1":
-            said = f"{named[0]} calls torch.set_num_threads({threads}) in each loader worker"
+    initializer = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
+    for setting in settings_of(text):
+        if initializer is None or setting.function != initializer[1]:
+            continue
+        if setting.kind == "threads" and setting.value != "1":
+            said = f"{initializer[0]} calls {setting.code} in each loader worker"
             yield loader_threads.finding(f"{launch.script}: {said}")
 
 
@@ -237,7 +247,7 @@ def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
 def script_threads() -> None:
     """The script sets its number of threads itself
 
-    Symptom: OMP_NUM_THREADS changes nothing, or more threads compute than there are cores.
+    Symptom: OMP_NUM_THREADS changes nothing: fewer threads compute than there are cores, or more.
 
     Cause: torch.set_num_threads, or os.environ["OMP_NUM_THREADS"] before torch is imported,
     overrides the launch.
@@ -251,30 +261,20 @@ def script_threads() -> None:
 def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
     wanted = context.variables(launch).get("OMP_NUM_THREADS")
-    found = [f"torch.set_num_threads({n})" for where, n in _set_threads(text) if not where]
-    found += re.findall(r"^os\.environ\[['\"]OMP_NUM_THREADS['\"]\]\s*=\s*\S+", text, re.MULTILINE)
-    for said in found:
-        number = re.search(r"\d+", said)
-        threads = int(number[0]) if number else len(context.facts.topology.online)
-        differs = wanted is not None and wanted != str(threads)
-        if differs or ranks * threads > max(cores, 1):
-            beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
-            yield script_threads.finding(f"{launch.script}: {said}; {beside}")
-
-
-def _set_threads(text: str) -> list[tuple[str, str]]:
-    """Calls of torch.set_num_threads: the enclosing function ("" for none or main), the count."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    found = []
-    for node in body:
-        name = node.name if isinstance(node, ast.FunctionDef) and node.name != "main" else ""
-        for call in ast.walk(node):
-            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("set_num_threads"):
-                found += [(name, ast.unparse(argument)) for argument in call.args[:1]]
-    return found
+    share = max(1, cores // ranks)
+    for setting in settings_of(text):
+        if setting.kind != "threads" or setting.function:
+            continue
+        threads = number_of(setting.value)
+        if threads is None and "cpu_count" in setting.code:
+            threads = len(context.facts.topology.online)
+        beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
+        said = f"{named(setting, launch.script)}; {beside}"
+        if threads is None:
+            if wanted is not None:
+                yield script_threads.finding(said, severity=Severity.ADVICE)
+        elif (wanted is not None and wanted != str(threads)) or (cores and threads != share):
+            yield script_threads.finding(said)
 
 
 @fault("script-processes", Severity.WARNING)

@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
@@ -145,6 +146,8 @@ class Rehearsal:
         self.faked = False
         self.reported = False
         self.stopped = ""
+        self.threads = 0
+        self.half = ""
 
     def stop(self, what: str) -> NoReturn:
         """End the script here."""
@@ -173,7 +176,45 @@ class Rehearsal:
     def data(self, *args: Any, **kwargs: Any) -> mock.MagicMock:
         """A data set that accepts every call, and is empty."""
         self.faked = True
-        return mock.MagicMock(name="data")
+        rehearsal = self
+
+        class Data(mock.MagicMock):
+            def map(this, function: Any = None, *args: Any, **kwargs: Any) -> mock.MagicMock:  # noqa: N805
+                if (kwargs.get("num_proc") or 1) > 1 and computes_with_torch(function):
+                    rehearsal.forks()
+                return Data(name="data")
+
+        return Data(name="data")
+
+    def weights_of(self, model: Any) -> None:
+        """Report the type of the weights that are trained, if most of them have 16 bits."""
+        import torch
+
+        if not isinstance(model, torch.nn.Module):
+            return
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        self.report_half([(weight.dtype, weight.numel()) for weight in trained])
+
+    def report_half(self, sizes: list[tuple[Any, int]]) -> None:
+        """Report the type of most of these numbers, if it has 16 bits."""
+        of_type: dict[str, int] = {}
+        for dtype, count in sizes:
+            name = str(dtype).removeprefix("torch.")
+            of_type[name] = of_type.get(name, 0) + count
+        most = max(of_type, key=lambda name: of_type[name], default="")
+        if most in ("bfloat16", "float16") and not self.half:
+            self.half = most
+            tell(half=most)
+
+    def forks(self) -> None:
+        """Report that the script forks processes that compute, after threads were started."""
+        more = native_threads() - self.threads
+        if more > 0:
+            frames = traceback.extract_stack()
+            places = [f"{at.filename}:{at.lineno}" for at in frames]
+            script = os.path.realpath(sys.argv[0])
+            own = [place for place in places if os.path.realpath(place).startswith(f"{script}:")]
+            tell(forked=more, where=(own or places)[-1])
 
     def trainer(self, original: Any) -> Callable[..., None]:
         """Replaces a Trainer's constructor: Python binds the arguments, then we stop."""
@@ -183,13 +224,42 @@ class Rehearsal:
 
         def built(this: Any, *args: Any, **kwargs: Any) -> None:
             try:
-                signature.bind(this, *args, **kwargs)
+                bound = signature.bind(this, *args, **kwargs)
             except TypeError as error:
                 failed(TypeError(f"{type(this).__name__}.__init__() {error}"), "Trainer")
                 self.reported = True
+            else:
+                self.weights_of(bound.arguments.get("model"))
             self.stop("Trainer")
 
         return built
+
+
+def native_threads() -> int:
+    """Threads of this process that Python has not started: those of OpenMP and others."""
+    try:
+        return len(os.listdir("/proc/self/task")) - threading.active_count()
+    except OSError:
+        return 0
+
+
+def computes_with_torch(function: Any) -> bool:
+    """Whether a function refers to torch, to a model or to a tensor."""
+    import torch
+
+    while hasattr(function, "func"):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    outer = getattr(function, "__globals__", {})
+    values = [outer.get(name) for name in code.co_names]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):
+            values.append(cell.cell_contents)
+    return any(
+        value is torch or isinstance(value, (torch.nn.Module, torch.Tensor)) for value in values
+    )
 
 
 def is_written(event: str, given: tuple[Any, ...]) -> bool:
@@ -232,6 +302,8 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
             if not str(given[1][0]).startswith(LOOPBACK):
                 rehearsal.stop(f"the network: {given[1][0]}")
         elif event in STARTING and by_the_script(project):
+            if event == "os.fork":
+                rehearsal.forks()
             rehearsal.stop("another program")
         elif is_written(event, given) and isinstance(given[0], (str, bytes, os.PathLike)):
             path = os.path.abspath(os.fsdecode(given[0]))
@@ -248,6 +320,14 @@ def replace_parts(rehearsal: Rehearsal) -> None:
 
     torch.Tensor.backward = rehearsal.stopping("the first step")
     torch.optim.Optimizer.step = rehearsal.stopping("the first step")
+    add_group = torch.optim.Optimizer.add_param_group
+
+    def noted(this: Any, group: Any) -> None:
+        add_group(this, group)
+        weights = this.param_groups[-1]["params"]
+        rehearsal.report_half([(weight.dtype, weight.numel()) for weight in weights])
+
+    torch.optim.Optimizer.add_param_group = noted
     with contextlib.suppress(ImportError):
         import datasets
 
@@ -276,19 +356,30 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
     import torch
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+    version = int(transformers.__version__.partition(".")[0])
+
+    def typed(model: Any, config: Any, given: dict[str, Any]) -> Any:
+        """The model with the type that from_pretrained gives its weights."""
+        asked = given.get("dtype", given.get("torch_dtype", "auto" if version >= 5 else None))
+        if asked == "auto":
+            asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+        if isinstance(asked, str):
+            asked = getattr(torch, asked, None)
+        return model if asked is None else model.to(asked)
+
     def automatic(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config") or transformers.AutoConfig.from_pretrained(
             name, trust_remote_code=False
         )
         rehearsal.faked = True
         with torch.device("meta"):
-            return cls.from_config(config)
+            return typed(cls.from_config(config), config, kwargs)
 
     def direct(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config") or cls.config_class.from_pretrained(name)
         rehearsal.faked = True
         with torch.device("meta"):
-            return cls(config)
+            return typed(cls(config), config, kwargs)
 
     _BaseAutoModelClass.from_pretrained = classmethod(automatic)
     transformers.PreTrainedModel.from_pretrained = classmethod(direct)
@@ -424,6 +515,7 @@ def rehearse(asked: dict[str, Any]) -> None:
         ORIGINAL_TRAINER.append(transformers.Trainer.__init__)
     replace_parts(rehearsal)
     script = os.path.realpath(str(asked["script"]))
+    rehearsal.threads = native_threads()
     guard(rehearsal, os.getcwd() if asked["module"] else os.path.dirname(script))
     run_script(rehearsal, asked)
     if not rehearsal.reported:

@@ -1,0 +1,26 @@
+"""A process of a trial writes its Python stack when it gets a signal, so that a hang can be named.
+
+The handler is one of C (faulthandler): it works in a process that waits inside of a library for
+ever. Processes that are forked later have it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+
+STACK_FILE = "cputune-stacks"
+"""The file in the scratch folder that all processes of a trial append their stacks to."""
+STACK_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 4
+"""A signal that no launcher and no library is known to use."""
+
+
+def write_stack_on_signal(folder: str) -> None:
+    """Install the handler, unless the script or a library has one for this signal."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            file = os.open(os.path.join(folder, STACK_FILE), flags, 0o600)
+            faulthandler.register(STACK_SIGNAL, file=file, all_threads=False)

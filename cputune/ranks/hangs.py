@@ -1,0 +1,83 @@
+"""A launch that computes nothing before its first step: what its processes wait for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+IDLE_SHARE = 0.02
+"""Of a CPU: processes that used less together compute nothing."""
+IDLE_SECONDS = 10.0
+"""After so long without computing the processes are asked where they are."""
+LOOK_SECONDS = 2.0
+
+
+@dataclass(kw_only=True)
+class IdleWatch:
+    """Measures for how long the processes of a launch have used no CPU.
+
+    ``below`` finds the processes.
+    """
+
+    below: Callable[[], Sequence[psutil.Process]]
+    _since: float | None = None
+    _looked: float = 0.0
+    _seconds: float = 0.0
+    _asked: bool = False
+    _why: str = field(default="")
+
+    def idle_seconds(self, now: float) -> float:
+        """For how long they have computed nothing; 0 before the second look."""
+        if now - self._looked < LOOK_SECONDS and self._since is not None:
+            return now - self._since
+        used = sum(_cpu_seconds(process) for process in self.below())
+        if self._since is None or used - self._seconds > IDLE_SHARE * (now - self._looked):
+            self._since = now
+            self._asked = False
+        self._looked, self._seconds = now, used
+        return now - self._since
+
+    def deadlock(self, now: float) -> str:
+        """Why the processes will never go on; empty as long as that is not certain.
+
+        The processes are asked once in each time without computing.
+        """
+        if self.idle_seconds(now) < IDLE_SECONDS or self._asked:
+            return ""
+        self._asked = True
+        self._why, certain = why_idle(self.below())
+        return self._why if certain else ""
+
+    def waits_for(self, now: float) -> str:
+        """What they wait for, if they have computed nothing for long enough; else empty."""
+        seconds = self.idle_seconds(now)
+        if seconds < IDLE_SECONDS:
+            return ""
+        if not self._asked:
+            self._asked = True
+            self._why, _ = why_idle(self.below())
+        return f"nothing was computed for {seconds:.0f} s: {self._why}" if self._why else ""
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def why_idle(processes: Sequence[psutil.Process]) -> tuple[str, bool]:
+    """What the first of these that is stuck waits for, and whether that is a deadlock."""
+    # Most launches never need these.
+    from cputune.doctor.running import wait_in_family
+    from cputune.host import LiveHost
+    from cputune.host.running import look_at
+
+    family = look_at(LiveHost(), [process.pid for process in processes])
+    wait = wait_in_family(family, LiveHost())
+    if wait is None:
+        return "", False
+    return wait.in_words, wait.is_deadlock
