@@ -56,6 +56,11 @@ class Severity(str, Enum):
         return tuple(Severity).index(self)
 
 
+def docs_of(code: str) -> str:
+    """``checks.md#machine-busy``; ``cputune doctor --explain CODE`` prints the same."""
+    return f"checks.md#{code}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong or worth doing.
@@ -80,6 +85,11 @@ class Finding:
     left: tuple[str, ...] = field(default=(), compare=False)
 
     @property
+    def docs(self) -> str:
+        """The place in the documentation: a page of ``docs/`` and its anchor."""
+        return docs_of(self.code)
+
+    @property
     def worth(self) -> tuple[float, float] | None:
         """By how many times this advice sped training up, from and to; None if not known."""
         return GAINS.get(self.code) if self.severity is Severity.ADVICE else None
@@ -98,7 +108,8 @@ class Finding:
         """The finding of the ``cputune.doctor/1`` document."""
         said = asdict(self)
         del said["edits"], said["left"]  # of a file that the reader of the document may not have
-        return {**said, "severity": self.severity.value, "worth": self.worth}
+        shown = {"severity": self.severity.value, "worth": self.worth, "docs": self.docs}
+        return {**said, **shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,16 +63,34 @@ def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> A
         )
     if presence is None:
         return override_of(function, name, failure) or _never(package, called, name, failure)
+    return _of_class(package, called, "takes", name, presence, failure, versions)
+
+
+def _of_class(
+    package: str,
+    owner: str,
+    verb: str,
+    name: str,
+    presence: interface.Presence,
+    failure: Failure,
+    versions: Versions,
+    *,
+    prefix: str = "",
+) -> Answer | None:
+    """The answer about an argument or an attribute of a class, with its older and newer names.
+
+    ``prefix`` is what the name is written with on a command line.
+    """
     asked = Asked(
         package=package,
-        owner=called,
-        verb="takes",
-        name=name,
+        owner=owner,
+        verb=verb,
+        name=f"{prefix}{name}",
         presence=presence,
         failure=failure,
         versions=versions,
-        new=_new_name(package, called, name),
-        old=_old_name(package, called, name),
+        new=_new_name(package, owner, name),
+        old=_old_name(package, owner, name),
     )
     return between(asked)
 
@@ -325,21 +343,11 @@ def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
     owner, name = found["owner"] or found["type"], found["name"]
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
-        if presence is not None and found["owner"] and presence.always and presence.still:
+        always = presence is not None and presence.always and presence.still
+        if always and owner.endswith("State") and found["owner"]:
             return _not_set_up(package, owner, name)
         if presence is not None:
-            asked = Asked(
-                package=package,
-                owner=owner,
-                verb="has",
-                name=name,
-                presence=presence,
-                failure=failure,
-                versions=versions,
-                new=_new_name(package, owner, name),
-                old=_old_name(package, owner, name),
-            )
-            return between(asked)
+            return _of_class(package, owner, "has", name, presence, failure, versions)
     return None
 
 
@@ -377,18 +385,9 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
         if presence is not None and not of_launcher:
             if presence.always and presence.still:
                 break
-            asked = Asked(
-                package=package,
-                owner=called,
-                verb="takes",
-                name=f"--{name}",
-                presence=presence,
-                failure=failure,
-                versions=versions,
-                new=_new_name(package, called, name),
-                old=_old_name(package, called, name),
+            return _of_class(
+                package, called, "takes", name, presence, failure, versions, prefix="--"
             )
-            return between(asked)
     places = interface.option("accelerate", word) or interface.option("accelerate", f"--{name}")
     launch = next((p for place, p in places.items() if place.endswith("commands.launch")), None)
     if launch is None:

@@ -146,7 +146,7 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     known = {**(versions or {}), **log.versions}
     decisive = log.decisive
     if decisive is None or decisive.kind in ("error", "exit"):
-        return _of_words(log, known) or _named(decisive)
+        return _of_words(log, known) or _named(decisive or _typed_exception(log))
     found = explain_failure(decisive, known)
     if not found.known and (follows(decisive) or decisive.name == "SIGABRT"):
         return _of_words(log, known) or found
@@ -182,6 +182,26 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
         symptom = _row(failure, TABLES, goes_on=True)
         if symptom is not None:
             return Explanation(failure=failure, symptom=symptom)
+    return None
+
+
+_CAMEL = re.compile(r"(?P<name>(?:\w+\.)*[A-Z][a-z]\w*[A-Z]\w*): (?P<message>\S.*)")
+
+
+def _typed_exception(log: FailureLog) -> Failure | None:
+    """The last of a few typed lines that has the form of an exception, whatever its name."""
+    if len(log.lines) > TYPED_LINES:
+        return None
+    for number, text in reversed(list(_numbered(log))):
+        found = _CAMEL.fullmatch(text.strip())
+        if found is not None and not found["name"].endswith("Warning"):
+            return Failure(
+                kind="exception",
+                line=number,
+                text=text.strip(),
+                name=found["name"],
+                message=found["message"],
+            )
     return None
 
 

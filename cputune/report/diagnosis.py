@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.doctor.finding import Check, FoundOn
+from cputune.doctor.finding import Check, FoundOn, docs_of
 from cputune.host.facts import HostFacts
 from cputune.plans.carrier.interface import Chosen, choose_interface
 from cputune.plans.levers import SLOWER, times
@@ -262,7 +262,8 @@ def explain(check: Check) -> str:
     """The whole story of a check: symptom, cause, remedy and the threads."""
     sources = "\n".join(f"Source: {url}" for url in source_urls(check.source))
     head = f"{check.code} ({check.severity.value}): {check.title}"
-    return "\n\n".join((head, check.story, f"Remedy: {check.remedy}", sources)) + "\n"
+    places = f"{sources}\nDocs: {docs_of(check.code)}"
+    return "\n\n".join((head, check.story, f"Remedy: {check.remedy}", places)) + "\n"
 
 
 def check_list(checks: tuple[Check, ...]) -> str:

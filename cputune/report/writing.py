@@ -223,7 +223,7 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
     if (story := block.stories.get(finding.code)) is not None:
         sources = (f"Source: {url}" for url in source_urls(finding.source))
-        for line in (*story.splitlines(), *sources):
+        for line in (*story.splitlines(), *sources, f"Docs: {finding.docs}"):
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
 
 

@@ -182,7 +182,7 @@ _EXCEPTION_NAME = re.compile(
 )
 _ALONE = re.compile(
     r"(?:E\s+)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]?\w*(?:Error|Exception|Interrupt|SystemExit)"
-    r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault))"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault|Invalid|Raised))"
     r"(?:: (?P<message>.*)|:)?"
 )
 _CHAINED = re.compile(

@@ -54,6 +54,7 @@ def test_json_is_one_document_and_nothing_more(cputune: Run, busy: str) -> None:
         "command": "ps -eo pid,pcpu,comm --sort=-pcpu | head",
         "source": "",
         "worth": None,
+        "docs": "checks.md#machine-busy",
     }
     assert found["host"]["topology"]["physical_cores"] == 16
 

@@ -292,3 +292,44 @@ def test_the_command_takes_words_a_file_and_stdin(how: str, tmp_path: Path) -> N
     assert done.exit_code == 1
     assert '"symptom"' in done.output
     assert "huggingface/diffusers#4957" in done.output
+
+
+def test_a_method_that_is_overridden_with_the_signature_of_another_release() -> None:
+    given = "takes 3 positional arguments but 4 were given"
+    words = words_of(f"TypeError: Mine.training_step() {given}")
+    assert "num_items_in_batch" in words
+    assert "before 4.46" in words
+    words = words_of("TypeError: Mine.log() got an unexpected keyword argument 'start_time'")
+    assert "add start_time=None to its log" in words
+    assert "Trainer" in words
+    words = words_of("TypeError: on_init_end() got an unexpected keyword argument 'model'")
+    assert "**kwargs" in words
+    assert name_of(f"TypeError: f() {given}") == "unknown"
+    assert name_of("TypeError: __init__() got an unexpected keyword argument 'tuning'") == "unknown"
+
+
+def test_an_argument_of_another_class() -> None:
+    words = words_of("TypeError: __init__() got an unexpected keyword argument 'weight_decay'")
+    assert "give weight_decay to TrainingArguments" in words
+
+
+def test_an_object_that_was_not_set_up() -> None:
+    words = words_of(
+        "AttributeError: 'AcceleratorState' object has no attribute 'distributed_type'"
+    )
+    assert "was not set up" in words
+    assert "--force-reinstall" not in words
+
+
+def test_a_message_of_a_library_is_its_own_explanation() -> None:
+    found = explain("ValueError: At most one of fp16 and bf16 can be True, but not both")
+    assert found is not None
+    assert not found.known
+    assert "training_args of transformers raises it" in found.symptom.cause
+    assert found.symptom.fix.startswith("do what the message says")
+
+
+def test_a_few_typed_words_in_the_form_of_an_exception() -> None:
+    assert name_of("StrangeInvalid: the words of it") == "unknown"
+    assert name_of("FutureWarning: the words of it") is None
+    assert name_of("StrangeInvalid: the words of it\n" * 6) is None

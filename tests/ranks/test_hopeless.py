@@ -63,6 +63,26 @@ def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
     assert os.listdir(folder) == ["train.py"]
 
 
+HANGS = """
+import multiprocessing, torch
+torch.set_num_threads(2)
+a = torch.randn(900, 900); a @ a
+def work(n): return float((a @ a).sum())
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool: pool.map(work, range(2))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_pool_that_was_forked_after_openmp_threads_costs_no_patience(folder: Path) -> None:
+    (folder / "train.py").write_text(HANGS)
+    error = tuned_in_vain(folder, "train.py")
+    assert "its pool was forked after OpenMP threads had started" in str(error)
+    assert "work (" in str(error)
+    assert "no plan changes that" in str(error.hint)
+
+
 @pytest.mark.torch
 def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> None:
     (folder / "train.py").write_text(

@@ -270,10 +270,8 @@ def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
             threads = len(context.facts.topology.online)
         beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
         said = f"{named(setting, launch.script)}; {beside}"
-        if threads is None:
-            if wanted is not None:
-                yield script_threads.finding(said, severity=Severity.ADVICE)
-        elif (wanted is not None and wanted != str(threads)) or (cores and threads != share):
+        differs = wanted is not None and wanted != str(threads)
+        if threads is not None and (differs or (cores and threads != share)):
             yield script_threads.finding(said)
 
 
