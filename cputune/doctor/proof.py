@@ -7,6 +7,7 @@ Optimization Guides for Zen 4 and Zen 5).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,8 +28,14 @@ _FLOPS_PER_CYCLE = (
     ("avx", 16),
     ("sse4_2", 8),
 )
-_HALF_AVX512 = ("Zen 4",)
-"""Generations that execute an AVX-512 instruction in two halves."""
+_FEWER_FLOPS = {
+    # a generation: operations of its widest instructions, done in two halves or by one unit
+    "Zen 4": ("avx512f", 32),
+    "Sierra Forest": ("avx2", 16),
+}
+_ONE_UNIT = re.compile(r"\b(?:Bronze|Silver|Gold 5[12](?!22)\d\d)\b")
+"""Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK); with AVX2 they have
+two, so both give the same."""
 
 _CAUSES = (
     *(restraints.cpu_emulated, restraints.isa_hidden, threads.threads_affinity),
@@ -84,8 +91,13 @@ def _per_cycle(cpu: Cpu) -> int | None:
         return None
     for flag, flops in _FLOPS_PER_CYCLE:
         if cpu.has(flag):
-            halved = flag == "avx512f" and cpu.codename in _HALF_AVX512
-            return flops // 2 if halved else flops
+            of_generation = _FEWER_FLOPS.get(cpu.codename or "")
+            if of_generation is not None and of_generation[0] == flag:
+                return of_generation[1]
+            early = cpu.codename in ("Skylake-SP", "Cascade Lake")
+            if early and _ONE_UNIT.search(cpu.model_name or ""):
+                return flops // 2
+            return flops
     return None
 
 

@@ -158,6 +158,8 @@ _ERROR = re.compile(
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
     r"|^\{'|it/s\]|s/it\]|^\d+%\|"
+    r"|\b(?:error rate|(?:mean|absolute|squared|relative|test|training|validation) error)"
+    r"\b[\w ]{0,30}[:=]\s*[-+]?\d"
 )
 
 

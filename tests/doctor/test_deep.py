@@ -14,6 +14,7 @@ from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.deep import deep_findings
 from cputune.doctor.finding import Severity
+from cputune.doctor.proof import expected_gflops
 from cputune.host import Command, Completed, Host, LiveHost
 from cputune.host.probing import probe
 
@@ -102,6 +103,26 @@ def test_on_a_healthy_machine_figures_alone_are_told():
     assert all(command.timeout_seconds for command in host.commands)
     (asked,) = [one for one in host.commands if one.argv[1].endswith("product.py")]
     assert asked.environment["ONEDNN_VERBOSE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("codename", "model", "isa", "gflops"),
+    [
+        ("Zen 5", "AMD EPYC 9575F", ("avx2", "avx512f"), 640),
+        ("Zen 4", "AMD EPYC 9654", ("avx2", "avx512f"), 320),
+        ("Zen 3", "AMD EPYC 7763", ("avx2",), 320),
+        ("Sierra Forest", "Intel(R) Xeon(R) 6780E", ("avx2",), 160),
+        ("Cascade Lake", "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", ("avx2", "avx512f"), 640),
+        ("Cascade Lake", "Intel(R) Xeon(R) Silver 4214 CPU @ 2.20GHz", ("avx2", "avx512f"), 320),
+        ("Cascade Lake", "Intel(R) Xeon(R) Gold 5218 CPU @ 2.30GHz", ("avx2", "avx512f"), 320),
+        ("Cascade Lake", "Intel(R) Xeon(R) Gold 5222 CPU @ 3.80GHz", ("avx2", "avx512f"), 640),
+        (None, "a processor", ("sse4_2",), 80),
+    ],
+)
+def test_what_four_cores_should_give(codename, model, isa, gflops):
+    facts = machine(TODAY)
+    cpu = replace(facts.cpu, codename=codename, model_name=model, isa=isa)
+    assert expected_gflops(replace(facts, cpu=cpu), 2500.0) == gflops
 
 
 IPEX = told(*TORCH, {"trying": "intel_extension_for_pytorch"})
