@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
-from cputune.host import Surroundings
+from cputune.host import Surroundings, surroundings
 from cputune.host.interpreter import Interpreter
 from cputune.host.surroundings import Around, look_around
 
@@ -120,3 +121,56 @@ def test_a_module_that_hides_pythons_own_is_told_and_not_imported_by_us(tmp_path
     assert done.returncode == 0, done.stderr
     found = [row for row in json.loads(done.stdout)["findings"] if row["code"] == "module-shadowed"]
     assert [row["evidence"].split()[1] for row in found] == [*hidden]
+
+
+@pytest.mark.parametrize(
+    ("address", "known", "unknown"),
+    [
+        ("node1", False, "node1"),
+        ("node1.example.com", False, "node1.example.com"),
+        ("node1", True, ""),
+        ("10.0.0.7", False, ""),
+        ("2001:db8::7", False, ""),
+        ("", False, ""),
+    ],
+)
+def test_a_name_of_rank_0_that_has_no_address(
+    site: Path, monkeypatch: pytest.MonkeyPatch, address: str, known: bool, unknown: str
+) -> None:
+    def resolve(name: str, port: object) -> list[object]:
+        if not known:
+            raise OSError(-2, "Name or service not known")
+        return [name]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    assert look(site, MASTER_ADDR=address).address_unknown == unknown
+
+
+@pytest.mark.parametrize(
+    ("contained", "parents", "left"),
+    [
+        (False, ("bash", "sshd"), True),
+        (False, ("bash", "mpirun"), False),
+        (False, ("hydra_pmi_proxy",), False),
+        (True, ("bash",), False),
+    ],
+)
+def test_variables_of_an_mpi_whose_launcher_is_not_above(
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    contained: bool,
+    parents: tuple[str, ...],
+    left: bool,
+) -> None:
+    chain = dict(enumerate((*parents, "systemd"), start=70))
+
+    def stat(path: str, **_: object) -> io.StringIO:
+        pid = int(path.split("/")[2])
+        above = 0 if chain[pid] == "systemd" else pid + 1
+        return io.StringIO(f"{pid} ({chain[pid]}) S {above} 1 1")
+
+    monkeypatch.setattr("os.getppid", lambda: 70)
+    monkeypatch.setattr(surroundings, "_in_container", lambda: contained)
+    monkeypatch.setattr(surroundings, "open", stat, raising=False)
+    assert look(site, PMI_RANK="0").mpi_left_over is left
+    assert look(site).mpi_left_over is False

@@ -76,10 +76,10 @@ class Surroundings:
     ``prefix`` is that of the Python that is examined. ``ports_taken`` are those ports, of the ones
     that a launch would use, that another process listens on. ``model_bytes`` is the size of the
     weights that the launch names, where they lie on this machine; ``held_bytes`` what a rank of
-    this launch was seen to hold when it was tuned, at most. ``launchers_above`` are the MPI and
-    Slurm processes that this one descends from; None if that is not known, as in a container, whose
-    first process may be started by one. ``address_unknown`` is the host name of MASTER_ADDR if it
-    has no address here.
+    this launch was seen to hold when it was tuned, at most. ``mpi_left_over``: variables of
+    an MPI launcher are set, and no such launcher is above this process. It stays False in a
+    container, whose first process may be started by one. ``address_unknown`` is the host name of
+    MASTER_ADDR if it has no address here.
     """
 
     prefix: str = ""
@@ -88,7 +88,7 @@ class Surroundings:
     ports_taken: tuple[int, ...] = ()
     model_bytes: int | None = None
     held_bytes: int | None = None
-    launchers_above: tuple[str, ...] | None = None
+    mpi_left_over: bool = False
     address_unknown: str = ""
 
     def place(self, variable: str) -> Place | None:
@@ -127,7 +127,7 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
         strays=tuple(_shadows(put_first, site)),
         ports_taken=tuple(filter(_is_taken, _ports(launch.port, variables))),
         model_bytes=_model_bytes(launch.model, variables.get("HF_HUB_CACHE") or f"{cache}/hub"),
-        launchers_above=_launchers_above(variables),
+        mpi_left_over=_mpi_left_over(variables),
         address_unknown=_unknown_name(variables.get("MASTER_ADDR", "").strip()),
     )
 
@@ -139,26 +139,27 @@ _OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _MOST_PARENTS = 64
 
 
-def _launchers_above(variables: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The launchers among the parents; looked for only if variables of one are set."""
-    in_container = os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")
-    if in_container or not any(variables.get(name) for name in _OF_MPI):
-        return None
-    found = []
+def _mpi_left_over(variables: Mapping[str, str]) -> bool:
+    """Whether variables of an MPI launcher are set, and none is among the parents."""
+    if not any(variables.get(name) for name in _OF_MPI) or _in_container():
+        return False
     pid = os.getppid()
     for _ in range(_MOST_PARENTS):
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 head, _, rest = file.read().rpartition(")")
         except OSError:
-            return None
-        name = head.partition("(")[2]
-        if _LAUNCHERS.match(name):
-            found.append(name)
+            return False
+        if _LAUNCHERS.match(head.partition("(")[2]):
+            return False
         pid = int(rest.split()[1])
         if pid <= 0:
-            return tuple(found)
-    return None
+            return True
+    return False
+
+
+def _in_container() -> bool:
+    return os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")
 
 
 RESOLVE_SECONDS = 1.0

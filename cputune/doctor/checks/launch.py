@@ -24,7 +24,7 @@ _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of an earlier launch, set neither by the current launcher nor by a cluster."""
     cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
-    if env.under_mpi(facts) and facts.surroundings.launchers_above == ():
+    if env.under_mpi(facts) and facts.surroundings.mpi_left_over:
         names = (*_LAUNCH, *sorted(facts.environment))
         ours = (name for name in names if name in _LAUNCH or name.startswith(_BY_MPI))
         return tuple(name for name in dict.fromkeys(ours) if env.value(facts, name))
