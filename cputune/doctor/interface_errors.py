@@ -501,7 +501,7 @@ def raised_by(failure: Failure) -> str:
     presence = same[0].presence
     for each in same[1:]:
         presence = presence | each.presence
-    words = presence.in_words() or "all releases that were read"
+    words = presence.range_text() or "all releases that were read"
     return f"{nearest.module} of {nearest.package} raises it ({words})"
 
 

@@ -60,7 +60,7 @@ class Asked:
 def between(asked: Asked) -> Answer | None:
     """Whether the release that raised the error is too old or too new, and what to do."""
     presence, package = asked.presence, asked.package
-    words = presence.in_words()
+    words = presence.range_text()
     if not words:
         return _always(asked) if asked.verb != "takes" else None
     said = parse(asked.versions.get(package))

@@ -1,6 +1,6 @@
-"""A process that runs, and those below it: threads, CPUs, libraries, memory, and what it waits for.
+"""Examines a running process and its descendants: threads, CPUs, libraries, memory, waiting.
 
-Everything is read from /proc, twice for what changes. The process is neither stopped nor signalled.
+Everything is read from /proc, twice for what changes. The process is not stopped or signalled.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cputune.inside.stacks import STACK_FILE, STACK_SIGNAL
 from cputune.text import cpulist
 
 SAMPLE_SECONDS = 1.0
-"""Between the two looks at what each thread has done."""
+"""Seconds between the two samples of each thread."""
 BUSY_SHARE = 0.5
-"""Of a CPU: a thread that used as much between the looks runs."""
+"""A thread that used this share of a CPU between the samples is running."""
 IDLE_SHARE = 0.02
-"""A process that used less waits."""
+"""A process that used less is waiting."""
 TICKS_PER_SECOND = 100
-"""USER_HZ, in which /proc counts CPU time on every architecture that torch has."""
+"""USER_HZ, in which /proc counts CPU time on every architecture of torch."""
 PAGE_BYTES = 4096
-"""Of x86-64 and of most arm64 kernels."""
+"""Page size of x86-64 and of most arm64 kernels."""
 STACK_SECONDS = 10.0
-"""py-spy is given so long to read the stacks of one process."""
+"""Time limit of py-spy for the stacks of one process."""
 
 ASKED_SECONDS = 2.0
 """A process that is asked for its stack by a signal is given so long to write it."""
@@ -39,9 +39,10 @@ _ALLOCATOR = re.compile(r"/lib(?:tcmalloc|jemalloc|mimalloc)[^/]*\.so[^/]*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """A thread; ``share`` of a CPU that it used between two looks, ``waits_in`` the kernel.
+    """A thread. ``share`` of a CPU is what it used between two samples, ``waits_in`` a kernel
+    function.
 
-    ``ready``: whether it was running, or ready to run, at one of the looks.
+    ``ready``: it was running, or ready to run, in one of the samples.
     """
 
     id: int
@@ -53,11 +54,10 @@ class Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A process as it runs.
+    """A running process.
 
-    ``openmp`` and ``allocators`` are libraries that are mapped, by their paths. ``memory_bytes`` is
-    what it holds on each NUMA node, empty if that is not known. ``catches`` are signals that the
-    process handles.
+    ``openmp`` and ``allocators`` are the paths of mapped libraries. ``memory_bytes`` is its memory
+    on each NUMA node, empty if not known. ``catches`` are the signals that it handles.
     """
 
     pid: int
@@ -80,50 +80,49 @@ class Running:
 
     @property
     def running(self) -> int:
-        """Threads that run."""
+        """Number of running threads."""
         return sum(thread.share >= BUSY_SHARE for thread in self.threads)
 
     @property
     def waits(self) -> bool:
-        """Whether it computes nothing, and is not ready to."""
+        """Whether it computes nothing and is not ready to."""
         return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
 
     @property
     def rank(self) -> str:
-        """The number that its launcher gave it; empty if it has none."""
+        """The rank from its launcher, empty if it has none."""
         names = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
         return next((self.environment[name] for name in names if name in self.environment), "")
 
 
 def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
-    """The process and all below it that still run after a second, parents first.
+    """The process and its descendants that still run after a second, parents first.
 
-    Raises ProcessLookupError if there is none of this number, PermissionError if it is somebody
-    else's.
+    Raises ProcessLookupError if there is no such process, PermissionError if it belongs to another
+    user.
     """
     if not host.exists(f"/proc/{pid}"):
         raise ProcessLookupError(pid)
     host.read_text(f"/proc/{pid}/environ")
-    return look_at(host, [pid, *_below(host, pid)])
+    return look_at(host, [pid] + list(_below(host, pid)))
 
 
 def look_at(host: Host, family: Sequence[int]) -> tuple[Running, ...]:
-    """These processes, as far as they still run after a second."""
+    """Examine these processes. Those that have ended after a second are left out."""
     before = {each: _ticks(host, each) for each in family}
     begun = time.monotonic()
     time.sleep(SAMPLE_SECONDS)
-    found = []
+    running = []
     for each in family:
         after, seconds = _ticks(host, each), time.monotonic() - begun
         try:
-            found.append(_running(host, each, before[each], after, seconds))
+            running.append(_running(host, each, before[each], after, seconds))
         except (OSError, ValueError):
-            continue  # it has ended, or is somebody else's
-    return tuple(found)
+            continue  # it has ended, or belongs to another user
+    return tuple(running)
 
 
 def _below(host: Host, pid: int) -> Iterator[int]:
-    """The processes that it has started, and those that they have."""
     for thread in _names(host, f"/proc/{pid}/task"):
         for child in _text(host, f"/proc/{pid}/task/{thread}/children").split():
             if child.isdigit():
@@ -136,15 +135,15 @@ Seen = tuple[str, str, int]
 
 
 def _ticks(host: Host, pid: int) -> dict[int, Seen]:
-    """What is seen of each thread, by its number."""
-    found = {}
+    """The sample of each thread, by its number."""
+    samples = {}
     for name in _names(host, f"/proc/{pid}/task"):
         head, _, rest = _text(host, f"/proc/{pid}/task/{name}/stat").rpartition(")")
         parts = rest.split()
         if len(parts) > 12 and name.isdigit():
             ticks = int(parts[11]) + int(parts[12])
-            found[int(name)] = (head.partition("(")[2], parts[0], ticks)
-    return found
+            samples[int(name)] = (head.partition("(")[2], parts[0], ticks)
+    return samples
 
 
 def _running(
@@ -159,25 +158,37 @@ def _running(
     allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)", status)
     name = re.search(r"(?m)^Name:\s*(.+)", status)
     caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)", status)
-    mask = int(caught[1], 16) if caught else 0
+    mask = 0
+    if caught:
+        mask = int(caught[1], 16)
     threads = []
     for thread, (called, state, ticks) in after.items():
         _, state_before, ticks_before = before.get(thread, (called, state, ticks))
         used = ticks - ticks_before
         share = used / TICKS_PER_SECOND / seconds
-        waits = "" if share >= BUSY_SHARE else _text(host, f"/proc/{pid}/task/{thread}/wchan")
+        waits = ""
+        if share < BUSY_SHARE:
+            waits = _text(host, f"/proc/{pid}/task/{thread}/wchan")
         ready = "R" in (state, state_before)
         threads.append(
             Thread(id=thread, name=called, share=share, ready=ready, waits_in=waits.strip("0"))
         )
     paths = set(re.findall(r"(?m)\s(/\S+)$", _text(host, f"/proc/{pid}/maps")))
+    parent_pid, short_name = 0, ""
+    cpus: tuple[int, ...] = ()
+    if parent:
+        parent_pid = int(parent[1])
+    if name:
+        short_name = name[1].strip()
+    if allowed:
+        cpus = cpulist.parse(allowed[1])
     return Running(
         pid=pid,
-        parent=int(parent[1]) if parent else 0,
-        name=name[1].strip() if name else "",
+        parent=parent_pid,
+        name=short_name,
         argv=tuple(_text(host, f"/proc/{pid}/cmdline").rstrip("\0").split("\0")),
         environment=_environment(_text(host, f"/proc/{pid}/environ")),
-        cpus=tuple(cpulist.parse(allowed[1])) if allowed else (),
+        cpus=cpus,
         threads=tuple(threads),
         torch=any("/libtorch_cpu" in path for path in paths),
         openmp=tuple(sorted(path for path in paths if _OPENMP.search(path))),
@@ -193,31 +204,37 @@ def _environment(text: str) -> dict[str, str]:
 
 
 def _memory(text: str) -> dict[int, int]:
-    """Bytes on each NUMA node, by numa_maps (N0=12 counts pages of kernelpagesize_kB)."""
-    found: dict[int, int] = {}
+    """Bytes on each NUMA node, from numa_maps (N0=12 counts pages of kernelpagesize_kB)."""
+    sizes: dict[int, int] = {}
     for line in text.splitlines():
         size = re.search(r"kernelpagesize_kB=(\d+)", line)
-        page = int(size[1]) * 1024 if size else PAGE_BYTES
+        page = PAGE_BYTES
+        if size:
+            page = int(size[1]) * 1024
         for node, pages in re.findall(r"\bN(\d+)=(\d+)", line):
-            found[int(node)] = found.get(int(node), 0) + int(pages) * page
-    return found
+            sizes[int(node)] = sizes.get(int(node), 0) + int(pages) * page
+    return sizes
 
 
 def python_stack(host: Host, process: Running) -> tuple[tuple[str, ...], str]:
-    """Python's frames of the main thread, the innermost first; or why they are not known.
+    """Python's frames of the main thread, the innermost first, or why they are not known.
 
-    py-spy reads them. If it cannot, a process that has a handler of faulthandler is asked for them
-    by its signal, which neither stops nor changes it.
+    py-spy reads them. If it cannot, and the process has a handler of faulthandler, its signal is
+    sent, which neither stops nor changes the process.
     """
-    frames, why = _by_spy(host, process.pid)
+    frames, reason = _by_spy(host, process.pid)
     if frames:
         return frames, ""
     number = _stack_signal(host, process)
     if number is None or not host.live:
-        return (), why
+        return (), reason
     frames = _by_signal(host, process.pid, number)
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return frames, "" if frames else f"it was asked by {name}, and wrote no stack to a file"
+    if frames:
+        return frames, ""
+    name = f"signal {number}"
+    if number in set(signal.Signals):
+        name = signal.Signals(number).name
+    return (), f"it was asked by {name}, and wrote no stack to a file"
 
 
 def _by_spy(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
@@ -233,7 +250,9 @@ def _by_spy(host: Host, pid: int) -> tuple[tuple[str, ...], str]:
     if not isinstance(threads, list):
         return (), "py-spy found no Python in it"
     of_main = sorted(threads, key=lambda thread: thread.get("thread_name") != "MainThread")
-    frames = of_main[0].get("frames", []) if of_main else []
+    frames = []
+    if of_main:
+        frames = of_main[0].get("frames", [])
     return tuple(_frame(frame) for frame in frames), ""
 
 
@@ -297,33 +316,33 @@ def _frames_of(written: str) -> tuple[str, ...]:
 
 
 def _frame(frame: Mapping[str, object]) -> str:
-    """``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
+    """For example ``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
     file = str(frame.get("filename", "")).rpartition("site-packages/")[2]
     file = re.sub(r"^.*/lib/python3[.\d]*/", "", file)
     return f"{frame.get('name')} ({file}:{frame.get('line')})"
 
 
 def same_limits(host: Host, pid: int) -> bool:
-    """Whether a process is in the cgroups that this one is in."""
-    own, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
-    return bool(own) and own == other
+    """Whether a process is in the same cgroups as this one."""
+    ours, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
+    return bool(ours) and ours == other
 
 
 def peers_of(host: Host, pid: int) -> tuple[str, ...]:
-    """Addresses and ports (``10.0.0.7:443``) of its established TCP connections, IPv4 alone."""
+    """Addresses and ports (``10.0.0.7:443``) of its established TCP connections. IPv4 only."""
     inodes = set()
     for number in _names(host, f"/proc/{pid}/fd"):
         socket = re.fullmatch(r"socket:\[(\d+)\]", _link(host, f"/proc/{pid}/fd/{number}"))
         if socket:
             inodes.add(socket[1])
-    found = []
+    peers = []
     for line in _text(host, f"/proc/{pid}/net/tcp").splitlines()[1:]:
         parts = line.split()
         if len(parts) > 9 and parts[3] in ("01", "02") and parts[9] in inodes:
             address, _, port = parts[2].partition(":")
             octets = (str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))
-            found.append(f"{'.'.join(octets)}:{int(port, 16)}")
-    return tuple(dict.fromkeys(found))
+            peers.append(f"{'.'.join(octets)}:{int(port, 16)}")
+    return tuple(dict.fromkeys(peers))
 
 
 def _link(host: Host, path: str) -> str:

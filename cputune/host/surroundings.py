@@ -1,6 +1,6 @@
-"""Looks at what surrounds a launch: its folders, what hides its modules, ports, its model's files.
+"""Examines what surrounds a launch: folders, modules that hide others, ports, files of the model.
 
-A module of the training stack is looked for as Python would, and never imported.
+Modules are searched as Python does, but never imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STACK = """
     evaluate packaging regex requests tqdm yaml psutil
 """
 STACK = frozenset(_STACK.split())
-"""Modules that a Trainer imports where they are installed."""
+"""Modules that a Trainer imports if they are installed."""
 _STANDARD = """
     argparse array ast asyncio base64 bisect bz2 calendar cmath colorsys concurrent configparser
     contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dis email filecmp
@@ -33,20 +33,20 @@ _STANDARD = """
     warnings weakref xml zipfile zlib zoneinfo
 """
 STANDARD = frozenset(_STANDARD.split())
-"""Of Python's own modules those that importing torch and transformers loads (2.13 and 5.23)."""
+"""Modules of Python that importing torch and transformers loads (2.13 and 5.23)."""
 _ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _FOLDERS = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCHINDUCTOR_CACHE_DIR")
-"""Where they are set, what lies there is written beside HF_HOME."""
+"""If they are set, these caches are not below HF_HOME."""
 _WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder that a variable or an option names, or that stands for it.
+    """A folder that a variable or an option names, or its default.
 
-    Of an environment the path has its links followed. ``writable``: it, or the nearest folder
-    above that is there. ``free_files`` are those that the file system can still make; None where
-    it has no such limit.
+    Of an environment the links of the path are resolved. ``writable`` is about it, or its nearest
+    existing parent. ``free_files`` is the number of files that the file system can still create,
+    None if it has no limit.
     """
 
     variable: str
@@ -59,9 +59,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A module of yours that is imported in the place of the one that is meant.
+    """A module of yours that is imported instead of the intended one.
 
-    ``how`` it is reached: ``PYTHONPATH``, ``the folder of the script``.
+    ``how`` says why: ``PYTHONPATH``, ``the folder of the script``.
     """
 
     name: str
@@ -71,15 +71,14 @@ class Stray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a launch finds around it, outside of its own command.
+    """What surrounds a launch, outside of its command.
 
-    ``prefix`` is that of the Python that is examined. ``ports_taken`` are those ports, of the ones
-    that a launch would use, that another process listens on. ``model_bytes`` is the size of the
-    weights that the launch names, where they lie on this machine; ``held_bytes`` what a rank of
-    this launch was seen to hold when it was tuned, at most. ``mpi_left_over``: variables of
-    an MPI launcher are set, and no such launcher is above this process. It stays False in a
-    container, whose first process may be started by one. ``address_unknown`` is the host name of
-    MASTER_ADDR if it has no address here.
+    ``prefix`` is that of the examined Python. ``ports_taken`` are ports of the launch on which
+    another process listens. ``model_bytes`` is the size of the model's weights, if they are on this
+    machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning of this launch.
+    ``mpi_left_over``: variables of an MPI launcher are set, but there is no such launcher above
+    this process. It stays False in a container, whose first process may be started by one.
+    ``address_unknown`` is the host name in MASTER_ADDR if it has no address here.
     """
 
     prefix: str = ""
@@ -92,16 +91,15 @@ class Surroundings:
     address_unknown: str = ""
 
     def place(self, variable: str) -> Place | None:
-        """The folder of this variable."""
         return next((place for place in self.places if place.variable == variable), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """The words of a launch that say what to look at.
+    """The parts of a launch that say what to examine.
 
-    ``folder``: which Python searches first; the working folder where it is empty. ``output`` is
-    what it writes, ``model`` the name or the folder of the weights that it loads.
+    ``folder`` is where Python searches first, empty for the working folder. ``output`` is the
+    folder for its output, ``model`` the name or the folder of the weights.
     """
 
     folder: str = ""
@@ -111,15 +109,15 @@ class Around:
 
 
 def look_around(python: Interpreter, variables: Mapping[str, str], launch: Around) -> Surroundings:
-    """The surroundings on this machine of what ``python`` would run."""
-    own = [path for path in python.paths if os.path.isabs(path)]
+    """Examine what surrounds a launch on this machine."""
+    absolute = [path for path in python.paths if os.path.isabs(path)]
     first, how = launch.folder, "the folder of the script"
     if not first:
         first, how = _working_folder(), "the working folder"
     put_first = [(how, first)]
     put_first += [("PYTHONPATH", path) for path in _listed(variables.get("PYTHONPATH", ""))]
     strange = {os.path.realpath(path) for _, path in put_first}
-    site = [path for path in own if os.path.realpath(path) not in strange]
+    site = [path for path in absolute if os.path.realpath(path) not in strange]
     cache = _cache(variables)
     return Surroundings(
         prefix=os.path.realpath(python.prefix),
@@ -196,7 +194,7 @@ def _listed(paths: str) -> list[str]:
 
 
 def _cache(variables: Mapping[str, str]) -> str:
-    """The folder of Hugging Face."""
+    """The cache folder of Hugging Face."""
     home = variables.get("HOME") or os.path.expanduser("~")
     cache = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     return variables.get("HF_HOME") or os.path.join(cache, "huggingface")
@@ -229,7 +227,8 @@ def _place(name: str, path: str) -> Place:
         writable = False
     else:
         free = stats.f_frsize * stats.f_bavail
-        files = stats.f_favail if stats.f_files else None
+        if stats.f_files:
+            files = stats.f_favail
     return Place(
         variable=name,
         path=path,
@@ -241,7 +240,7 @@ def _place(name: str, path: str) -> Place:
 
 
 def _module_at(folder: str, name: str) -> str | None:
-    """The file that ``import name`` takes from this folder; a namespace package has none."""
+    """The file that ``import name`` takes from this folder. A namespace package has none."""
     for file in (f"{name}/__init__.py", f"{name}.py"):
         if os.path.isfile(os.path.join(folder, file)):
             return os.path.join(folder, file)
@@ -249,11 +248,11 @@ def _module_at(folder: str, name: str) -> str | None:
 
 
 def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Iterator[Stray]:
-    """Modules in folders that Python searches before those of the environment."""
+    """Yield modules in folders that Python searches before those of the environment."""
     seen: set[str] = set()
-    own = {os.path.realpath(path) for path in site}
+    installed = {os.path.realpath(path) for path in site}
     for how, folder in put_first:
-        if os.path.realpath(folder) in own:
+        if os.path.realpath(folder) in installed:
             continue
         inside = {entry.removesuffix(".py") for entry in names(folder)}
         metadata = {entry.partition("-")[0].lower() for entry in inside if "-info" in entry}
@@ -266,10 +265,13 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
 
 
 def _ports(typed: str, variables: Mapping[str, str]) -> list[int]:
-    """The port that the launch says, else that of this shell."""
+    """The port of the launch, or else that of this shell."""
     text = (typed or variables.get("MASTER_PORT", "")).strip()
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    return [number] if 0 < number < 1 << 16 else []
+    if not text.isascii() or not text.isdigit() or len(text) > 5:
+        return []
+    if not 0 < int(text) < 1 << 16:
+        return []
+    return [int(text)]
 
 
 def _is_taken(port: int) -> bool:
@@ -283,12 +285,14 @@ def _is_taken(port: int) -> bool:
 
 
 def _model_bytes(model: str, hub: str) -> int | None:
-    """The bytes of the weights in a folder, or in the cache below the name of a model."""
+    """The bytes of the weights in a folder, or in the cache of a model's name."""
+    if not model:
+        return None
     snapshots = os.path.join(hub, "models--" + model.replace("/", "--"), "snapshots")
-    folders = [os.path.join(snapshots, name) for name in names(snapshots)] if model else []
-    for folder in (model, *folders):
-        files = [os.path.join(folder, name) for name in names(folder)] if folder else []
-        for suffix in _WEIGHTS:  # the same weights in another format count once
+    folders = [model] + [os.path.join(snapshots, name) for name in names(snapshots)]
+    for folder in folders:
+        files = [os.path.join(folder, name) for name in names(folder)]
+        for suffix in _WEIGHTS:  # a folder may have the same weights in both formats
             sizes = [_size(file) for file in files if file.endswith(suffix)]
             if sum(sizes):
                 return sum(sizes)

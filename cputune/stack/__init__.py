@@ -1,8 +1,8 @@
-"""Which versions exist, fit each other, accept, refuse and ignore what; as data with sources.
+"""Tables of package versions: which exist, fit each other, and accept, reject or ignore what.
 
-Nobody else compares versions. ``stack.toml`` holds the data, ``tables`` reads it, ``fit``
-says what goes together, ``ways`` which change makes a stack fit, ``uses`` who calls IPEX and
-oneCCL, how flags are written and what becomes of each word.
+All comparisons of versions are here. ``stack.toml`` has the data with sources, ``tables`` reads it,
+``fit`` checks whether versions fit, ``version_changes`` finds the change that makes them fit, and
+``uses`` answers who calls IPEX and oneCCL, and how flags are spelled.
 """
 
 from cputune.stack.tables import Stack, Versions, load, versions_of

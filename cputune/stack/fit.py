@@ -1,7 +1,7 @@
-"""Whether versions fit each other: one rule for each pair of packages, none of a machine.
+"""Checks whether versions fit each other: one rule for each pair of packages.
 
-The checks of ``versions.py`` say what a broken rule means to a person; ``version_changes.py``
-looks for versions that break none.
+``doctor/checks/versions.py`` explains a broken rule to the user, and ``version_changes.py``
+searches for versions that break none.
 """
 
 from __future__ import annotations
@@ -27,43 +27,41 @@ from cputune.stack.tables import (
 )
 
 Rule = Callable[[Versions], "str | None"]
-"""What is wrong, in words with both versions; None if it fits, or if nothing is known of it."""
+"""A rule. Returns what is wrong, with both versions. None if they fit, or if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A rule that is broken. ``names`` are the packages that can be changed to keep it, by our
-    short names.
-    """
+    """A broken rule. ``names`` are the short names of the packages that can be changed."""
 
     names: tuple[str, ...]
-    said: str
+    problem: str
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
-    """What a release declares that it needs of another package, if that is not met.
+    """Check what a release requires of another package.
 
-    ``key`` is the column of the table, if it is not called as the other package is.
+    ``key`` is the column of the table, if its name is not that of the other package.
     """
-    version, found = v.get(name), v.get(other)
-    if version is None or found is None:
+    version, installed = v.get(name), v.get(other)
+    if version is None or installed is None:
         return None
-    return _declared(name, version, other, found, key or other)
+    return _declared(name, version, other, installed, key or other)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _declared(
-    name: Library, version: Version, other: str, found: Version, column: str
+    name: Library, version: Version, other: str, installed: Version, column: str
 ) -> str | None:
     needs = load().library(name).needs_of(version)
     specifier = getattr(needs, column, "")
-    if satisfies(found, specifier):
+    if satisfies(installed, specifier):
         return None
-    return f"{name} {version} needs {other} {specifier}, found {found}"
+    return f"{name} {version} needs {other} {specifier}, found {installed}"
 
 
 def transformers_torch(v: Versions) -> str | None:
-    """Below this transformers behaves as if there were no torch, or breaks."""
+    """Below this version of torch transformers ignores it, or fails."""
     return declared(v, "transformers", "torch", key="torch_at_run_time")
 
 
@@ -75,15 +73,17 @@ def ipex_torch(v: Versions) -> str | None:
 
 
 def oneccl_torch(v: Versions) -> str | None:
-    """The bindings are linked against one torch release; newer than the tables, one minor."""
+    """The bindings are linked against one torch release. If newer than the tables: against one
+    minor.
+    """
     return built_for_torch(v, "oneccl")
 
 
 def built_for_torch(v: Versions, name: Compiled) -> str | None:
-    """A package that is linked against one torch release, beside another one.
+    """A package that is linked against one torch release, installed with another one.
 
-    Bindings that are newer than the tables fit the torch of their own minor; of an unknown
-    torchvision or torchaudio nothing is said.
+    Bindings that are newer than the tables fit the torch of the same minor. An unknown torchvision
+    or torchaudio is not judged.
     """
     version = v.get(name)
     if version is None or v.torch is None:
@@ -102,17 +102,17 @@ def built_for_torch(v: Versions, name: Compiled) -> str | None:
 
 
 def trainer_arguments(v: Versions) -> str | None:
-    """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
+    """Parsing of arguments in transformers 4.56 needs a type from accelerate."""
     return _beside_accelerate(v, "trainer-arguments")
 
 
 def trainer_calls(v: Versions) -> str | None:
-    """Trainer calls accelerate in ways that some releases of it do not know, or no longer."""
+    """Trainer calls accelerate in ways that some of its releases do not support."""
     return _beside_accelerate(v, "trainer-calls")
 
 
 def _beside_accelerate(v: Versions, behaviour: str) -> str | None:
-    """What happens beside the releases of accelerate that a row of transformers names."""
+    """What happens with the releases of accelerate that a row of transformers names."""
     if v.transformers is None or v.accelerate is None:
         return None
     row = load().transformers.does(behaviour, v.transformers)
@@ -122,7 +122,7 @@ def _beside_accelerate(v: Versions, behaviour: str) -> str | None:
 
 
 def numpy_torch(v: Versions) -> str | None:
-    """Before 2.3, torch was compiled against numpy 1 and cannot talk to numpy 2."""
+    """Before 2.3, torch was compiled against numpy 1 and does not work with numpy 2."""
     row = load().row("torch", v.torch)
     if v.numpy is None or row is None or satisfies(v.numpy, row.numpy):
         return None
@@ -130,17 +130,21 @@ def numpy_torch(v: Versions) -> str | None:
 
 
 def numpy_libraries(v: Versions) -> str | None:
-    """Some releases of transformers and accelerate declare that they want numpy below 2."""
+    """Some releases of transformers and accelerate require numpy below 2."""
     return declared(v, "transformers", "numpy") or declared(v, "accelerate", "numpy")
 
 
 def python_wheels(v: Versions) -> str | None:
-    """Compiled packages have wheels for some Pythons, libraries in Python declare a minimum."""
-    return next((said for name in DISTRIBUTIONS if (said := python_wheel(v, name))), None)
+    """Compiled packages have wheels for some Pythons, Python libraries require a minimum."""
+    for name in DISTRIBUTIONS:
+        problem = python_wheel(v, name)
+        if problem:
+            return problem
+    return None
 
 
 def python_wheel(v: Versions, name: str) -> str | None:
-    """Why this package of the stack cannot be installed into this Python; None if it can."""
+    """Why this package cannot be installed in this Python. None if it can."""
     if v.python is None:
         return None
     if name in LIBRARIES:
@@ -160,9 +164,10 @@ def _transformers_torch(v: Versions) -> str | None:
 
 
 def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
-    """Each rule, and the packages of which it can be broken.
+    """Yield each rule with the packages that can break it.
 
-    What follows another package comes last: a search decides about the other one first.
+    Packages that depend on another one come last, so that a search decides about the other one
+    first.
     """
     for name in DISTRIBUTIONS:
         yield (name,), partial(python_wheel, name=name)
@@ -173,7 +178,7 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
     for library in LIBRARIES:
         for other in sorted(DISTRIBUTIONS, key=pinned.__contains__):
             needed = any(getattr(row, other, "") for row in load().library(library).needs)
-            # transformers says at run time which torch it takes
+            # which torch transformers accepts is checked at run time
             if needed and (library, other) != ("transformers", "torch"):
                 yield (library, other), partial(declared, name=library, other=other)
     yield ("numpy", "torch"), numpy_torch
@@ -184,12 +189,11 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
 
 @cache
 def rules() -> tuple[tuple[tuple[str, ...], Rule], ...]:
-    """All rules, each with the packages of which it can be broken."""
     return tuple(_rules())
 
 
 def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]:
-    """What the tables say that this release requires: packages by short name, and specifiers."""
+    """Yield what a release requires, by the tables: short names and specifiers."""
     if version is None:
         return
     if name in LIBRARIES:
@@ -206,44 +210,43 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 
 @cache
 def pythons() -> tuple[str, ...]:
-    """Releases of Python that some torch of the tables was built for, the oldest first."""
+    """Python versions with a torch in the tables, the oldest first."""
     tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
     return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
-    """The Pythons that all of these packages have wheels for, the oldest first."""
+    """Python versions for which all of these packages have wheels, the oldest first."""
     return tuple(
         text for text in pythons() if not python_wheels(versions.changed(python=Version(text)))
     )
 
 
 def broken(versions: Versions) -> tuple[Misfit, ...]:
-    """Every rule that these versions break."""
-    found = []
-    for names, said in _said(versions):
-        found.append(Misfit(names=names, said=said))
-    return tuple(found)
+    """All rules that these versions break."""
+    return tuple(Misfit(names=names, problem=problem) for names, problem in _broken_rules(versions))
 
 
 def misfits(versions: Versions) -> tuple[str, ...]:
-    """Every rule that these versions break, in words."""
-    return tuple(said for _, said in _said(versions))
+    """The problems of these versions."""
+    return tuple(problem for _, problem in _broken_rules(versions))
 
 
 def first_misfit(versions: Versions) -> Misfit | None:
-    """One rule that these versions break; None if all fit."""
-    return next((Misfit(names=names, said=said) for names, said in _said(versions)), None)
+    """One rule that these versions break. None if all fit."""
+    for names, problem in _broken_rules(versions):
+        return Misfit(names=names, problem=problem)
+    return None
 
 
-def _said(versions: Versions) -> Iterator[tuple[tuple[str, ...], str]]:
-    """A rule whose packages are not all there cannot be broken, so most are never asked."""
-    there = {name for name in DISTRIBUTIONS if versions.get(name) is not None}
+def _broken_rules(versions: Versions) -> Iterator[tuple[tuple[str, ...], str]]:
+    installed = {name for name in DISTRIBUTIONS if versions.get(name) is not None}
     for names, rule in rules():
-        if there.issuperset(names):
-            said = rule(versions)
-            if said is not None:
-                yield names, said
+        # A rule needs all of its packages, so most rules are skipped.
+        if installed.issuperset(names):
+            problem = rule(versions)
+            if problem is not None:
+                yield names, problem
 
 
 def _x(version: Version) -> str:

@@ -1,20 +1,20 @@
-"""The public interface of the libraries, release by release: arguments, names, modules, messages.
+"""The public interface of the libraries in each release: arguments, names, modules, messages.
 
-``interface.zip`` holds it. ``make facts`` writes it from the wheels; nobody edits it. Each question
-reads the part of the file that it needs, and nothing is read at import::
+It is in ``interface.zip``, which ``make facts`` writes from the wheels. Each call reads only the
+part that it needs, and nothing is read at import::
 
-    found = argument("transformers", "TrainingArguments", "eval_strategy")
-    found.first, found.still       # Version("4.41.0"), True
+    presence = argument("transformers", "TrainingArguments", "eval_strategy")
+    presence.first, presence.still       # Version("4.41.0"), True
 
-A release that was not read is taken for the nearest older one that was. Of torch one release was
-read; ``torch_interface.toml`` holds rows by hand of names that came or went.
+A release that was not read counts as the nearest older one that was. Of torch only one release was
+read, and ``torch_interface.toml`` lists by hand names that came or went.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -35,7 +35,7 @@ PACKAGES = (
     "trl",
     "huggingface_hub",
 )
-"""Import names; pip takes the same names."""
+"""Import names, which are also the names for pip."""
 
 Kind = Literal[
     "modules", "symbols", "arguments", "bases", "members", "messages", "renamed", "options"
@@ -53,23 +53,22 @@ KINDS: tuple[Kind, ...] = (
 """Parts of the file. Each maps a place to ranges of releases, and a range to names:
 
 - ``modules``: of the package.
-- ``symbols``: what can be imported from a module.
+- ``symbols``: names that can be imported from a module.
 - ``arguments``: of ``module:Class`` (its ``__init__``), ``module:Class.method`` and
-  ``module:function``; ``**`` if it takes any keyword.
+  ``module:function``; ``**`` if it accepts any keyword.
 - ``bases`` and ``members``: of ``module:Class``.
-- ``messages``: templates of what a module raises, ``{}`` for what is filled in.
-- ``renamed``: of an old name the new one, as deprecations in the sources say.
+- ``messages``: templates of the errors that a module raises, with ``{}`` for values.
+- ``renamed``: old names with their new ones, from deprecations in the sources.
 - ``options``: of the argparse parsers of a module.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """In which of the releases that were read something is.
+    """The releases, among those that were read, that have something.
 
-    ``indexes`` count in ``releases``, the oldest first. ``instead`` is what a row by hand names
-    for the
-    releases without it.
+    ``indexes`` are positions in ``releases``, which begin with the oldest. ``instead`` is the
+    replacement for other releases, from a row that was written by hand.
     """
 
     package: str
@@ -99,43 +98,47 @@ class Presence:
 
     @property
     def after(self) -> Version | None:
-        """The first release without it after the last that has it; None if it is still there."""
-        return None if self.still else self.releases[max(self.indexes) + 1]
+        """The release after the last one that has it. None if the newest still has it."""
+        if self.still:
+            return None
+        return self.releases[max(self.indexes) + 1]
 
     def at(self, version: Version) -> bool:
         """Whether this release has it."""
         older = [index for index, release in enumerate(self.releases) if release <= version]
-        return (older[-1] if older else 0) in self.indexes
+        return max(older, default=0) in self.indexes
 
-    def in_words(self) -> str:
-        """``4.41 to 5.2``, ``from 4.41 on``, ``to 4.45``; empty if every release has it."""
+    def range_text(self) -> str:
+        """``4.41 to 5.2``, ``from 4.41 on``, ``to 4.45``. Empty if every release has it."""
         first, last = (f"{each.major}.{each.minor}" for each in (self.first, self.last))
+        if self.still and self.always:
+            return ""
         if self.still:
-            return "" if self.always else f"from {first} on"
+            return f"from {first} on"
         if self.always:
             return f"to {last}"
-        return first if first == last else f"{first} to {last}"
+        if first == last:
+            return first
+        return f"{first} to {last}"
 
     def __or__(self, other: Presence) -> Presence:
-        """In either."""
         indexes = self.indexes | other.indexes
         return Presence(package=self.package, releases=self.releases, indexes=indexes)
 
 
 @cache
 def releases(package: str) -> tuple[Version, ...]:
-    """The releases of a package that were read, the oldest first; empty for other packages."""
+    """The releases of a package that were read, the oldest first. Empty for other packages."""
     return tuple(Version(text) for text in _member("releases").get(package, ()))
 
 
 def newest(package: str) -> Version | None:
     """The newest release that was read."""
-    found = releases(package)
-    return found[-1] if found else None
+    return next(reversed(releases(package)), None)
 
 
 def module(package: str, name: str) -> Presence | None:
-    """The releases with this module (``transformers.deepspeed``); None if none has it."""
+    """The releases with a module (``transformers.deepspeed``). None if no release has it."""
     return _presence(package, "modules", package, name)
 
 
@@ -145,80 +148,96 @@ def symbol(package: str, home: str, name: str) -> Presence | None:
 
 
 def homes(package: str, name: str) -> Mapping[str, Presence]:
-    """The modules that a name could be imported from, each with its releases."""
-    found = _index(package, "symbols").get(name, ())
-    return {home: _presence_of(package, ranges) for home, ranges in found}
+    """The modules from which a name can be imported, each with its releases."""
+    rows = _index(package, "symbols").get(name, ())
+    return {home: _presence_of(package, ranges) for home, ranges in rows}
 
 
 def names(package: str, home: str) -> frozenset[str]:
-    """All names that any release of a module has had."""
+    """All names of a module in any release."""
     rows = _member(f"{package}/symbols").get(home, {})
     return frozenset(name for listed in rows.values() for name in listed.split(" "))
 
 
 def callables(package: str, name: str) -> tuple[str, ...]:
-    """Full names (``module:Class.method``) of callables by their short name.
+    """Full names (``module:Class.method``) of callables, by their short name.
 
-    ``Trainer`` and ``Trainer.__init__`` are the class, ``Accelerator.prepare`` a method.
+    ``Trainer`` and ``Trainer.__init__`` are the class, ``Accelerator.prepare`` is a method.
     """
     short = name.removesuffix(".__init__")
     return _index_of_callables(package).get(short, ())
 
 
 def argument(package: str, called: str, name: str) -> Presence | None:
-    """The releases in which a class, method or function takes an argument, bases included.
+    """The releases in which a class, method or function accepts an argument. Base classes count.
 
     ``called`` is a short name (``TrainingArguments``, ``Accelerator.prepare``) or a full one.
     """
-    full = (called,) if ":" in called else callables(package, called)
-    found: Presence | None = None
-    for each in full:
-        for place in (each, *_inherited(package, each)):
-            here = _presence(package, "arguments", place, name)
-            if here is not None:
-                found = here if found is None else found | here
-    return found
+    return _in_any(package, "arguments", _places_of(package, called), name)
+
+
+def _places_of(package: str, called: str) -> list[str]:
+    """Full names of a callable, each followed by those of its base classes."""
+    names = callables(package, called)
+    if ":" in called:
+        names = (called,)
+    places = []
+    for full in names:
+        places.append(full)
+        places += _inherited(package, full)
+    return places
+
+
+def _in_any(package: str, kind: Kind, places: Iterable[str], name: str) -> Presence | None:
+    """The releases in which a name is in any of these places."""
+    total: Presence | None = None
+    for place in places:
+        presence = _presence(package, kind, place, name)
+        if presence is None:
+            continue
+        if total is None:
+            total = presence
+        else:
+            total = total | presence
+    return total
 
 
 def takers(package: str, name: str) -> Mapping[str, Presence]:
-    """The callables that have taken an argument of this name, by full name."""
-    found = _index(package, "arguments").get(name, ())
-    return {called: _presence_of(package, ranges) for called, ranges in found}
+    """The callables that have accepted an argument of this name, by full name."""
+    rows = _index(package, "arguments").get(name, ())
+    return {called: _presence_of(package, ranges) for called, ranges in rows}
 
 
 def arguments(package: str, called: str, version: Version) -> frozenset[str]:
-    """The arguments of a class, method or function in one release, bases included."""
-    full = (called,) if ":" in called else callables(package, called)
-    places = [place for each in full for place in (each, *_inherited(package, each))]
+    """The arguments of a class, method or function in one release. Base classes count."""
     rows = _member(f"{package}/arguments")
-    found = set()
-    for place in places:
+    names = set()
+    for place in _places_of(package, called):
         for ranges, listed in rows.get(place, {}).items():
             if _presence_of(package, ranges).at(version):
-                found.update(listed.split(" "))
-    return frozenset(found - {"**"})
+                names.update(listed.split(" "))
+    return frozenset(names - {"**"})
 
 
 def member(package: str, owner: str, name: str) -> Presence | None:
-    """The releases in which a class has this method or attribute, bases included."""
+    """The releases in which a class has a method or attribute. Base classes count."""
     rows = _member(f"{package}/members")
-    found: Presence | None = None
-    for place in (each for each in rows if each.rpartition(":")[2] == owner):
-        for each in (place, *_inherited(package, place)):
-            here = _presence(package, "members", each, name)
-            if here is not None:
-                found = here if found is None else found | here
-    return found
+    places = []
+    for place in rows:
+        if place.rpartition(":")[2] == owner:
+            places.append(place)
+            places += _inherited(package, place)
+    return _in_any(package, "members", places, name)
 
 
 def option(package: str, name: str) -> Mapping[str, Presence]:
     """The modules whose command line has had an option (``--mpirun_ccl``)."""
-    found = _index(package, "options").get(name, ())
-    return {home: _presence_of(package, ranges) for home, ranges in found}
+    rows = _index(package, "options").get(name, ())
+    return {home: _presence_of(package, ranges) for home, ranges in rows}
 
 
 def renamed(package: str, old: str) -> tuple[str, ...]:
-    """The new names of an argument, as deprecations in the sources say, the latest first."""
+    """The new names of an argument, from deprecations in the sources, the latest first."""
     rows = _member(f"{package}/renamed").get(old, {})
     by_age = sorted(rows, key=lambda ranges: max(_presence_of(package, ranges).indexes))
     return tuple(name for ranges in reversed(by_age) for name in rows[ranges].split(" "))
@@ -231,7 +250,7 @@ def renamed_from(package: str, new: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message that a library raises: its package, the module, the template, the releases."""
+    """A message that a library raises, and the releases that have it."""
 
     package: str
     module: str
@@ -240,25 +259,24 @@ class Message:
 
 
 def messages(text: str) -> tuple[Message, ...]:
-    """The messages of the libraries that begin a text, the longest template first."""
-    said = " ".join(text.split())
-    found = []
+    """The messages of the libraries with which a text begins, the longest template first."""
+    text = " ".join(text.split())
+    matching = []
     for package in PACKAGES:
         if package == "torch":
             continue
         for home, rows in _member(f"{package}/messages").items():
             for ranges, listed in rows.items():
                 for template in listed.split("\n"):
-                    if _fits(template, said):
-                        found.append(
-                            Message(
-                                package=package,
-                                module=home,
-                                template=template,
-                                presence=_presence_of(package, ranges),
-                            )
+                    if _fits(template, text):
+                        message = Message(
+                            package=package,
+                            module=home,
+                            template=template,
+                            presence=_presence_of(package, ranges),
                         )
-    return tuple(sorted(found, key=lambda message: -len(message.template)))
+                        matching.append(message)
+    return tuple(sorted(matching, key=lambda message: -len(message.template)))
 
 
 _OF_PYTHON = re.compile(
@@ -268,13 +286,13 @@ _OF_PYTHON = re.compile(
 """Messages of Python itself, which libraries raise in the same words."""
 
 
-def _fits(template: str, said: str) -> bool:
+def _fits(template: str, text: str) -> bool:
     if _OF_PYTHON.search(template):
         return False
     parts = template.split("{}")
-    if max(parts, key=len) not in said:
+    if max(parts, key=len) not in text:
         return False
-    return re.match(".*?".join(map(re.escape, parts)), said) is not None
+    return re.match(".*?".join(map(re.escape, parts)), text) is not None
 
 
 # --- reading ----------------------------------------------------------------------------
@@ -282,8 +300,8 @@ def _fits(template: str, said: str) -> bool:
 
 @cache
 def _member(name: str) -> dict[str, Any]:
-    """A part of the file; empty if the package has no such part."""
-    import zipfile  # most runs of the doctor ask nothing here
+    """A part of the file. Empty if the package does not have it."""
+    import zipfile  # most runs of the doctor do not need it
 
     with (
         resources.files("cputune.stack").joinpath(FILE).open("rb") as file,
@@ -298,26 +316,26 @@ def _member(name: str) -> dict[str, Any]:
 
 @cache
 def _index(package: str, kind: Kind) -> dict[str, tuple[tuple[str, str], ...]]:
-    """By name: the places that have it, each with its ranges."""
-    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    """The places that have a name, each with its ranges."""
+    places: dict[str, tuple[tuple[str, str], ...]] = {}
     for place, rows in _member(f"{package}/{kind}").items():
         for ranges, listed in rows.items():
             for name in listed.split(" "):
-                found[name] = (*found.get(name, ()), (place, ranges))
-    return found
+                places[name] = places.get(name, ()) + ((place, ranges),)
+    return places
 
 
 @cache
 def _index_of_callables(package: str) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for full in _member(f"{package}/arguments"):
         short = full.rpartition(":")[2]
-        found[short] = (*found.get(short, ()), full)
-    return found
+        names[short] = names.get(short, ()) + (full,)
+    return names
 
 
 def _inherited(package: str, full: str) -> Iterator[str]:
-    """The same callable of the bases, the nearest first; of other packages none."""
+    """Yield the same callable of the base classes in this package, the nearest first."""
     home, _, called = full.rpartition(":")
     owner, _, method = called.partition(".")
     rows = _member(f"{package}/bases")
@@ -329,19 +347,21 @@ def _inherited(package: str, full: str) -> Iterator[str]:
                     if place not in seen:
                         seen.add(place)
                         waiting.append(place)
-                        yield f"{place}.{method}" if method else place
+                        if method:
+                            yield f"{place}.{method}"
+                        else:
+                            yield place
 
 
 @cache
 def _classes(package: str) -> dict[str, tuple[str, ...]]:
-    """By its name: the places of a class."""
-    places = {**_member(f"{package}/bases"), **_member(f"{package}/arguments")}
-    found: dict[str, tuple[str, ...]] = {}
-    for place in places:
+    """The places of a class, by its name."""
+    classes: dict[str, tuple[str, ...]] = {}
+    for place in _member(f"{package}/bases") | _member(f"{package}/arguments"):
         short = place.rpartition(":")[2]
         if "." not in short:
-            found[short] = (*found.get(short, ()), place)
-    return found
+            classes[short] = classes.get(short, ()) + (place,)
+    return classes
 
 
 def _presence(package: str, kind: Kind, place: str, name: str) -> Presence | None:
@@ -357,7 +377,7 @@ def _presence(package: str, kind: Kind, place: str, name: str) -> Presence | Non
 
 @cache
 def _torch_rows() -> dict[str, tuple[str, str, str]]:
-    """By full name: the first and the last release, and what is written instead."""
+    """First release, last release and replacement, by full name."""
     rows = packaged_toml("cputune.stack", "torch_interface.toml")["names"]
     return {
         row["name"]: (row.get("first", ""), row.get("last", ""), row.get("instead", ""))
@@ -366,19 +386,22 @@ def _torch_rows() -> dict[str, tuple[str, str, str]]:
 
 
 def _of_torch(place: str, name: str) -> Presence | None:
-    """The row by hand of a name of torch, over all releases of the stack table."""
-    row = _torch_rows().get(name if name.startswith("torch.") else f"{place}.{name}")
+    """The row of a name of torch that was written by hand, over all releases of the stack table."""
+    full = name
+    if not name.startswith("torch."):
+        full = f"{place}.{name}"
+    row = _torch_rows().get(full)
     if row is None:
         return None
-    known = tuple(each.version for each in load().torch)
+    versions = tuple(each.version for each in load().torch)
     first, last, instead = row
-    indexes = {
-        index
-        for index, version in enumerate(known)
-        if not (first and minor(version) < minor(Version(first)))
-        and not (last and minor(version) > minor(Version(last)))
-    }
-    return Presence(package="torch", releases=known, indexes=frozenset(indexes), instead=instead)
+    indexes = set()
+    for index, version in enumerate(versions):
+        too_old = first and minor(version) < minor(Version(first))
+        too_new = last and minor(version) > minor(Version(last))
+        if not too_old and not too_new:
+            indexes.add(index)
+    return Presence(package="torch", releases=versions, indexes=frozenset(indexes), instead=instead)
 
 
 @cache
@@ -387,9 +410,9 @@ def _presence_of(package: str, ranges: str) -> Presence:
     for each in ranges.split(","):
         first, _, last = each.partition("-")
         indexes.update(range(int(first), int(last or first) + 1))
-    found = _made(package, indexes)
-    assert found is not None
-    return found
+    presence = _made(package, indexes)
+    assert presence is not None
+    return presence
 
 
 def _made(package: str, indexes: set[int]) -> Presence | None:

@@ -1,4 +1,4 @@
-"""Which releases have optimizers that step on a CPU."""
+"""Releases whose optimizers can step on a CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fuses_on_cpu(torch: Version) -> bool:
 
 
 def bitsandbytes_steps_on_cpu(version: str | None) -> bool | None:
-    """Whether the optimizers of this bitsandbytes step on a CPU; None for an unknown version."""
+    """Whether the optimizers of this bitsandbytes step on a CPU. None for an unknown version."""
     try:
         return Version(version or "") >= _BITSANDBYTES_ON_CPU
     except InvalidVersion:

@@ -1,7 +1,7 @@
-"""Whether what is installed is what the installed packages declare that they require.
+"""Checks whether installed packages meet the requirements that other packages declare.
 
-``Requires-Dist`` of the training stack, with its markers, and of the extras that a training run
-stands on (https://packaging.python.org/en/latest/specifications/core-metadata/).
+These are ``Requires-Dist`` of the training packages, with markers, and of the extras that training
+needs (https://packaging.python.org/en/latest/specifications/core-metadata/).
 """
 
 from __future__ import annotations
@@ -24,65 +24,74 @@ _REQUIRERS = (
     "torch"
 )
 REQUIRERS = frozenset(_REQUIRERS.split())
-"""Whose requirements are judged, by normal names."""
+"""Normal names of the packages whose requirements are checked."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {"transformers": ("torch", "deepspeed")}
-"""Of an extra a version that is there must fit; what is not there was not asked for."""
+"""Extras whose requirements are checked if the required package is installed."""
 
 JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
-"""Among each other these are judged by ``fit``, which knows what happens."""
+"""Requirements among these are checked by ``fit``, which knows the consequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """A requirement that is not met: of which package, by which package, and in words.
+    """A requirement that is not met.
 
-    ``wanted`` joins what all packages here require of it, so that the fix of one breaks no other.
-    ``possible``: whether any release can be all of that; ``downgrade``: whether only older releases
-    than the installed one can.
+    ``name`` is the required package, ``by`` the one that requires it. ``wanted`` joins the
+    requirements of all packages, so that the fix breaks no other one. ``possible``: a release can
+    meet all of them. ``downgrade``: only releases older than the installed one can.
     """
 
     name: str
     by: str
-    said: str
+    problem: str
     wanted: str
     possible: bool
     downgrade: bool
 
 
 def unmet(facts: HostFacts) -> Iterator[Unmet]:
-    """Every requirement of the training stack that is not met, in the order of the packages."""
-    there = {canonicalize_name(package.name): package for package in reversed(facts.packages)}
-    asked = [
-        (package, requirement)
-        for package in facts.packages
-        if canonicalize_name(package.name) in REQUIRERS
-        for requirement, extra in _asked(package, _environment(facts))
-        if not extra or canonicalize_name(requirement.name) in there
-    ]
-    for package, requirement in asked:
-        name = canonicalize_name(requirement.name)
-        held = there.get(name)
-        judged_elsewhere = {canonicalize_name(package.name), name} <= JUDGED_ELSEWHERE
-        if _meets(held, requirement) or (judged_elsewhere and held is not None):
+    """Yield the requirements of the training packages that are not met, in the order of the
+    packages.
+    """
+    installed = {canonicalize_name(package.name): package for package in reversed(facts.packages)}
+    environment = _environment(facts)
+    required = []
+    for package in facts.packages:
+        if canonicalize_name(package.name) not in REQUIRERS:
             continue
-        others = (other for _, other in asked if canonicalize_name(other.name) == name)
-        every = {str(specifier) for other in others for specifier in other.specifier}
-        found = f"found {held.version}" if held and held.version else "and there is none"
-        joined = SpecifierSet(",".join(sorted(every)))
+        for requirement, extra in _requirements(package, environment):
+            if not extra or canonicalize_name(requirement.name) in installed:
+                required.append((package, requirement))
+    for package, requirement in required:
+        name = canonicalize_name(requirement.name)
+        present = installed.get(name)
+        judged_elsewhere = {canonicalize_name(package.name), name} <= JUDGED_ELSEWHERE
+        if _meets(present, requirement) or (judged_elsewhere and present is not None):
+            continue
+        specifiers: set[str] = set()
+        for _, other in required:
+            if canonicalize_name(other.name) == name:
+                specifiers.update(str(specifier) for specifier in other.specifier)
+        joined = SpecifierSet(",".join(sorted(specifiers)))
+        found = "and it is not installed"
+        if present and present.version:
+            found = f"found {present.version}"
         asks = f"{package.name} {package.version} requires {requirement.name}"
         yield Unmet(
             name=requirement.name,
             by=package.name,
-            said=f"{asks}{requirement.specifier}, {found}",
-            wanted=requirement.name + ",".join(sorted(every)),
+            problem=f"{asks}{requirement.specifier}, {found}",
+            wanted=requirement.name + ",".join(sorted(specifiers)),
             possible=bool(_within(joined)),
-            downgrade=_is_downgrade(held, joined),
+            downgrade=_is_downgrade(present, joined),
         )
 
 
-def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[Requirement, bool]]:
-    """What a package requires here, and whether an extra does; what cannot be read is left out."""
+def _requirements(
+    package: Package, environment: Mapping[str, str]
+) -> Iterator[tuple[Requirement, bool]]:
+    """Yield the requirements of a package on this machine, and whether they are of an extra."""
     extras = EXTRAS.get(canonicalize_name(package.name), ())
     for text in package.requires:
         try:
@@ -91,22 +100,24 @@ def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[R
             continue
         for extra in ("", *extras):
             marker = requirement.marker
-            if marker is None or marker.evaluate({**environment, "extra": extra}):
+            if marker is None or marker.evaluate(dict(environment, extra=extra)):
                 yield requirement, bool(extra)
                 break
 
 
-def _is_downgrade(held: Package | None, specifiers: SpecifierSet) -> bool:
-    """Whether every release that these take is older than the installed one."""
-    version = parse(held.version) if held is not None else None
-    taken = _within(specifiers)
-    return version is not None and bool(taken) and max(taken) < version
+def _is_downgrade(installed: Package | None, specifiers: SpecifierSet) -> bool:
+    """Whether every release within the specifiers is older than the installed one."""
+    version = None
+    if installed is not None:
+        version = parse(installed.version)
+    releases = _within(specifiers)
+    return version is not None and bool(releases) and max(releases) < version
 
 
 def _within(specifiers: SpecifierSet) -> list[Version]:
-    """Releases within a set of specifiers: each bound itself, one below it and some above it.
+    """Releases within the specifiers: each bound, one below it, and some above it.
 
-    A range that holds none of them is empty.
+    If none of them is within, the specifiers exclude each other.
     """
     near = {Version("0"), Version("99999")}
     for specifier in specifiers:
@@ -115,29 +126,31 @@ def _within(specifiers: SpecifierSet) -> list[Version]:
             continue
         near.add(bound)
         near.update(Version(f"{bound.base_version}.{more}") for more in (1, 99))
-        last = [*bound.release[:-1], max(0, bound.release[-1] - 1)]
+        last = list(bound.release[:-1]) + [max(0, bound.release[-1] - 1)]
         below = ".".join(str(part) for part in last)
         near.update((Version(below), Version(f"{below}.99999")))
     return sorted(specifiers.filter(near, prereleases=True))
 
 
 def _environment(facts: HostFacts) -> dict[str, str]:
-    """What markers ask, of the machine that is looked at and not of ours."""
+    """The environment of markers, for the examined machine instead of ours."""
     version = parse(facts.python) or Version("3.11")
-    return {
-        **{key: str(value) for key, value in default_environment().items()},
+    environment = {key: str(value) for key, value in default_environment().items()}
+    return environment | {
         "python_version": f"{version.major}.{version.minor}",
         "python_full_version": str(version),
         "platform_machine": facts.cpu.architecture or "x86_64",
     }
 
 
-def _meets(held: Package | None, requirement: Requirement) -> bool:
-    """Whether this package is what is required; an unreadable version is another check's."""
-    if held is None:
+def _meets(installed: Package | None, requirement: Requirement) -> bool:
+    """Whether a package meets a requirement. A version that cannot be parsed is left to another
+    check.
+    """
+    if installed is None:
         return False
-    version = parse(held.version)
+    version = parse(installed.version)
     if version is None or requirement.url:
         return True
-    taken = requirement.specifier.filter((version.public, version), prereleases=True)
-    return any(True for _ in taken)
+    matching = requirement.specifier.filter((version.public, version), prereleases=True)
+    return any(True for _ in matching)

@@ -1,8 +1,8 @@
-"""The version tables of ``stack.toml``, and how to ask them.
+"""The version tables of ``stack.toml``, and questions to them.
 
-Everything here is about versions and nothing about a machine: what a release needs, what
-it accepts, what it does. A question about a version that the tables do not reach is
-answered with None, or with what the nearest older release does where that is said.
+They are about versions, not about a machine: what a release needs, accepts and does. For a version
+outside of the tables the answer is None, or that of the nearest older release if the docstring says
+so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
 
 REMEMBERED = 4096
-"""Answers about versions: a search for a way out asks some thousand times."""
+"""Cached answers about versions. A search for a change asks some thousand times."""
 
 Minor = tuple[int, int]
 Library = Literal[
@@ -39,16 +39,15 @@ LIBRARIES: tuple[Library, ...] = get_args(Library)
 Compiled = Literal["torch", "ipex", "oneccl", "torchvision", "torchaudio"]
 COMPILED: tuple[Compiled, ...] = get_args(Compiled)
 BUILT_FOR_TORCH: tuple[Compiled, ...] = ("oneccl", "torchvision", "torchaudio")
-"""Compiled packages whose rows name the one torch that they were built for."""
+"""Compiled packages whose rows name the torch that they were built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One release of a compiled package: of torch the last patch of a minor, of IPEX or its oneCCL
-    bindings just this one.
+    """One release of a compiled package. Of torch it stands for all patches of its minor.
 
-    ``tags`` are the CPython tags of its wheels, None where they are unknown; ``torch`` is what the
-    bindings were built for, and ``module`` what they bring; ``numpy`` is what torch needs.
+    ``tags`` are the CPython tags of its wheels, None if unknown. ``torch`` is the version for which
+    the bindings were built, ``module`` their import name, ``numpy`` what torch requires.
     """
 
     version: Version
@@ -62,7 +61,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a package needs from this minor on, as specifiers; "" is no limit."""
+    """What a package requires from this minor on, as specifiers. "" is no limit."""
 
     first: Minor
     torch: str = ""
@@ -77,20 +76,22 @@ class Needs:
     python: str = ""
 
     def lower_bounds(self) -> Needs:
-        """The same without upper limits and exclusions: all that can be said of a newer release."""
-        kept: dict[str, Any] = {"first": self.first}
+        """The same without upper limits and exclusions, for releases that are newer than the
+        tables.
+        """
+        bounds: dict[str, Any] = {"first": self.first}
         for column in fields(self):
             if column.name != "first":
-                kept[column.name] = ",".join(_lower_bounds(getattr(self, column.name)))
-        return Needs(**kept)
+                bounds[column.name] = ",".join(_lower_bounds(getattr(self, column.name)))
+        return Needs(**bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """Something that a package has from one minor release to another, both included.
 
-    ``source`` is empty where it is that of the whole table. ``torch`` and ``accelerate`` are
-    specifiers: it is there beside these only.
+    ``source`` is empty if it is that of the whole table. ``torch`` and ``accelerate`` are
+    specifiers: the row applies only with these versions.
     """
 
     name: str
@@ -104,18 +105,20 @@ class Feature:
     instead_after: str | None = None
 
     def covers(self, version: Version | None) -> bool:
-        """Whether this release has it; one that is not known is taken to be the newest."""
+        """Whether this release has it. An unknown version counts as the newest."""
         if version is None:
             return self.last is None
         at = minor(version)
         return (self.first is None or self.first <= at) and (self.last is None or at <= self.last)
 
     def beside(self, torch: Version | None) -> bool:
-        """Whether it is there beside this torch; one that is not known is taken for today's."""
+        """Whether it applies with this torch. An unknown version counts as the latest in the
+        tables.
+        """
         return satisfies(torch or load().era("today").versions["torch"], self.torch)
 
     def instead(self, version: Version) -> str | None:
-        """What a release outside the range has in its place, where that is known."""
+        """The replacement in a release outside the range, if known."""
         if self.first is not None and minor(version) < self.first:
             return self.instead_before
         return self.instead_after
@@ -123,9 +126,9 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryTable:
-    """A library in Python: what it needs, accepts and does, release by release.
+    """A Python library: what its releases need, accept and do.
 
-    Only transformers and accelerate have rows beside ``needs``.
+    Only transformers and accelerate have rows besides ``needs``.
     """
 
     source: str
@@ -142,10 +145,10 @@ class LibraryTable:
     behaviours: tuple[Feature, ...] = ()
 
     def needs_of(self, version: Version) -> Needs | None:
-        """What this release needs; None for one older than the tables.
+        """What this release needs. None if it is older than the tables.
 
-        Of a release newer than the tables only the lower bounds are taken over: a newer release
-        may well have raised an upper limit.
+        Of a release that is newer than the tables only the lower bounds are used, because it may
+        have raised upper limits.
         """
         at = minor(version)
         row = next((row for row in reversed(self.needs) if row.first <= at), None)
@@ -154,32 +157,34 @@ class LibraryTable:
         return row
 
     def argument(self, name: str) -> Feature:
-        """The releases with this TrainingArguments field. Raises KeyError: not in the tables."""
+        """The releases with this TrainingArguments field. Raises KeyError if the tables do not have
+        it.
+        """
         return {row.name: row for row in self.arguments}[name]
 
     def does(
         self, name: str, version: Version | None, torch: Version | None = None
     ) -> Feature | None:
-        """The row that says that this release behaves so, beside this torch; else None."""
+        """The row of a behaviour, if this release has it with this torch. Else None."""
         rows = (row for row in self.behaviours if row.name == name and row.covers(version))
         return next((row for row in rows if row.beside(torch)), None)
 
     def keys_of(self, version: Version | None) -> frozenset[str]:
-        """The top-level keys of a configuration file that this release knows."""
+        """The top-level keys of a configuration file that this release reads."""
         return frozenset(row.name for row in self.keys if row.covers(version))
 
     def dynamo_of(self, version: Version | None) -> frozenset[str]:
-        """The backends of torch.compile that this release knows, in small letters."""
+        """The backends of torch.compile that this release accepts, in lower case."""
         return frozenset(row.name for row in self.dynamo_backends if row.covers(version))
 
     def backends_of(self, version: Version | None) -> tuple[str, ...]:
-        """The values of ``--ddp_backend`` (or its older name) that this release takes."""
+        """The values of ``--ddp_backend`` (or its older name) that this release accepts."""
         return tuple(row.name for row in self.backends if row.covers(version))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Era:
-    """A stack that was installed from PyPI alone and trained."""
+    """A set of versions that was installed from PyPI alone and trained with."""
 
     name: str
     says: str
@@ -189,7 +194,7 @@ class Era:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtLauncher:
-    """A launcher that a package brings: without the package there is none."""
+    """A launcher that is part of a package."""
 
     name: str
     package: str
@@ -199,7 +204,7 @@ class BroughtLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedImage:
-    """A container image that holds a stack which has ended, and what takes its place."""
+    """A container image that is no longer maintained, and its replacement."""
 
     name: str
     instead: str
@@ -208,9 +213,9 @@ class EndedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiOption:
-    """An option of mpirun in the words of the other dialects; None: they take it as it is.
+    """An option of mpirun in other dialects. None: they accept it as it is.
 
-    ``takes`` is how many words follow it; ``{0}`` and ``{1}`` stand for them.
+    ``takes`` is the number of words after it. ``{0}`` and ``{1}`` are their places.
     """
 
     names: tuple[str, ...]
@@ -218,16 +223,18 @@ class MpiOption:
     hydra: str | None = None
     openmpi: str | None = None
 
-    def said_to(self, dialect: str) -> str | None:
-        """What this dialect (``mpich``, ``openmpi5``) is told instead."""
-        return self.openmpi if dialect.startswith("openmpi") else self.hydra
+    def spelling_in(self, dialect: str) -> str | None:
+        """The option in this dialect (``mpich``, ``openmpi5``)."""
+        if dialect.startswith("openmpi"):
+            return self.openmpi
+        return self.hydra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """All tables. Rows stand in the order of their versions, the oldest first.
+    """All tables. Rows are in the order of their versions, the oldest first.
 
-    ``checked`` is the ``day`` of that, and what was then the newest release of each package.
+    ``checked`` has the ``day`` of the tables, and the newest release of each package on that day.
     """
 
     schema: Literal[1]
@@ -254,29 +261,29 @@ class Stack:
     deepspeed: LibraryTable
 
     def era(self, name: str) -> Era:
-        """``ipex`` or ``today``. Raises KeyError for another."""
+        """``ipex`` or ``today``. Raises KeyError for another name."""
         return {era.name: era for era in self.eras}[name]
 
     def library(self, name: Library) -> LibraryTable:
-        """The table of this library."""
         table: LibraryTable = getattr(self, name)
         return table
 
     def compiled(self, name: Compiled) -> tuple[Release, ...]:
-        """The rows of this compiled package, the oldest first."""
+        """The rows of a compiled package, the oldest first."""
         rows: tuple[Release, ...] = getattr(self, name)
         return rows
 
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
-        """The versions of each package that were looked at, by our short names."""
-        return {
-            **{name: tuple(row.version for row in self.compiled(name)) for name in COMPILED},
-            **{name: self.library(name).read for name in LIBRARIES},
-            "numpy": self.numpy,
-        }
+        """The releases of each package in the tables, by short name."""
+        versions: dict[str, tuple[Version, ...]] = {"numpy": self.numpy}
+        for name in COMPILED:
+            versions[name] = tuple(row.version for row in self.compiled(name))
+        for library in LIBRARIES:
+            versions[library] = self.library(library).read
+        return versions
 
     def row(self, name: Compiled, version: Version | None) -> Release | None:
-        """The row of this release; of torch that of its minor."""
+        """The row of this release. Of torch, the row of its minor."""
         if version is None:
             return None
         if name == "torch":
@@ -285,26 +292,25 @@ class Stack:
         return next((row for row in self.compiled(name) if row.version == base), None)
 
     def torch_does(self, name: str, version: Version) -> bool:
-        """Whether this torch behaves so."""
+        """Whether this torch has a behaviour."""
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
     def ipex_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The IPEX releases for this torch, the newest first; none from torch 2.9 on."""
+        """The IPEX releases for this torch, the newest first. There are none from torch 2.9 on."""
         rows = reversed(self.ipex)
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
     def built_for(self, name: Compiled, torch: Version | None) -> tuple[Release, ...]:
-        """The releases of this package that were built for exactly this torch, the newest first."""
+        """The releases of a package that were built for exactly this torch, the newest first."""
         rows = reversed(self.compiled(name))
         return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
 
     def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The oneCCL bindings built for exactly this torch release."""
+        """The oneCCL bindings that were built for exactly this torch."""
         return self.built_for("oneccl", torch)
 
 
 def minor(version: Version) -> Minor:
-    """(major, minor) of a version."""
     return version.major, version.minor
 
 
@@ -314,30 +320,33 @@ def _lower_bounds(specifier: str) -> list[str]:
 
 @lru_cache(maxsize=REMEMBERED)
 def satisfies(version: Version, specifier: str) -> bool:
-    """Whether a version is within a specifier; local labels and pre-releases are let through."""
+    """Whether a version is within a specifier. Local labels and pre-release suffixes are
+    ignored.
+    """
     return SpecifierSet(specifier).contains(Version(version.base_version))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def parse(text: str | None) -> Version | None:
-    """A version, or None where the text is none."""
+    """Parse a version. None if the text is not one."""
     try:
         return Version(text or "")
-    except ValueError:  # InvalidVersion, or a number of thousands of digits
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return None
 
 
 @cache
 def load() -> Stack:
-    """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
+    """Read ``stack.toml``. A test checks that it is valid."""
     document = packaged_toml("cputune.stack", "stack.toml")
     for library in (document[name] for name in LIBRARIES):
-        library["needs"] = [*accumulate(library["needs"], operator.or_)]  # a row says what changes
+        # A row has only what differs from the row before it.
+        library["needs"] = list(accumulate(library["needs"], operator.or_))
     return record_of(Stack, document)
 
 
 def beyond(name: str, version: Version | None) -> str | None:
-    """Why the tables do not hold this release of a package, by our short name; None if they do."""
+    """Why the tables do not have this release. None if they have it."""
     releases = load().releases()[name]
     if version is None or name == "numpy":
         return None
@@ -347,7 +356,7 @@ def beyond(name: str, version: Version | None) -> str | None:
     if at < minor(releases[0]):
         return f"is older than these tables, which begin at {releases[0]}"
     if at not in minors:
-        return "is no release that these tables know"
+        return "is not a release in these tables"
     return None
 
 
@@ -367,7 +376,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "trl": "trl",
     "deepspeed": "deepspeed",
 }
-"""Our short names, and what pip calls them."""
+"""Our short names, and the names for pip."""
 
 _ALIASES = {
     "intel-extension-for-pytorch": "ipex",
@@ -380,10 +389,10 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """The versions of a stack.
+    """The versions of the training packages.
 
-    None is a package that is not there. One that is there with a version that cannot be
-    read is None too, and its short name stands in ``unreadable``.
+    None: the package is not installed, or its version cannot be parsed; then ``unreadable`` has its
+    short name.
     """
 
     python: Version | None = None
@@ -407,44 +416,48 @@ class Versions:
     def from_names(cls, versions: Mapping[str, str]) -> Versions:
         """The versions of these distributions, in any spelling of their names.
 
-        Distributions that no table knows are passed over.
+        Distributions without a table are ignored.
         """
         return _read(versions.items())
 
     def get(self, name: str) -> Version | None:
-        """The version of a package by our short name."""
+        """The version of a package, by its short name."""
         version: Version | None = getattr(self, name)
         return version
 
     def changed(self, **versions: Version | None) -> Versions:
-        """The same stack with other versions, or without (None), of packages by short name."""
+        """The same with other versions of some packages, by short name. None removes a package."""
         fields: dict[str, Any] = dict(versions)
         return replace(self, unreadable=self.unreadable.difference(fields), **fields)
 
     def describe(self) -> str:
-        """``torch 2.6.0, transformers 4.40``."""
-        found = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
-        return ", ".join(f"{name} {version}" for name, version in found if version) or "nothing"
+        """For example ``torch 2.6.0, transformers 4.40``."""
+        versions = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
+        return ", ".join(f"{name} {version}" for name, version in versions if version) or "nothing"
 
 
-@cache  # each check reads the versions of all that is installed
+@cache  # called for each installed package by each check
 def short_name(distribution: str) -> str | None:
-    """Our short name of a distribution in any of its spellings; None for all others."""
+    """The short name of a distribution in any spelling. None if it has no table."""
     name = canonicalize_name(distribution)
-    return _ALIASES.get(name, name if name in DISTRIBUTIONS else None)
+    if name in DISTRIBUTIONS:
+        return name
+    return _ALIASES.get(name)
 
 
 def versions_of(facts: HostFacts) -> Versions:
-    """The stack that is installed on a machine: of a package named twice the first."""
+    """The versions on a machine. If a package is installed twice, the first one counts."""
     packages = ((package.name, package.version) for package in facts.packages)
-    return _read((("python", facts.python), *packages))
+    return _read([("python", facts.python), *packages])
 
 
 def _read(named: Iterable[tuple[str, str | None]]) -> Versions:
-    found: dict[str, Version | None] = {}
+    versions: dict[str, Version | None] = {}
     for distribution, text in named:
-        name = "python" if distribution == "python" else short_name(distribution)
+        name: str | None = "python"
+        if distribution != "python":
+            name = short_name(distribution)
         if name is not None:
-            found.setdefault(name, parse(text))
-    unreadable = frozenset(name for name, version in found.items() if version is None)
-    return Versions(**found, unreadable=unreadable - {"python"})
+            versions.setdefault(name, parse(text))
+    unreadable = frozenset(name for name, version in versions.items() if version is None)
+    return Versions(**versions, unreadable=unreadable - {"python"})

@@ -1,8 +1,8 @@
-"""The smallest change that makes versions fit: of what is there, to the IPEX era, or to today.
+"""Finds the smallest change that makes versions fit: of this stack, to the IPEX era, or to today's.
 
-One search makes all of them. It looks at the first rule that is broken, changes one of the packages
-that break it, and goes on until none is broken; it tries one change before two, and two before
-three. ``smallest_change`` takes no older release of a package if newer ones make everything fit.
+One search does all of them. It takes the first broken rule, changes one of its packages, and
+repeats until no rule is broken. It tries one change before two, and two before three.
+``smallest_change`` downgrades a package only if newer releases do not make everything fit.
 """
 
 from __future__ import annotations
@@ -42,31 +42,33 @@ ORDER = (
     "transformers",
     "torch",
 )
-"""What is changed first, of packages that break the same rule: what follows another package, then a
-small download before a large one."""
+"""The order in which packages of the same rule are changed: those that depend on another one first,
+then small downloads before large ones.
+"""
 
 FOLLOWS = frozenset(ORDER[:7])
-"""Packages that are built for a torch, or that transformers pins. They take the release that fits
-the other, whether that is newer or older; of all others an older release is a downgrade."""
+"""Packages that are built for a torch, or that transformers pins. They take the release that fits,
+newer or older. For all others an older release is a downgrade.
+"""
 
 MOST_CHANGES = 6
-"""More packages are not changed one by one: then today's whole stack is proposed."""
+"""If more packages would change, the latest whole stack is proposed."""
 
 MOST_STACKS = 400
-"""Stacks that a search looks at for each number of changes: a tenth of a second."""
+"""Stacks that a search examines for each number of changes. It takes a tenth of a second."""
 
 TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
-"""The first minor releases that know nothing of IPEX."""
+"""The first minor releases without support for IPEX."""
 
 Problem = Callable[[Versions], "Misfit | None"]
-"""The first thing that is wrong with a stack."""
+"""The first problem of a stack."""
 Candidates = Callable[[str, Versions], "Iterator[Version | None]"]
-"""What may be tried of a package in a stack."""
+"""The versions of a package to try in a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChange:
-    """Versions that fit: each package that changes, with its version, or None to remove it."""
+    """Versions that fit: each package that changes with its version, or None to remove it."""
 
     says: str
     changes: tuple[tuple[str, Version | None], ...]
@@ -75,69 +77,78 @@ class VersionChange:
     older: tuple[str, ...] = ()
 
     def command(self) -> str | None:
-        """The change as pip commands that can be pasted; None if nothing changes.
+        """The change as pip commands. None if nothing changes.
 
-        A torch that was built for CPUs comes from PyTorch's page again: PyPI's torch brings the
-        CUDA libraries.
+        If torch was built for CPUs, it is taken from PyTorch's index again, because PyPI's torch
+        installs the CUDA libraries.
         """
-        gone = [DISTRIBUTIONS[name] for name, version in self.changes if version is None]
-        come = [(name, version) for name, version in self.changes if version is not None]
-        parts = ["pip uninstall -y " + " ".join(gone)] if gone else []
-        if come:
-            parts.append("pip install " + " ".join(_requirement(*change) for change in come))
-            elsewhere = {load().wheels[n] for n, v in come if not _on_pypi(n, v)}
-            parts[-1] += "".join(f" -f {page}" for page in sorted(elsewhere))
-            if self.cpu_build and {"torch", "torchvision", "torchaudio"} & {n for n, _ in come}:
-                parts[-1] += f" --extra-index-url {load().wheels['torch_cpu']}"
+        removed, installed = [], []
+        for name, version in self.changes:
+            if version is None:
+                removed.append(DISTRIBUTIONS[name])
+            else:
+                installed.append((name, version))
+        parts = []
+        if removed:
+            parts.append("pip uninstall -y " + " ".join(removed))
+        if installed:
+            part = "pip install " + " ".join(_requirement(*change) for change in installed)
+            pages = {load().wheels[name] for name, v in installed if not _on_pypi(name, v)}
+            part += "".join(f" -f {page}" for page in sorted(pages))
+            if self.cpu_build and {"torch", "torchvision", "torchaudio"} & dict(installed).keys():
+                part += f" --extra-index-url {load().wheels['torch_cpu']}"
+            parts.append(part)
         return " && ".join(parts) or None
 
 
 @lru_cache(maxsize=REMEMBERED)
 def smallest_change(versions: Versions) -> VersionChange | None:
-    """The fewest packages to change so that everything fits, and that nothing unused is left.
+    """Find the fewest changes with which everything fits and no unused package is left.
 
-    Only packages that are there are changed or removed. An older release of a package is taken only
-    if no newer releases fit, or none for this Python (``older`` names the packages then). IPEX and
-    the oneCCL bindings are removed if no release of them fits, or if nothing would call IPEX. None
-    if nothing is wrong, or if no releases in the tables fit.
+    Only installed packages are changed or removed. A package is downgraded only if no newer
+    releases fit, or none has a wheel for this Python (``older`` has their names). IPEX and the
+    oneCCL bindings are removed if no release of them fits, or if nothing would call IPEX. None if
+    nothing is wrong, or if no releases in the tables fit.
     """
     if _broken(versions) is None:
         return None
     barred = {name for name in ORDER if python_wheel(versions, name)}
     for downgrades in (set[str](), barred, set(ORDER)):
         candidates = partial(_newer, versions, downgrades=downgrades)
-        found = _Search(_broken, candidates).nearest(versions, MOST_CHANGES)
-        if found is not None:
-            return _change("what fits", versions, found)
+        fitting = _Search(_broken, candidates).nearest(versions, MOST_CHANGES)
+        if fitting is not None:
+            return _change("what fits", versions, fitting)
     return version_change("today", versions)
 
 
 def version_change(era: str, versions: Versions, *, complete: bool = False) -> VersionChange | None:
-    """The smallest change to a stack of this era in which everything fits.
+    """Find the smallest change to a stack of this era in which everything fits.
 
-    Only packages that are there are changed or removed; with ``complete`` torch,
-    transformers, accelerate and (for its era) IPEX are added if they are missing.
-    None if this Python has no such stack.
+    Only installed packages are changed or removed. With ``complete``, torch, transformers,
+    accelerate and (for its era) IPEX are added if they are missing. None if there is no such stack
+    for this Python.
     """
     trained = load().era(era)
     added = [name for name in trained.versions if complete and versions.get(name) is None]
     start = versions.changed(**{name: trained.versions[name] for name in added})
     search = _Search(partial(_not_of, era), partial(_of_era, era))
     foreign = [name for name in ORDER if not _is_of(era, name, start)]
-    found = search.nearest(start, len(foreign) + MOST_CHANGES, len(foreign))
-    return None if found is None else _change(trained.says, versions, found)
+    fitting = search.nearest(start, len(foreign) + MOST_CHANGES, len(foreign))
+    if fitting is None:
+        return None
+    return _change(trained.says, versions, fitting)
 
 
 def version_changes(versions: Versions) -> tuple[VersionChange, ...]:
-    """To either era, the one with fewer packages first; one that this Python bars is left out."""
-    found = (version_change(era.name, versions) for era in load().eras)
-    return tuple(sorted(filter(None, found), key=lambda change: len(change.changes)))
+    """The change to each era that this Python allows, the one with fewer packages first."""
+    changes = (version_change(era.name, versions) for era in load().eras)
+    return tuple(sorted(filter(None, changes), key=lambda change: len(change.changes)))
 
 
 def newest_fitting(name: str, versions: Versions) -> Version | None:
-    """The newest release of a package that fits all that is there; None if none of them does.
+    """The newest release of a package that fits what is installed. None if no release does.
 
-    The release that today's stack was trained with is preferred if it fits.
+    The release of the latest tested stack is preferred if it fits.
     """
     wrong = set(misfits(versions.changed(**{name: None})))
     for candidate in _newer(versions.changed(**{name: None}), name, versions, downgrades=set()):
@@ -148,25 +159,25 @@ def newest_fitting(name: str, versions: Versions) -> Version | None:
 
 def upgraded(name: str, too_old: str, versions: Versions) -> VersionChange | None:
     """A newer release of a package outside the specifier ``too_old``, with the fewest changes."""
-    found: list[Versions] = []
+    fitting: list[Versions] = []
     for candidate in _newer(versions, name, versions, downgrades=set()):
         if candidate is None or satisfies(candidate, too_old):
             continue
         at = versions.changed(**{name: candidate})
         change = smallest_change(at)
         if change is None and not misfits(at):
-            found.append(at)
+            fitting.append(at)
         elif change is not None and not change.older and change.result.get(name) == candidate:
-            found.append(change.result)
-    changes = [_change("what fits", versions, each) for each in found]
+            fitting.append(change.result)
+    changes = [_change("what fits", versions, each) for each in fitting]
     return min(changes, key=lambda change: len(change.changes), default=None)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def advised_changes(versions: Versions) -> tuple[str | None, str | None]:
-    """The smallest change as a sentence and as a command; with IPEX the other era, too.
+    """The smallest change as a sentence and as a command. With IPEX also that to the other era.
 
-    The sentence is None if the command says it all.
+    The sentence is None if the command is enough.
     """
     change = smallest_change(versions)
     if change is None and _broken(versions) is None:
@@ -189,30 +200,30 @@ def _verb(change: VersionChange) -> str:
     return f"{verb} {change.says}: {change.command()}"
 
 
-def _change(says: str, versions: Versions, found: Versions) -> VersionChange:
-    changed = [name for name in reversed(ORDER) if versions.get(name) != found.get(name)]
+def _change(says: str, versions: Versions, fitting: Versions) -> VersionChange:
+    changed = [name for name in reversed(ORDER) if versions.get(name) != fitting.get(name)]
     return VersionChange(
         says=says,
-        changes=tuple((name, found.get(name)) for name in changed),
-        result=found,
+        changes=tuple((name, fitting.get(name)) for name in changed),
+        result=fitting,
         cpu_build=versions.torch is not None and versions.torch.local == "cpu",
-        older=tuple(name for name in changed if _is_older(name, found.get(name), versions)),
+        older=tuple(name for name in changed if _is_older(name, fitting.get(name), versions)),
     )
 
 
 def _is_older(name: str, candidate: Version | None, versions: Versions) -> bool:
-    """Whether this is a downgrade of a package that has a release of its own choice."""
-    there = versions.get(name)
-    if name in FOLLOWS or there is None or candidate is None:
+    """Whether this downgrades a package that does not follow another one."""
+    installed = versions.get(name)
+    if name in FOLLOWS or installed is None or candidate is None:
         return False
-    return candidate < Version(there.base_version)
+    return candidate < Version(installed.base_version)
 
 
 class _Search:
-    """Looks for stacks without a problem, at most so many packages away from one.
+    """Searches stacks without a problem, within a number of changes from one.
 
-    ``seen`` are the stacks that led nowhere with as many changes left. After ``MOST_STACKS`` the
-    search allows one change more, with which an odd stack is often solved without going back.
+    ``seen`` are stacks that led nowhere with as many changes left. After ``MOST_STACKS`` the search
+    continues with one change more, which often solves odd stacks without backtracking.
     """
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
@@ -222,13 +233,13 @@ class _Search:
         self.looked_at = 0
 
     def nearest(self, start: Versions, most: int, least: int = 0) -> Versions | None:
-        """The stack with the fewest changes; None if more than ``most`` would be needed."""
+        """The stack with the fewest changes. None if more than ``most`` would be needed."""
         for changes in range(least, most + 1):
             self.seen.clear()
             self.looked_at = 0
-            found = self._from(start, frozenset(), changes)
-            if found is not None:
-                return found
+            fitting = self._from(start, frozenset(), changes)
+            if fitting is not None:
+                return fitting
         return None
 
     def _from(self, at: Versions, changed: frozenset[str], left: int) -> Versions | None:
@@ -240,13 +251,13 @@ class _Search:
         self.seen.add((at, left))
         for name in sorted(set(wrong.names) - changed, key=ORDER.index):
             for after in self._fewest_misfits_first(wrong, name, at):
-                found = self._from(after, changed | {name}, left - 1)
-                if found is not None:
-                    return found
+                fitting = self._from(after, changed | {name}, left - 1)
+                if fitting is not None:
+                    return fitting
         return None
 
     def _fewest_misfits_first(self, wrong: Misfit, name: str, at: Versions) -> Iterator[Versions]:
-        """The stacks in which another release of this package solves this problem."""
+        """Yield stacks in which another release of this package solves the problem."""
         tried: list[tuple[int, Versions]] = []
         for candidate in self.candidates(name, at):
             if self.looked_at > MOST_STACKS:
@@ -263,52 +274,56 @@ class _Search:
 
 
 def _broken(at: Versions) -> Misfit | None:
-    """The first rule that is broken; or that IPEX is there and nothing would call it."""
-    found = first_misfit(at)
-    if found is None and at.ipex is not None and not _has_a_caller(at):
-        return Misfit(names=("ipex",), said="nothing calls IPEX")
-    return found
+    """The first broken rule, or that IPEX is installed but nothing would call it."""
+    misfit = first_misfit(at)
+    if misfit is None and at.ipex is not None and not _has_a_caller(at):
+        return Misfit(names=("ipex",), problem="nothing calls IPEX")
+    return misfit
 
 
 def _not_of(era: str, at: Versions) -> Misfit | None:
-    """A package that cannot be part of this era, torch first; else a rule that is broken."""
+    """A package that does not belong to this era, torch first, or else a broken rule."""
     for name in reversed(ORDER):
         if not _is_of(era, name, at):
-            return Misfit(names=(name,), said=f"{name} is not of this era")
-    found = first_misfit(at)
-    if found is None and era == "ipex" and at.ipex is not None and not _has_a_caller(at):
-        return Misfit(names=("accelerate", "transformers"), said="nothing calls IPEX")
-    return found
+            return Misfit(names=(name,), problem=f"{name} is not of this era")
+    misfit = first_misfit(at)
+    if misfit is None and era == "ipex" and at.ipex is not None and not _has_a_caller(at):
+        return Misfit(names=("accelerate", "transformers"), problem="nothing calls IPEX")
+    return misfit
 
 
 def _newer(
     versions: Versions, name: str, at: Versions, *, downgrades: set[str]
 ) -> Iterator[Version | None]:
-    """Releases of a package to try in the place of the one that is there.
+    """Yield releases to try instead of the installed one.
 
-    Newer ones: of the same major version first, and of these what today's stack was trained with,
-    then the newest. Then, for those in ``downgrades``, older ones, the nearest first.
+    First newer ones: those of the same major version, of these the one of the latest tested stack,
+    then the newest. Then, if the package is in ``downgrades``, older ones, the nearest first.
     """
     if name in FOLLOWS:
         yield from _following(name, at)
         return
     releases = list(reversed(load().releases()[name]))
-    # Beside an IPEX that fits, the versions that call it come first.
-    eras = ["today", "ipex"] if at.ipex is not None and load().ipex_for(at.torch) else ["today"]
+    # With an IPEX that fits, versions that call it are tried first.
+    eras = ["today"]
+    if at.ipex is not None and load().ipex_for(at.torch):
+        eras.append("ipex")
     for era in eras:
         trained = load().era(era).versions.get(name)
         if trained is not None:
             releases.insert(0, trained)
     older = [release for release in releases if _is_older(name, release, versions)]
-    there = versions.get(name)
-    newer = [each for each in dict.fromkeys(releases) if each not in older and each != there]
-    yield from sorted(newer, key=lambda each: there is not None and each.major != there.major)
+    installed = versions.get(name)
+    newer = [each for each in dict.fromkeys(releases) if each not in older and each != installed]
+    yield from sorted(
+        newer, key=lambda each: installed is not None and each.major != installed.major
+    )
     if name in downgrades:
         yield from sorted(set(older), reverse=True)
 
 
 def _following(name: str, at: Versions) -> Iterator[Version | None]:
-    """Releases of a package that takes its release from another one, the newest first."""
+    """Yield releases of a package that depends on another one, the newest first."""
     if name == "ipex":
         yield from (row.version for row in load().ipex_for(at.torch))
         yield None
@@ -322,26 +337,28 @@ def _following(name: str, at: Versions) -> Iterator[Version | None]:
 
 
 def _of_era(era: str, name: str, at: Versions) -> Iterator[Version | None]:
-    """Versions to try: what this era was trained with first, then the newest first."""
-    if name in FOLLOWS:
-        found = _following(name, at)
-    else:
-        trained = load().era(era).versions.get(name)
-        releases = reversed(load().releases()[name])
-        found = iter((*([trained] if trained is not None else []), *releases))
+    """Yield versions to try: the one that the era was tested with, then the newest first."""
+    candidates: list[Version | None]
     if era == "today" and name in ("ipex", "oneccl"):
-        found = iter((None,))
-    yield from (version for version in found if _belongs(era, name, version))
+        candidates = [None]
+    elif name in FOLLOWS:
+        candidates = list(_following(name, at))
+    else:
+        candidates = list(reversed(load().releases()[name]))
+        trained = load().era(era).versions.get(name)
+        if trained is not None:
+            candidates.insert(0, trained)
+    yield from (version for version in candidates if _belongs(era, name, version))
 
 
 def _is_of(era: str, name: str, at: Versions) -> bool:
-    """Whether a package, if it is there, can be part of a stack of this era."""
+    """Whether a package, if installed, can be part of a stack of this era."""
     version = at.get(name)
     return version is None or _belongs(era, name, version)
 
 
 def _belongs(era: str, name: str, version: Version | None) -> bool:
-    """Whether this version of a package can be part of a stack of this era at all."""
+    """Whether this version of a package can be part of a stack of this era."""
     if name in ("ipex", "oneccl") and era == "today":
         return version is None
     if name == "ipex":
@@ -358,7 +375,9 @@ def _belongs(era: str, name: str, version: Version | None) -> bool:
 
 
 def _has_a_caller(v: Versions) -> bool:
-    """Whether scripts of some framework use IPEX; without accelerate nobody can tell."""
+    """Whether scripts of some framework use IPEX. True if accelerate is missing: it is not
+    known.
+    """
     if v.accelerate is None:
         return True
     frameworks: tuple[Framework, ...] = ("accelerate",)

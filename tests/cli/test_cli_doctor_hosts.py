@@ -42,8 +42,8 @@ def test_one_row_per_host_then_what_is_wrong(ssh: str, doctor: Run) -> None:
     means, sure = said, rest.splitlines()[1]
     assert means.startswith("Training fails, or is wrong, until something is fixed: ")
     assert sure.startswith("How sure: read from 1 of 4 h")
-    assert "refused  not reached: it refuses our key" in out
-    for words in ("ssh-copy-id refused", "name nowhere in /etc/hosts", "bare: there is no python3"):
+    assert "refused  not reached: it rejects our key" in out
+    for words in ("ssh-copy-id refused", "add nowhere to /etc/hosts", "bare: there is no python3"):
         assert words in out
 
 
@@ -62,7 +62,7 @@ def test_the_document(ssh: str, doctor: Run) -> None:
     assert document["schema"] == "cputune.hosts/1"
     assert (first["reached"], first["host"]["python"]) == (True, sys.version.split()[0])
     assert (second["reached"], second["host"]) == (False, None)
-    assert second["reason"].startswith("it refuses our key")
+    assert second["reason"].startswith("it rejects our key")
     assert document["findings"][0]["code"] == "hosts-unreachable"
 
 
@@ -84,11 +84,11 @@ def test_a_host_file(ssh: str, tmp_path: Path, doctor: Run) -> None:
     ("arguments", "message"),
     [
         (("--hosts", "a,b,a:2"), "--hosts names a twice"),
-        (("--hosts", "a,-oProxyCommand=x"), "is no host name"),
+        (("--hosts", "a,-oProxyCommand=x"), "is not a host name"),
         (("--hosts", "a", "--hostfile", "f"), "exclude each other"),
         (("--hosts", "slurm"), "this is no Slurm allocation"),
         (("--hosts", "a", "--root", "/tmp"), "--root and --hosts exclude each other"),
-        (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh is not here"),
+        (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh was not found"),
         (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
         (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),
         (("--ssh", "ssh"), "--through and --ssh say how hosts are reached"),

@@ -484,7 +484,7 @@ class TestWhatNobodyCarries:
         assert plan.backend == "ccl"
         idle = replace(plan, ccl_workers=0, ccl_cpus=())
         best = replace(case.result.best, plan=idle)
-        with pytest.raises(UsageError, match="ccl: with CCL_WORKER_COUNT=0 accelerate takes gloo"):
+        with pytest.raises(UsageError, match="ccl: with CCL_WORKER_COUNT=0 accelerate uses gloo"):
             emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
 
 

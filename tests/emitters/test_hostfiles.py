@@ -61,24 +61,24 @@ def test_ranges_users_and_slots_as_operators_write_them(text: str, names: str) -
         ("", "names no host"),
         ("# nothing\n\n", "names no host"),
         ("a\nb slots=two", "line 2: cannot read 'slots=two'"),
-        ("a:x", "'a:x' is no host name"),
+        ("a:x", "'a:x' is not a host name"),
         ("a slots=0", "a has no slots"),
         ("a:0", "a has no slots"),
-        ("$(reboot)", "is no host name"),
-        ("-n 3", "is no host name"),
-        ("[fd00::1", "is no host name"),
-        ("[fd00::1]x", "is no host name"),
-        ("fd00:::1", "is no host name"),
-        ("nöde", "is no host name"),
-        ("a\0b", "is no host name"),
+        ("$(reboot)", "is not a host name"),
+        ("-n 3", "is not a host name"),
+        ("[fd00::1", "is not a host name"),
+        ("[fd00::1]x", "is not a host name"),
+        ("fd00:::1", "is not a host name"),
+        ("nöde", "is not a host name"),
+        ("a\0b", "is not a host name"),
         ("n[3-1]", "n[3-1] names no host"),
         ("n[0-999999999]", "names too many hosts"),
-        ("n[1-x]", "is no host name"),
+        ("n[1-x]", "is not a host name"),
         ("me me@a", "cannot read 'me@a'"),
-        ("-o@a", "is no host name"),
-        ("a" * 300, "is no host name"),
+        ("-o@a", "is not a host name"),
+        ("a" * 300, "is not a host name"),
         ("n[1-65537]", "n[1-65537] names too many hosts"),
-        ("a:1000000000", "is no host name"),
+        ("a:1000000000", "is not a host name"),
     ],
 )
 def test_mistakes_are_told_with_their_line(text: str, said: str) -> None:
@@ -112,7 +112,7 @@ def test_a_host_that_stands_there_twice_keeps_who_logs_in() -> None:
         (1, 2, None),
         (1, 3, "a has 2 slots, and the plan starts 3 ranks on each node"),
         (2, 2, "b has 1 slot, and the plan starts 2 ranks on each node"),
-        (4, 1, "4 nodes were asked for and 3 are named"),
+        (4, 1, "4 nodes are needed, but 3 hosts given"),
     ],
 )
 def test_nodes_are_chosen_by_their_slots(wanted: int, ranks: int, said: str | None) -> None:
@@ -124,7 +124,7 @@ def test_nodes_are_chosen_by_their_slots(wanted: int, ranks: int, said: str | No
     with pytest.raises(UsageError) as caught:
         choose(nodes, wanted, ranks)
     assert str(caught.value) == said
-    with pytest.raises(UsageError, match="2 nodes were asked for and 1 is named"):
+    with pytest.raises(UsageError, match="2 nodes are needed, but 1 host given"):
         choose(nodes[:1], 2, 1)
 
 
@@ -153,7 +153,7 @@ def test_the_first_host_is_the_master() -> None:
     ("hosts", "options", "said"),
     [
         ("a:1,b", {}, "a has 1 slot, and the plan starts 2 ranks on each node"),
-        ("a,b", {"nodes": 3}, "3 nodes were asked for and 2 are named"),
+        ("a,b", {"nodes": 3}, "3 nodes are needed, but 2 hosts given"),
         ("fd00::1,b", {"mpi": "intelmpi"}, "cannot read the address fd00::1"),
         ("fd00::1,b", {"mpi": "openmpi4"}, "Open MPI 4 cannot read the address fd00::1"),
     ],

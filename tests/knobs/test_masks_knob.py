@@ -77,7 +77,7 @@ class TestWhereItLives:
         [
             (amd(vendor="GenuineIntel"), "on all threads already"),
             (amd(vendor=None), "not known"),
-            (amd("1.13.1"), "lets no kernel take the place"),
+            (amd("1.13.1"), "cannot be replaced from Python"),
         ],
     )
     def test_masks_of_bytes_are_left_out_with_the_reason(

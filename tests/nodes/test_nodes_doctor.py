@@ -81,7 +81,7 @@ def test_names_and_keys_that_lead_nowhere(hosts: Cluster, tmp_path: Path) -> Non
     seen = doctor(hosts, names="beta,nowhere.invalid")
     assert evidence(seen) == {"hosts-unreachable": "nowhere.invalid: its name is not known here"}
     refused = doctor(hosts, names="beta", ssh=_with_key(hosts, key, tmp_path))
-    assert evidence(refused) == {"hosts-unreachable": "beta: it refuses our key"}
+    assert evidence(refused) == {"hosts-unreachable": "beta: it rejects our key"}
     stranger = f"{' '.join(hosts.ssh)} -o GlobalKnownHostsFile=/dev/null"
     unknown = doctor(hosts, names="beta", ssh=stranger)
     assert evidence(unknown) == {"hosts-unreachable": "beta: its host key is not known here"}

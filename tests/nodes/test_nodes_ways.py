@@ -69,15 +69,15 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
     for missing, asked in (
         ("an mpirun that passes input on (Open MPI 5 does not)", {"mpi": ("mpirun", "openmpi5")}),
         ("my", {"ssh": "my ssh"}),
-        ("an empty --ssh", {"ssh": ""}),
+        ("the program of --ssh", {"ssh": ""}),
         ("srun", {"manner": "srun"}),
         ("ssh", {"manner": "ssh"}),
         ("mpirun", {"manner": "mpirun"}),
-        ("ssh, srun and mpirun", {}),
+        ("ssh, srun or mpirun", {}),
     ):
         with pytest.raises(CannotError) as caught:
             find_reach(**asked)
-        assert str(caught.value) == f"there is no way to other hosts: {missing} is not here"
+        assert str(caught.value) == f"other hosts cannot be reached: {missing} was not found"
     with pytest.raises(UsageError, match="cannot read --ssh"):
         find_reach(ssh="ssh 'F")
 
@@ -86,14 +86,14 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
     ("reach", "code", "said", "reason"),
     [
         (Ssh(), 255, "ssh: connect to host n2 port 22: Connection refused", "no sshd listens"),
-        (Ssh(), 255, "ssh: connect to host n2 port 22: No route to host", "no network leads"),
+        (Ssh(), 255, "ssh: connect to host n2 port 22: No route to host", "no route to it"),
         (Ssh(), 255, "ssh: connect to host n2 port 22: Connection timed out", "it gave no answer"),
         (Ssh(), 255, "kex_exchange_identification: Connection closed by remote host", "was cut"),
         (
             Ssh(),
             255,
             "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed.",
-            "another one than before",
+            "its host key has changed",
         ),
         (Ssh(), 255, "", "the connection was cut"),
         (Ssh(), 127, "", "there is no python3"),
@@ -105,7 +105,7 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         (Ssh(), 0, "", "has ended"),
         (Srun(), 1, "srun: error: Unable to create step: Invalid job id specified", "has ended"),
         (Srun(), 1, "srun: error: Invalid node name specified", "not in our allocation"),
-        (Mpirun(dialect="mpich"), 255, "n2: Permission denied (publickey).", "refuses our key"),
+        (Mpirun(dialect="mpich"), 255, "n2: Permission denied (publickey).", "rejects our key"),
     ],
 )
 def test_a_complaint_is_explained(reach: Reach, code: int, said: str, reason: str) -> None:
@@ -138,7 +138,7 @@ def test_the_hosts_of_an_allocation() -> None:
     assert [node.slots for node in allocated_nodes(uneven)] == [None, None]
     alone = FakeLogin(SLURM_JOB_NODELIST="a", SLURM_TASKS_PER_NODE="2")
     assert allocated_nodes(alone) == (Node(name="a", slots=2),)
-    with pytest.raises(UsageError, match="is no host name"):
+    with pytest.raises(UsageError, match="is not a host name"):
         allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[x"))
 
 

@@ -115,9 +115,9 @@ def test_noise_of_a_login_shell_is_passed_over() -> None:
     [
         ("", "its answer is not readable"),
         ("x" * 99, f"its answer is not readable: '{'x' * 60}'"),
-        ("{}", "what it answers makes no sense (KeyError: 'metadata')"),
-        ('{"metadata": 5, "record": []}', "what it answers makes no sense (TypeError"),
-        ('{"metadata": {"names": 5}, "record": {}}', "what it answers makes no sense (KeyError"),
+        ("{}", "its answer cannot be used (KeyError: 'metadata')"),
+        ('{"metadata": 5, "record": []}', "its answer cannot be used (TypeError"),
+        ('{"metadata": {"names": 5}, "record": {}}', "its answer cannot be used (KeyError"),
     ],
 )
 def test_an_answer_that_is_none_is_that_hosts_finding(says: str, words: str) -> None:

@@ -68,7 +68,7 @@ def test_rows_by_hand_say_what_the_wheels_say(row: object) -> None:
 def test_arguments(package: str, called: str, name: str, words: str) -> None:
     found = interface.argument(package, called, name)
     assert found is not None
-    assert found.in_words() == words
+    assert found.range_text() == words
 
 
 def test_arguments_of_one_release_are_all_that_it_takes() -> None:
@@ -88,15 +88,15 @@ def test_symbols_modules_and_options() -> None:
         "transformers", "apply_chunking_to_forward"
     )
     launch = interface.option("accelerate", "--mpirun_ccl")["accelerate.commands.launch"]
-    assert launch.in_words() == "0.28 to 1.12"
+    assert launch.range_text() == "0.28 to 1.12"
     assert "processing_class" in interface.renamed("transformers", "tokenizer")
 
 
 def test_torch_has_rows_by_hand_of_what_came_or_went() -> None:
     gone = interface.module("torch", "torch._six")
     assert gone is not None
-    assert (gone.in_words(), gone.at(Version("2.0.1"))) == ("to 1.13", False)
-    assert interface.symbol("torch", "torch", "compile").in_words() == "from 2.0 on"  # type: ignore[union-attr]
+    assert (gone.range_text(), gone.at(Version("2.0.1"))) == ("to 1.13", False)
+    assert interface.symbol("torch", "torch", "compile").range_text() == "from 2.0 on"  # type: ignore[union-attr]
     assert interface.symbol("torch", "torch", "einsum") is not None
 
 

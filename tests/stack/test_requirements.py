@@ -46,7 +46,7 @@ def test_what_is_met_is_not_said():
         ),
         (
             {"huggingface-hub": None},
-            "transformers 5.23.0 requires huggingface-hub<3,>=2, and there is none",
+            "transformers 5.23.0 requires huggingface-hub<3,>=2, and it is not installed",
             "pip install 'huggingface-hub<3,>=2'",
         ),
         # of an extra a version that is there must fit; what is not there was not asked for

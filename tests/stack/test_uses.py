@@ -157,4 +157,4 @@ def test_the_module_that_bindings_bring(bindings, module):
 def test_accelerate_takes_gloo_where_there_is_no_worker():
     assert [why_too_few_ccl_workers(workers) for workers in (" 1 ", 4)] == [None, None]
     for workers in (None, "0", "many", "²"):
-        assert "accelerate takes gloo: ccl wants 1 or more" in why_too_few_ccl_workers(workers)
+        assert "accelerate uses gloo: ccl needs 1 or more" in why_too_few_ccl_workers(workers)

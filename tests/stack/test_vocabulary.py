@@ -60,7 +60,7 @@ def test_fp16_of_transformers_4_41_depends_on_torch() -> None:
     [
         (TODAY, "refused: --use_ipex (instead: nothing, torch itself runs AMX and bf16)"),
         (IPEX_ERA, "accepted: --use_ipex (Trainer calls ipex.optimize)"),
-        ({"transformers": "4.52.4"}, "refused: --use_ipex (IPEX is not there)"),
+        ({"transformers": "4.52.4"}, "refused: --use_ipex (IPEX is not installed)"),
         ({**IPEX_ERA, "torch": "2.7.0"}, "refused: --use_ipex (IPEX does not fit torch)"),
         (
             {**IPEX_ERA, "transformers": "4.53.0", "accelerate": "1.13.0"},
@@ -90,8 +90,8 @@ def test_use_ipex_hangs_on_who_calls_it(stack: dict[str, str], expected: str) ->
             "1.13.0",
             "refused: {} (accelerate 1.13.0 has no ccl; instead: --ddp_backend gloo)",
         ),
-        ("5.1.0", "1.12.0", "refused: {} (the word is gone; instead: --ddp_backend gloo)"),
-        ("5.1.0", "?", "refused: {} (the word is gone; instead: --ddp_backend gloo)"),
+        ("5.1.0", "1.12.0", "refused: {} (it was removed; instead: --ddp_backend gloo)"),
+        ("5.1.0", "?", "refused: {} (it was removed; instead: --ddp_backend gloo)"),
     ],
 )
 def test_ccl_is_asked_of_both(transformers: str, accelerate: str, expected: str) -> None:

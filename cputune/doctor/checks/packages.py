@@ -31,7 +31,7 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     for missed in unmet(facts):
-        yield requirement_unmet.finding(missed.said, command=_install(missed, versions))
+        yield requirement_unmet.finding(missed.problem, command=_install(missed, versions))
 
 
 def _install(missed: Unmet, versions: Versions) -> str | None:

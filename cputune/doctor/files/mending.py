@@ -92,7 +92,7 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
     edits = list[Edit]()
     while at < len(tokens) and tokens[at].text != launch.script:
         row = rows.get(tokens[at].text)
-        said = row.said_to(dialect) if row else None
+        said = row.spelling_in(dialect) if row else None
         if row is None or said is None:
             at += 1
             continue
@@ -111,7 +111,7 @@ def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
     rows = {name: row for row in load().mpirun for name in row.names}
     for one in launch.given:
         row = rows.get(one.name)
-        if row is not None and row.said_to(dialect) == "":
+        if row is not None and row.spelling_in(dialect) == "":
             yield one.text
 
 

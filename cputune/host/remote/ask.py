@@ -1,9 +1,8 @@
-"""Asks other hosts: a script goes over standard input, one line of JSON comes back.
+"""Asks other hosts: sends a script over standard input, and reads one line of JSON.
 
-The way to a host (``cputune.host.remote.reach``) starts a Python there. It reads the script,
-answers and ends; nothing listens or stays on the host. Many hosts are asked at once, with a limit
-of time for each. For a host that has not answered by then, the way to it is ended here, and an
-alarm (alarm(2)) ends the script there.
+The command of ``cputune.host.remote.reach`` starts a Python on the host. It reads the script,
+answers and ends: nothing listens or stays there. Many hosts are asked at once, with a time limit
+for each. After it, the command is ended here, and an alarm (alarm(2)) ends the script there.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from cputune.text.log import log
 _LOG = log.getChild("remote")
 
 AT_ONCE = 64
-"""How many hosts are asked at a time; each is a process of ours (ssh) and a thread."""
+"""Hosts that are asked at the same time. Each needs a process (ssh) and a thread."""
 
 ANSWER_SECONDS = 30.0
 LATER_SECONDS = 2
-"""How many seconds after our own limit the alarm ends the script over there."""
+"""Seconds after our own limit at which the alarm ends the script on the host."""
 
 _RUN = (
     "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
@@ -46,8 +45,8 @@ _RUN = (
     "s,q=[d(base64.b85decode(f.readline()[:-1]))for _ in 'ab'];"
     "sys.argv[1:]=[q];exec(s)"
 )
-"""The bootstrap: reads two lines, byte by byte; what follows them is for the script. No file of the
-folder in which a login begins is taken for a module. It has no character that a shell interprets
+"""The bootstrap: it reads two lines, byte by byte, and leaves the rest of the input to the script.
+It does not import modules from the folder of the login. It has no character that a shell interprets
 between double quotes (csh: ``!``)."""
 
 _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
@@ -55,14 +54,14 @@ _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"
 
 Read = TypeVar("Read")
 _NO_SENSE = (HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError)
-"""What an answer of another form raises when it is read."""
+"""What reading an answer in an unexpected form may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of one host, or why there is none.
+    """The answer of one host, or the reason why there is none.
 
-    ``began`` and ``ended`` are times of our clock (since 1970).
+    ``began`` and ``ended`` are times of our clock, in seconds since 1970.
     """
 
     node: Node
@@ -73,51 +72,52 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """How long the host took."""
         return self.ended - self.began
 
     def read(self, make: Callable[[Mapping[str, Any]], Read]) -> Read | Answer:
-        """What ``make`` makes of the answer; an Answer with the reason where that fails."""
+        """Convert the answer with ``make``. If that fails, return an Answer with the reason."""
         if self.content is None:
             return self
         try:
             return make(self.content)
         except _NO_SENSE as error:
-            said = f"what it answers makes no sense ({type(error).__name__}: {error})"
-            return replace(self, content=None, unreachable=Unreachable(self.node.name, said))
+            reason = f"its answer cannot be used ({type(error).__name__}: {error})"
+            return replace(self, content=None, unreachable=Unreachable(self.node.name, reason))
 
 
 def script_text(name: str, package: str = "cputune.host.remote.sent") -> str:
-    """The text of a script that is sent."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def far_command(pythons: Sequence[str] = ()) -> tuple[str, ...]:
     """The command that waits for a script on its standard input.
 
-    The first of ``pythons`` that is there runs it: without any this very Python's path, which is
-    the one that trains where hosts are alike, else ``python3``.
+    The first existing one of ``pythons`` runs it. The default is the path of this Python, which
+    trains if the hosts are alike, or else ``python3``.
     """
-    return ("sh", "-c", _CHOOSE, _RUN, *(pythons or (sys.executable, "python3")))
+    return ("sh", "-c", _CHOOSE, _RUN) + tuple(pythons or (sys.executable, "python3"))
 
 
 def sent_lines(script: str, question: object) -> bytes:
-    """A script and its question as the two lines that ``far_command`` reads.
+    """Encode a script and its question as the two lines that ``far_command`` reads.
 
-    MPICH's hydra fails where a program leaves more of them unread than a pipe holds (64 KiB).
+    MPICH's hydra fails if a program leaves more unread than a pipe can buffer (64 KiB).
     """
     texts = (script, json.dumps(question))
     return b"".join(base64.b85encode(_packed(text.encode())) + b"\n" for text in texts)
 
 
 LONG_BYTES = 32_000
-"""Lines up to this length are packed by zlib, which every Python has; longer ones by bz2, a sixth
-shorter."""
+"""Lines up to this length are compressed by zlib, which every Python has. For longer ones bz2 saves
+a sixth.
+"""
 
 
 def _packed(text: bytes) -> bytes:
     packed = zlib.compress(text, 9)
-    return packed if len(packed) < LONG_BYTES else bz2.compress(text)
+    if len(packed) < LONG_BYTES:
+        return packed
+    return bz2.compress(text)
 
 
 def ask_each(
@@ -130,10 +130,10 @@ def ask_each(
     pythons: Callable[[Node], Sequence[str]] = lambda node: (),
     on_answer: Callable[[Answer], None] = lambda answer: None,
 ) -> tuple[Answer, ...]:
-    """The answers of all, in the order of the nodes; each host has ``seconds`` for it.
+    """Ask all nodes, and return their answers in the order of the nodes. Each has ``seconds``.
 
-    ``on_answer`` is called with each as it comes, from several threads. Raises CannotError where
-    the way cannot be started here at all.
+    ``on_answer`` is called with each answer as it arrives, from several threads. Raises CannotError
+    if the command cannot be started here.
     """
     body = f"import signal\nsignal.alarm({int(seconds) + LATER_SECONDS})\nexec({script!r})"
 
@@ -141,7 +141,7 @@ def ask_each(
         wanted = pythons(node)
         answer = _asked(node, reach, far_command(wanted), sent_lines(body, question(node)), seconds)
         if wanted and answer.unreachable and answer.unreachable.reason == NO_PYTHON:
-            hint = "--python names one that lies at the same path on every host"
+            hint = "--python takes the path of a Python that exists on every host"
             error = Unreachable(node.name, f"there is no {wanted[0]}", hint=hint)
             answer = replace(answer, unreachable=error)
         on_answer(answer)
@@ -151,7 +151,7 @@ def ask_each(
         return tuple(pool.map(one, nodes))
 
 
-def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, seconds: float) -> Answer:
+def _asked(node: Node, reach: Reach, command: Sequence[str], sent: bytes, seconds: float) -> Answer:
     began, argv = time.time(), reach.argv(node, command)
     try:
         process = subprocess.Popen(
@@ -159,15 +159,15 @@ def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, second
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **reach.variables},
+            env=os.environ | dict(reach.variables),
             start_new_session=True,  # no Ctrl-C, no password prompt
         )
     except OSError as error:
-        what = f"cannot start {argv[0]}: {error.strerror or error}"
-        raise CannotError(what, hint="--through names another way to hosts") from error
+        problem = f"cannot start {argv[0]}: {error.strerror or error}"
+        raise CannotError(problem, hint="choose another way to reach hosts: --through") from error
     late = False
     try:
-        out, err = process.communicate(said, timeout=seconds)
+        out, err = process.communicate(sent, timeout=seconds)
     except subprocess.TimeoutExpired:
         late = True
         out, err = _ended(process)
@@ -178,31 +178,37 @@ def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, second
     if answer.content is not None:
         _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, answer.seconds)
         return answer
-    words, noise = err.decode(errors="replace"), out.decode(errors="replace")[:60].strip()
+    stderr = err.decode(errors="replace")
+    hint: str | None
     if late:
-        last = [line.strip()[:200] for line in words.splitlines() if line.strip()][-1:]
-        reason = ": ".join((f"it gave no answer in {seconds:.3g} s", *last))
-        hint: str | None = "is it up, and does a firewall stand between?"
+        reason = f"it gave no answer in {seconds:.3g} s"
+        lines = [line.strip()[:200] for line in stderr.splitlines() if line.strip()]
+        if lines:
+            reason += f": {lines[-1]}"
+        hint = "check that it is up, and that no firewall blocks the connection"
     elif process.returncode == 0:
-        reason = f"its answer is not readable: {noise!r}" if noise else "its answer is not readable"
+        reason = "its answer is not readable"
+        noise = out.decode(errors="replace")[:60].strip()
+        if noise:
+            reason += f": {noise!r}"
         hint = f"{reach.name} {node.name} true should print nothing"
     else:
-        reason, hint = reach.explain(node, process.returncode, words)
+        reason, hint = reach.explain(node, process.returncode, stderr)
     _LOG.info("%s gave no answer: %s", node.name, reason)
     return replace(answer, unreachable=Unreachable(node.name, reason, hint=hint))
 
 
 def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """End the way to a host and what it has started here; returns what it has written."""
+    """End the command and its children, and return what it has written."""
     end(lambda: in_session(process.pid), grace_seconds=0)
     with contextlib.suppress(ValueError, OSError):
         return process.communicate(timeout=1)
     return b"", b""
 
 
-def last_object(said: bytes) -> dict[str, Any] | None:
-    """The last line that is a JSON object; a login shell may have written anything before it."""
-    for line in reversed(said.decode("utf-8", "replace").splitlines()):
+def last_object(output: bytes) -> dict[str, Any] | None:
+    """The last line that is a JSON object. A login shell may have written other lines before."""
+    for line in reversed(output.decode("utf-8", "replace").splitlines()):
         if line.startswith("{"):
             with contextlib.suppress(ValueError, RecursionError):
                 answer = json.loads(line)

@@ -1,14 +1,14 @@
-"""Which hosts are meant: ``--hosts``, a host file in any dialect, or a Slurm allocation.
+"""Reads names of hosts: ``--hosts``, a host file in any dialect, or a Slurm allocation.
 
     node1                       # a comment
     node2 slots=2               Open MPI; max_slots, cpu, count, user, username are read too
-    node3:2                     Intel MPI, MPICH (binding, ifname are mpirun's alone)
-    [fd00::4]:2                 an IPv6 address; bare, ``fd00::4``, it has no slots
+    node3:2                     Intel MPI, MPICH (binding and ifname concern only mpirun)
+    [fd00::4]:2                 an IPv6 address; without brackets, ``fd00::4``, it has no slots
     cn[01-04,07]-ib             ranges, as Slurm and pdsh write them
-    me@node4                    who logs in, by ssh
+    me@node4                    the user for ssh
 
-The number behind a colon is slots, as in every host file; a port stands in ``~/.ssh/config``. A
-host that stands twice in a file has the slots of both lines, as with every launcher.
+The number after a colon is slots, as in every host file. A port belongs in ``~/.ssh/config``. If a
+host occurs twice in a file, its slots are added, as every launcher does.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ _BETWEEN = re.compile(r",(?![^\[\]]*\])")
 
 MOST_HOSTS = 1 << 16
 LONGEST_NAME = 253
-"""Hosts of one word: ``node[0-99999999]`` is a typing error. Letters of a name (RFC 1035)."""
+"""Limits: hosts of one word (``node[0-99999999]`` is a typing error), letters of a name (RFC
+1035).
+"""
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine that is named.
+    """One named machine.
 
     Attributes:
-        slots: the ranks that it takes; None where that is not said.
-        user: who logs in there, for ssh; None leaves it to its settings.
-        cpus: those that our Slurm job has there; None outside of one.
+        slots: number of ranks that it takes. None if not given.
+        user: the user for ssh. None if ssh's configuration decides.
+        cpus: the CPUs of our Slurm job on it. None outside of a job.
     """
 
     name: str
@@ -62,8 +64,8 @@ class Node:
 
 
 def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ...]:
-    """Read a host file. Raises UsageError with the line that is wrong."""
-    found: list[Node] = []
+    """Parse a host file. Raises UsageError with the number of a wrong line."""
+    nodes: list[Node] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         words = line.split("#", 1)[0].split()
         if not words:
@@ -80,31 +82,37 @@ def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ..
                         f"{place}: cannot read {word!r}", hint="write `host slots=N` or `host:N`"
                     )
             if node.slots == 0:
-                raise UsageError(f"{place}: {node.name} has no slots", hint="leave the line out")
-            found.append(node)
-    return _each_once(found, where)
+                raise UsageError(f"{place}: {node.name} has no slots", hint="remove the line")
+            nodes.append(node)
+    return _each_once(nodes, where)
 
 
 def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[Node, ...]:
-    """Read ``--hosts a,b:2,n[1-4],[::1]:2``. Raises UsageError."""
+    """Parse ``--hosts a,b:2,n[1-4],[::1]:2``. Raises UsageError."""
     return _each_once(_listed(text, where), where)
 
 
 def parse_distinct_hosts(text: str) -> tuple[Node, ...]:
-    """As ``parse_hosts``, where each host is asked for once. Raises UsageError."""
+    """As ``parse_hosts``, but each host may occur only once. Raises UsageError."""
     names = [node.name for node in _listed(text, "--hosts")]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"--hosts names {twice} twice", hint="name each host once; slots as a:2")
+        raise UsageError(
+            f"--hosts names {twice} twice", hint="name each host once, with its slots as a:2"
+        )
     return parse_hosts(text)
 
 
 def _listed(text: str, where: str) -> list[Node]:
-    return [n for word in _BETWEEN.split(text) if word.strip() for n in _named(word.strip(), where)]
+    nodes = []
+    for word in _BETWEEN.split(text):
+        if word.strip():
+            nodes += _named(word.strip(), where)
+    return nodes
 
 
 def _named(word: str, place: str) -> list[Node]:
-    """The hosts that one word stands for."""
+    """The hosts of one word."""
     words = list(islice(_expanded(word), MOST_HOSTS + 1))
     if len(words) > MOST_HOSTS:
         raise UsageError(f"{place}: {word[:60]} names too many hosts", hint="write a smaller range")
@@ -114,7 +122,7 @@ def _named(word: str, place: str) -> list[Node]:
 
 
 def _expanded(word: str) -> Iterator[str]:
-    """``cn[01-03]-ib`` as names, the last range the fastest."""
+    """Expand ``cn[01-03]-ib`` into names, the last range fastest."""
     match = _RANGE.search(word)
     if match is None:
         yield word
@@ -132,9 +140,9 @@ def _numbers(group: str) -> Iterator[str]:
 
 
 def allocated_nodes(host: Host) -> tuple[Node, ...]:
-    """The nodes of the Slurm allocation that we are in; none outside of one.
+    """The nodes of our Slurm allocation, empty outside of one.
 
-    Raises UsageError where Slurm names them in a way that is not known.
+    Raises UsageError if Slurm names them in an unknown form.
     """
     variables = host.environment()
     listed = variables.get(SLURM_NODES)
@@ -142,30 +150,32 @@ def allocated_nodes(host: Host) -> tuple[Node, ...]:
         return ()
     nodes = parse_hosts(listed, where=SLURM_NODES)
     ranks = _counts(variables.get("SLURM_TASKS_PER_NODE", ""))
-    alike = ranks[0] if len(ranks) == len(nodes) and len(set(ranks)) == 1 else None
-    cpus = _counts(variables.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    known: Sequence[int | None] = cpus if len(cpus) == len(nodes) else [None] * len(nodes)
-    return tuple(replace(node, slots=alike, cpus=of) for node, of in zip(nodes, known, strict=True))
+    slots = None
+    if len(ranks) == len(nodes) and len(set(ranks)) == 1:
+        slots = ranks[0]
+    cpus: Sequence[int | None] = _counts(variables.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    if len(cpus) != len(nodes):
+        cpus = [None] * len(nodes)
+    return tuple(replace(node, slots=slots, cpus=n) for node, n in zip(nodes, cpus, strict=True))
 
 
 def _counts(text: str) -> list[int]:
-    """Slurm's numbers for each node (``2(x4),1``), in their order; empty where there are none."""
-    found: list[int] = []
+    """Slurm's numbers for each node (``2(x4),1``), in their order. Empty if not readable."""
+    counts: list[int] = []
     for word in text.split(","):
         counted = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word)
         if counted is None:
             return []
-        found += [int(counted[1])] * int(counted[2] or 1)
-    return found
+        counts += [int(counted[1])] * int(counted[2] or 1)
+    return counts
 
 
 def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]:
-    """The first ``wanted`` nodes; each must have slots for ``ranks``. Raises UsageError."""
+    """Return the first ``wanted`` nodes. Raises UsageError if there are too few nodes or slots."""
     if len(nodes) < wanted:
-        are = "is" if len(nodes) == 1 else "are"
         raise UsageError(
-            f"{wanted} nodes were asked for and {len(nodes)} {are} named",
-            hint="name as many hosts as --nodes says",
+            f"{count(wanted, 'node')} are needed, but {count(len(nodes), 'host')} given",
+            hint="give as many hosts as --nodes",
         )
     chosen = nodes[:wanted]
     for node in chosen:
@@ -179,27 +189,36 @@ def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]
 
 
 def _each_once(named: Sequence[Node], where: str) -> tuple[Node, ...]:
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for node in named:
-        before = found.get(node.name)
+        before = nodes.get(node.name)
         if before is not None:
-            both = [1 if listed.slots is None else listed.slots for listed in (before, node)]
-            node = replace(node, slots=sum(both), user=node.user or before.user)
-        found[node.name] = node
-    if not found:
+            slots = 0
+            for same in (before, node):
+                if same.slots is None:
+                    slots += 1
+                else:
+                    slots += same.slots
+            node = replace(node, slots=slots, user=node.user or before.user)
+        nodes[node.name] = node
+    if not nodes:
         raise UsageError(f"{where} names no host", hint="one host on each line, `host slots=N`")
-    return tuple(found.values())
+    return tuple(nodes.values())
 
 
 def _host(word: str, place: str) -> Node:
     match = _HOST.fullmatch(word)
-    name = "" if match is None else match["name"].strip("[]")
+    name = ""
+    if match is not None:
+        name = match["name"].strip("[]")
     if match is None or len(name) > LONGEST_NAME or (":" in name and not _is_ipv6(name)):
         raise UsageError(
-            f"{place}: {word!r} is no host name",
+            f"{place}: {word!r} is not a host name",
             hint="letters, digits, dots, hyphens, or an address; slots as in `host:2`",
         )
-    slots = int(match["slots"]) if match["slots"] else None
+    slots = None
+    if match["slots"]:
+        slots = int(match["slots"])
     return Node(name=name, slots=slots, user=match["user"])
 
 

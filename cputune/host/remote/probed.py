@@ -1,7 +1,7 @@
-"""Another machine as a ``Host``: what a probe script reported of it, replayed here.
+"""Another host as a ``Host``: replays what a probe script reported of it.
 
-The script (``sent/probe.py``) prints a recording, which is judged by the same code as a recorded
-machine. One question asks for everything that the probes read.
+The script (``sent/probe.py``) prints a recording, which the same code reads as a recorded machine.
+One question asks for everything that the probes read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ READ = (
     f"{_NODE}/node[0-9]*/cpulist",
     f"{_NODE}/node[0-9]*/meminfo",
 )
-"""Files that the probe reads on most machines, as patterns of glob."""
+"""Patterns of the files that a probe reads on most machines."""
 
 LISTED = (
     "/",
@@ -112,7 +112,7 @@ LISTED = (
     "/sys/kernel/mm",
     "/sys/fs/cgroup",
 )
-"""Directories whose listing also shows what is not there."""
+"""Directories to list, so that it is known what they do not contain."""
 
 PATHS = (
     "/.dockerenv",
@@ -126,11 +126,11 @@ PATHS = (
 """Paths of which a probe asks only whether they exist."""
 
 LOOK_SECONDS = 0.2
-"""How long each host is looked at for who computes there."""
+"""Seconds for which each host's processes are watched."""
 
 
 class FarHost(RecordedHost):
-    """A machine as it has just reported itself; nothing of it changes any more."""
+    """A host as it reported itself a moment ago. Nothing is read from it later."""
 
     live = True
     __slots__ = ()
@@ -150,11 +150,11 @@ class Probed:
     """A host that was probed.
 
     Attributes:
-        python: the path of the Python that was asked: the one that trains.
-        content: of each path that was asked for what lies there: size and digest of a file,
-            ``folder``, or None for nothing.
-        names: of each name that was asked for its addresses, or in words why there are none.
-        own: the address that gloo listens on by itself; None where there is none.
+        python: path of the Python that answered, which trains.
+        content: for each requested path the size and digest of a file, ``folder``, or None if it
+            does not exist.
+        names: for each requested name its addresses, or the reason why it has none.
+        own: the address that gloo would listen on by default. None if there is none.
     """
 
     node: Node
@@ -168,7 +168,6 @@ class Probed:
 
     @property
     def name(self) -> str:
-        """The name by which the host was asked for."""
         return self.node.name
 
 
@@ -182,35 +181,37 @@ def probe_each(
     names: Sequence[str] = (),
     on_probed: Callable[[Probed], None] = lambda probed: None,
 ) -> tuple[Probed | Answer, ...]:
-    """What each host is, all asked at once; the Answer of one that cannot be reached.
+    """Probe all hosts at once. The result of a host that cannot be reached is its Answer.
 
     Args:
         nodes: the hosts.
-        reach: the way to them.
-        seconds: for each; none takes longer.
-        python: the interpreter that trains, where it is not ours.
-        content: paths that are looked at, to compare what lies there.
-        names: host names that each is asked for.
-        on_probed: called with each as it comes, from several threads.
+        reach: how to reach them.
+        seconds: time limit of each.
+        python: the Python of the training, if it is not ours.
+        content: paths whose content is to be compared.
+        names: host names that each host resolves.
+        on_probed: called with each host as it arrives, from several threads.
     """
     asked = question(content, names)
-    found: dict[int, Probed | Answer] = {}
+    hosts: dict[int, Probed | Answer] = {}
 
     def judge(answer: Answer) -> None:
-        found[id(answer.node)] = judged = _probed(answer)
+        hosts[id(answer.node)] = judged = answer.read(partial(_judged, answer))
         if isinstance(judged, Probed):
             on_probed(judged)
 
-    pythons = () if python is None else (python,)
+    pythons: tuple[str, ...] = ()
+    if python is not None:
+        pythons = (python,)
     script = script_text("probe.py")
     ask_each(
         nodes, reach, script, lambda _: asked, seconds, pythons=lambda _: pythons, on_answer=judge
     )
-    return tuple(found[id(node)] for node in nodes)
+    return tuple(hosts[id(node)] for node in nodes)
 
 
 def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``sent/probe.py`` is asked."""
+    """The question to ``sent/probe.py``."""
     return {
         "read": READ,
         "list": LISTED,
@@ -219,7 +220,7 @@ def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str
         "inside": INSIDE_SITE_PACKAGES,
         "libraries": LOOKED_FOR,
         "judged": JUDGED.pattern,
-        "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS),
+        "programs": MPI_PROGRAMS + OTHER_PROGRAMS,
         "versions": MPI_PROGRAMS,
         "version_seconds": VERSION_TIMEOUT_SECONDS,
         "disks": ("/dev/shm",),
@@ -230,13 +231,9 @@ def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str
     }
 
 
-def _probed(answer: Answer) -> Probed | Answer:
-    """The host that an answer describes; the Answer with the reason where it makes no sense."""
-    return answer.read(partial(_judged, answer))
-
-
 def _judged(answer: Answer, content: Mapping[str, Any]) -> Probed:
-    metadata, record = content["metadata"], {**content["record"], "schema": RECORD_SCHEMA}
+    """Build the record of a host from the content of its answer."""
+    metadata, record = content["metadata"], content["record"] | {"schema": RECORD_SCHEMA}
     shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
     packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)
     record["packages"] = [asdict(package) for package in packages]
@@ -258,7 +255,7 @@ def _judged(answer: Answer, content: Mapping[str, Any]) -> Probed:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf(Shelf):
-    """The metadata of packages as a host reported them."""
+    """The metadata of packages that a host reported."""
 
     listed: Mapping[str, Sequence[str]]
     heads: Mapping[str, list[str]]

@@ -95,7 +95,7 @@ def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(answer: 
     seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
     assert set(seen.answers) == {"localhost"}
     deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
-    assert deaf.evidence.startswith("the ports of c: what it answers makes no sense (")
+    assert deaf.evidence.startswith("the ports of c: its answer cannot be used (")
 
 
 def test_what_is_sent_needs_no_more_than_python_3_7() -> None:

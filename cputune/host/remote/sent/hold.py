@@ -1,10 +1,10 @@
-"""Holds a launch on this host: unpacks its files, starts it, and leaves nothing of it behind.
+"""Holds a launch on this host: unpacks its files, starts it, and cleans up after it.
 
-It ends all that it has started, and removes the folder, as soon as its standard input ends, the
-line home is cut, or a signal says so: whatever becomes of who started it, SIGKILL and a pulled
-cable included. The question has ``files`` (name: text), the names of those that are ``programs``,
-``argv``, ``env`` and ``cwd``, with ``{folder}`` where the folder of the files is meant, and
-``home``: the address for a connection that says nothing but that we live, made as by a rank.
+It ends everything that it started, and removes the folder, as soon as its standard input ends, the
+connection home is cut, or a signal arrives. So it also ends if the process that started it is
+killed, or a cable is pulled. The question has ``files`` (name: text), the names of those that are
+``programs``, ``argv``, ``env`` and ``cwd``, with ``{folder}`` for the folder of the files, and
+``home``: the address of a connection that only shows that we are alive.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ PR_SET_CHILD_SUBREAPER = 36
 """prctl(2), linux/prctl.h."""
 
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "HYDI_", "HYDRA_", "MPI_LOCAL")
-"""What the way here has set for a rank of its own, which this launch is none of: Open MPI starts
-nothing below one, and who asks takes it for rank 0."""
+"""Variables for the rank by which we were started. The launch must not inherit them: Open MPI
+starts nothing below a rank, and other programs would take the launch for rank 0."""
 
 LONGEST_PLACE = 48
-"""Of a Unix socket's path (108 bytes: unix(7)) the rest is ours and multiprocessing's."""
+"""Characters. A Unix socket's path has at most 108 bytes (unix(7)). We and multiprocessing need the
+rest.
+"""
 
 GONE_SECONDS = 20.0
-"""A process that the kernel holds (a disk that does not answer) outlives SIGKILL so long."""
+"""Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
+answer).
+"""
 
 
 def below(root: int) -> list[int]:
-    """The living processes that one has started, and that those have started."""
+    """The living descendants of a process."""
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -44,19 +48,19 @@ def below(root: int) -> list[int]:
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if fields[0] not in (b"Z", b"X"):
             parents.setdefault(int(fields[1]), []).append(int(name))
-    found, new = [], [root]
+    descendants, new = [], [root]
     while new:
         new = [pid for parent in new for pid in parents.get(parent, [])]
-        found += new
-    return found
+        descendants += new
+    return descendants
 
 
 def end_all() -> None:
-    """End everything that was ever started here."""
+    """Kill everything that was started here."""
     until = time.monotonic() + GONE_SECONDS
     while time.monotonic() < until:
         left = below(os.getpid())
@@ -71,22 +75,26 @@ def end_all() -> None:
 
 
 def unpack(asked: dict[str, Any], folder: str) -> None:
-    """Write the files, and make the folder for what the script would have written."""
+    """Write the files, and make the folder for the script's output."""
     os.makedirs(os.path.join(folder, "scratch"))
     for name, text in asked["files"].items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(path, 0o700 if name in asked["programs"] else 0o600)
+        mode = 0o600
+        if name in asked["programs"]:
+            mode = 0o700
+        os.chmod(path, mode)
 
 
 def hold(asked: dict[str, Any], folder: str) -> int:
-    """Start it and wait; its exit status, or that of who was told to end."""
+    """Start the launch and wait. Returns its exit status, or 75 if it was ended."""
     unpack(asked, folder)
-    words = [word.replace("{folder}", folder) for word in asked["argv"]]
-    variables = {name: value.replace("{folder}", folder) for name, value in asked["env"].items()}
-    ours = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
+    argv = [word.replace("{folder}", folder) for word in asked["argv"]]
+    variables = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
+    for name, value in asked["env"].items():
+        variables[name] = value.replace("{folder}", folder)
     sys.path.insert(0, os.path.join(folder, "lib"))
     from cputune.inside.messages import connected
 
@@ -96,8 +104,8 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = subprocess.Popen(
-        words,
-        env=dict(ours, **variables, TMPDIR=folder),  # torchrun never removes its torchelastic_*
+        argv,
+        env=dict(variables, TMPDIR=folder),  # torchrun leaves its torchelastic_* folders behind
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
@@ -109,7 +117,9 @@ def hold(asked: dict[str, Any], folder: str) -> int:
             os.read(wake_read, 4096)
         code = child.poll()
         if code is not None:
-            return code if code >= 0 else 128 - code
+            if code < 0:
+                return 128 - code
+            return code
         try:
             if (0 in ready and not os.read(0, 4096)) or (home in ready and not home.recv(4096)):
                 return 75
@@ -118,11 +128,13 @@ def hold(asked: dict[str, Any], folder: str) -> int:
 
 
 def main() -> None:
-    """Hold the launch, and leave no process and no file of it, however this ends."""
+    """Hold the launch. Leaves no process and no file behind, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    place = None if len(tempfile.gettempdir()) <= LONGEST_PLACE else "/tmp"
+    place = None
+    if len(tempfile.gettempdir()) > LONGEST_PLACE:
+        place = "/tmp"
     folder = tempfile.mkdtemp(prefix="cputune-launch-", dir=place)
     status = 3
     try:

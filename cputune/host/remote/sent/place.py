@@ -1,7 +1,7 @@
-"""Puts the files of a launch on this host, at the path that they have where it is started.
+"""Copies the files of a launch to this host, to the path that they have where it is started.
 
-The question has ``folder``, ``files`` (name: text) and those that are ``programs``; without files
-the folder is removed. A folder that is there, on a disk that hosts share, stays as it is.
+The question has ``folder``, ``files`` (name: text) and the names of ``programs``. Without files the
+folder is removed. An existing folder, on a disk that the hosts share, is left as it is.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import time
 
 OURS = "placed-by-cputune"
 REMOVAL_SECONDS = 10.0
-"""So long ranks that are ending may still write into the folder while it is removed."""
+"""Seconds for which ending ranks may still write into the folder while it is removed."""
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that was put here, and those of ours above it that are empty then.
+    """Remove a folder that was copied here, and its parents of ours if they are empty.
 
-    The mark goes last: a rank that ends may remove the folder too, and either may be cut off.
+    The mark is removed last, because a rank that ends may remove the folder at the same time, and
+    either may be interrupted.
     """
     try:
         names = os.listdir(folder)
@@ -44,18 +45,21 @@ def remove(folder: str) -> None:
 
 
 def main() -> None:
-    """Put the files of a launch there, or remove them."""
+    """Copy the files of a launch, or remove them."""
     asked = json.loads(sys.argv[1])
     folder = asked["folder"]
     if asked["files"] is None:
         remove(folder)
     elif not os.path.isdir(folder):
-        for name, text in {**asked["files"], OURS: ""}.items():
+        for name, text in dict(asked["files"], **{OURS: ""}).items():
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-            os.chmod(path, 0o700 if name in asked["programs"] else 0o600)
+            mode = 0o600
+            if name in asked["programs"]:
+                mode = 0o700
+            os.chmod(path, mode)
         os.makedirs(os.path.join(folder, "scratch"), exist_ok=True)
     print(json.dumps({"placed": folder}))
 

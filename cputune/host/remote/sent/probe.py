@@ -1,8 +1,8 @@
-"""What a probe reads of this machine, as the ``record.json`` that ``RecordedHost`` replays.
+"""Probes this machine, and prints the ``record.json`` that ``RecordedHost`` replays.
 
-The question has patterns of glob (``read``, ``list``), paths and names of programs; the
-answer a ``record`` and beside it what is no part of one: ``packages`` as names and heads of their
-metadata, the Python, what names lead to, and ``content`` of files to compare.
+The question has glob patterns (``read``, ``list``), paths and names of programs. The answer has a
+``record`` and what is not part of one: ``packages`` as names and headers of their metadata, the
+Python, addresses of names, and the ``content`` of files to compare.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ import time
 from typing import Any
 
 PIECE_BYTES, MOST_PIECES = 1 << 16, 256
-"""No file that is looked at is longer; a read of 4 MiB below /proc/sys ends with ENOMEM."""
+"""Largest file that is read. A read of 4 MiB at once below /proc/sys fails with ENOMEM."""
 
 NAMES_SECONDS = 12.0
-"""A resolver asks twice, five seconds each (resolv.conf(5))."""
+"""Seconds. A resolver asks twice, five seconds each (resolv.conf(5))."""
 
 HASHED_BYTES = 4 << 20
-"""Of a longer file only so much is compared, and its size: nobody waits for weights."""
+"""Bytes of a file that are compared, besides its size. Hashing whole weights would take too
+long.
+"""
 
 GROUP_FILES = re.compile(
     r"(cpu|cpuset|memory|pids)\.(cfs|max|stat|limit|cpus|effective|usage|curr).*"
@@ -48,7 +50,7 @@ def read(path: str) -> str:
 
 
 def quiet(look: Any, *arguments: Any) -> Any:
-    """What a look gives; None where the system refuses it."""
+    """The result of a function, or None if it raises."""
     try:
         return look(*arguments)
     except (OSError, ValueError):
@@ -56,30 +58,31 @@ def quiet(look: Any, *arguments: Any) -> Any:
 
 
 def matching(patterns: list[str]) -> list[str]:
-    """The paths of some patterns."""
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
 def groups() -> list[str]:
     """The directories of our cgroups, as far up as they can be seen."""
-    own = [line.split(":", 2)[-1] for line in read("/proc/self/cgroup").splitlines()]
-    found = {}
+    paths = [line.split(":", 2)[-1] for line in read("/proc/self/cgroup").splitlines()]
+    directories = {}
     for line in read("/proc/self/mountinfo").splitlines():
         fields, _, kind = line.partition(" - ")
         root, point = fields.split()[3:5]
         if not kind.startswith(("cgroup", "cpuset")):
             continue
-        for path in own:
-            below = os.path.relpath(path, root) if path.startswith(root) else "."
+        for path in paths:
+            below = "."
+            if path.startswith(root):
+                below = os.path.relpath(path, root)
             place = os.path.normpath(os.path.join(point, below))
             while place.startswith(point):
-                found[place] = 1
+                directories[place] = 1
                 place = os.path.dirname(place)
-    return list(found)
+    return list(directories)
 
 
 def record(asked: dict[str, Any]) -> dict[str, Any]:
-    """The recording itself."""
+    """The recording."""
     files, unreadable, directories = {}, {}, {}
     paths = {path: os.path.exists(path) for path in asked["paths"]}
     wanted = matching(asked["read"])
@@ -103,21 +106,17 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
         if entry.startswith("/"):
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
     launchers = {name: launcher(name, asked) for name in asked["programs"]}
-    disks = {path: quiet(os.statvfs, path) for path in asked["disks"]}
+    registers = {leaf: quiet(cpuid, leaf) for leaf in asked["cpuid"]}
+    sizes, free = disk_bytes(asked["disks"])
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
         "environment": dict(variables),
-        "launchers": {name: launcher for name, launcher in launchers.items() if launcher["path"]},
+        "launchers": {name: found for name, found in launchers.items() if found["path"]},
         "processes": processes(asked["look_seconds"]),
-        "disk_bytes": {p: d.f_frsize * d.f_blocks for p, d in disks.items() if d},
-        "disk_free_bytes": {p: d.f_frsize * d.f_bavail for p, d in disks.items() if d},
-        "cpuid": {
-            leaf: registers
-            for leaf in asked["cpuid"]
-            for registers in [quiet(cpuid, leaf)]
-            if registers
-        },
+        "disk_bytes": sizes,
+        "disk_free_bytes": free,
+        "cpuid": {leaf: values for leaf, values in registers.items() if values},
         "unreadable": unreadable,
         "files": files,
         "directories": directories,
@@ -126,12 +125,23 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def disk_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The size of each file system, and its free bytes."""
+    sizes, free = {}, {}
+    for path in paths:
+        disk = quiet(os.statvfs, path)
+        if disk:
+            sizes[path] = disk.f_frsize * disk.f_blocks
+            free[path] = disk.f_frsize * disk.f_bavail
+    return sizes, free
+
+
 def find_libraries(
     asked: dict[str, Any], sites: list[str], directories: dict[str, list[str]]
 ) -> dict[str, str]:
-    """The real paths of the libraries looked for, where the loader or a package has them.
+    """The real paths of the libraries, in the folders of the loader and of packages.
 
-    What else of them lies in each place is added to ``directories``.
+    The names in each folder are added to ``directories``.
     """
     libraries, real = re.compile(asked["libraries"]), {}
     variables = os.environ
@@ -141,8 +151,10 @@ def find_libraries(
     places += [path.partition("/lib/python")[0] + "/lib" for path in sites]
     for site in sites:
         inside = [name for name in quiet(os.listdir, site) or () if libraries.fullmatch(name)]
-        places += [site, *(os.path.join(site, name) for name in asked["inside"])]
-        places += [os.path.join(site, name, *more) for name in inside for more in ((), ("lib",))]
+        places.append(site)
+        places += [os.path.join(site, name) for name in asked["inside"]]
+        for name in inside:
+            places += [os.path.join(site, name), os.path.join(site, name, "lib")]
     for place in places:
         names = [name for name in quiet(os.listdir, place) or () if libraries.fullmatch(name)]
         if os.path.isdir(place):
@@ -153,14 +165,14 @@ def find_libraries(
 
 
 def cpuid(leaf: str) -> list[int]:
-    """The four registers of ``LEAF.SUBLEAF``; the device is root's alone."""
+    """The four registers of ``LEAF.SUBLEAF``. Only root may read the device."""
     number, sub = map(int, leaf.split("."))
     with open("/dev/cpu/0/cpuid", "rb", buffering=0) as device:
         return list(struct.unpack("<4I", os.pread(device.fileno(), 16, number | sub << 32)))
 
 
 def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Where a program lies, on PATH or beside this Python; and what an MPI says of its version."""
+    """The path of a program, on PATH or beside this Python, and the version output of an MPI."""
     path = shutil.which(name) or shutil.which(name, path=os.path.join(sys.prefix, "bin"))
     launcher: dict[str, Any] = {"path": path}
     if path is not None and name in asked["versions"]:
@@ -181,34 +193,38 @@ def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def processes(seconds: float) -> list[dict[str, Any]]:
-    """Those that run beside us, threads of the kernel left out, and what they use meanwhile."""
+    """The other processes except kernel threads, and the CPU that they use meanwhile."""
     before, started = used(), time.monotonic()
     time.sleep(seconds)
     after, passed = used(), time.monotonic() - started
-    found = []
+    others = []
     for key, (name, ticks) in after.items():
         process: dict[str, Any] = {"pid": key[0], "name": name}
         if key in before:
             share = (ticks - before[key][1]) / os.sysconf("SC_CLK_TCK") / passed
             process["cpu_share"] = max(0.0, share)
-        found.append(process)
-    return found
+        others.append(process)
+    return others
 
 
 def used() -> dict[tuple[int, str], tuple[str, int]]:
-    """Name and CPU ticks by pid and start; fields of proc(5), behind the name in parentheses."""
-    found = {}
+    """Name and CPU ticks by pid and start time. Fields of proc(5) after the name in parentheses."""
+    times = {}
     for name in os.listdir("/proc"):
-        text = quiet(read, f"/proc/{name}/stat") if name.isdigit() else None
-        fields = str(text).rpartition(")")[2].split() if text else []
-        if text and fields[20] != "0" and int(name) != os.getpid():
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        text = quiet(read, f"/proc/{name}/stat")
+        if not text:
+            continue
+        fields = text.rpartition(")")[2].split()
+        if fields[20] != "0":  # a kernel thread has no virtual memory
             comm = text.partition("(")[2].rpartition(")")[0]
-            found[int(name), fields[19]] = (comm, int(fields[11]) + int(fields[12]))
-    return found
+            times[int(name), fields[19]] = (comm, int(fields[11]) + int(fields[12]))
+    return times
 
 
 def ranges(numbers: list[int]) -> str:
-    """``0-3,8``: a kernel list."""
+    """A kernel list: ``0-3,8``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -219,19 +235,25 @@ def ranges(numbers: list[int]) -> str:
 
 
 def metadata(judged: str) -> dict[str, Any]:
-    """Names, heads and ages of what describes the packages on our path."""
+    """Names, headers and ages of the metadata of the packages on our path."""
     names, heads, ages = {}, {}, {}
     conda = os.path.join(sys.prefix, "conda-meta")
     for place in [*sys.path, conda]:
-        entries = sorted(quiet(os.listdir, place) or ()) if place else []
-        ends = (".dist-info", ".egg-info", *((".json",) if place == conda else ()))
+        entries = []
+        if place:
+            entries = sorted(quiet(os.listdir, place) or ())
+        ends: tuple[str, ...] = (".dist-info", ".egg-info")
+        if place == conda:
+            ends += (".json",)
         names[place] = [entry for entry in entries if entry.endswith(ends)]
         for entry in names[place]:
             path = os.path.join(place, entry)
             ages[path] = quiet(os.path.getmtime, path) or 0.0
             plain = re.sub(r"[-_.]+", "-", entry.partition("-")[0].partition(".")[0]).lower()
-            more = ("METADATA", "PKG-INFO") if re.fullmatch(judged, plain) else ()
-            for name in ("INSTALLER", *more):
+            files = ["INSTALLER"]
+            if re.fullmatch(judged, plain):
+                files += ["METADATA", "PKG-INFO"]
+            for name in files:
                 text = quiet(head, os.path.join(path, name))
                 if text:
                     heads[os.path.join(path, name)] = text
@@ -250,7 +272,7 @@ def head(path: str) -> list[str]:
 
 
 def content(path: str) -> str:
-    """What lies at a path, to compare it: size and SHA-256 of a file, else its kind."""
+    """What a path contains, for a comparison: size and SHA-256 of a file, else its kind."""
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return "folder"
@@ -261,15 +283,17 @@ def content(path: str) -> str:
 
 
 def resolved(names: list[str]) -> dict[str, Any]:
-    """The addresses of each name, or why there are none; all are looked up side by side."""
-    found: dict[str, Any] = dict.fromkeys(names, "no answer")
+    """The addresses of each name, or the reason why it has none. All are resolved at the same
+    time.
+    """
+    answers: dict[str, Any] = dict.fromkeys(names, "no answer")
 
     def look(name: str) -> None:
         try:
             addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found[name] = list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
+            answers[name] = list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
         except (OSError, UnicodeError) as error:
-            found[name] = getattr(error, "strerror", None) or str(error)
+            answers[name] = getattr(error, "strerror", None) or str(error)
 
     looking = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
     until = time.monotonic() + NAMES_SECONDS
@@ -277,17 +301,21 @@ def resolved(names: list[str]) -> dict[str, Any]:
         process.start()
     for process in looking:
         process.join(max(0.0, until - time.monotonic()))
-    return dict(found)
+    return dict(answers)
 
 
 def own_address(name: str) -> Any:
-    """What gloo listens on by itself: the first address of the own name that can be bound.
+    """The address that gloo listens on by default: the first of our own name that can be bound.
 
     ``ProcessGroupGloo::createDefaultDevice`` of torch.
     """
-    found = resolved([name])[name]
-    for address in found if isinstance(found, list) else ():
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    addresses = resolved([name])[name]
+    if not isinstance(addresses, list):
+        return None
+    for address in addresses:
+        family = socket.AF_INET
+        if ":" in address:
+            family = socket.AF_INET6
         tried = socket.socket(family, socket.SOCK_STREAM)
         with contextlib.closing(tried), contextlib.suppress(OSError):
             tried.bind((address, 0))
@@ -298,13 +326,16 @@ def own_address(name: str) -> Any:
 def main() -> None:
     """Print the answer as a line of JSON."""
     asked = json.loads(sys.argv[1])
+    own = None
+    if asked["names"]:
+        own = own_address(socket.gethostname())
     answer = {
         "record": record(asked),
         "metadata": metadata(asked["judged"]),
         "executable": sys.executable,
         "content": {path: quiet(content, path) for path in asked["content"]},
         "names": resolved(asked["names"]),
-        "own": own_address(socket.gethostname()) if asked["names"] else None,
+        "own": own,
     }
     print(json.dumps(answer))
 
