@@ -41,11 +41,11 @@ def _of_release(package: str, called: str, name: str, presence: Presence) -> Ans
     owner, _, function = called.partition(".")
     since = f"{presence.first.major}.{presence.first.minor}"
     if not presence.still:
-        since = presence.in_words()
+        since = presence.range_text()
     return Answer(
         title=f"{function} of a class below {owner} lacks {name}, which {package} "
-        f"{presence.in_words()} passes",
-        cause=f"{called} takes {name} {presence.in_words()}; the class overrides it with the "
+        f"{presence.range_text()} passes",
+        cause=f"{called} takes {name} {presence.range_text()}; the class overrides it with the "
         "signature of another release.",
         fix=f"add {name}=None to its {function}; if a library defines the class, upgrade that "
         f"library, or install {package} "
