@@ -34,15 +34,19 @@ from cputune.library.examine import doctor as doctor
 from cputune.library.tuning import tune as tune
 from cputune.plans.plan import Plan as Plan
 from cputune.plans.workload import Workload as Workload
-from cputune.records.history import Kept as Kept, kept_results as kept_results
 from cputune.records.options import (
     Cluster as Cluster,
     EmitOptions as EmitOptions,
     SecretKey as SecretKey,
     TuneOptions as TuneOptions,
 )
-from cputune.records.result import ConfirmRun as ConfirmRun, Result as Result, Trial as Trial
+from cputune.records.result import ConfirmRun as ConfirmRun, Trial as Trial
 from cputune.records.steps import Runner as Runner, Step as Step, TrialError as TrialError
+from cputune.report.drawing import (
+    Kept as Kept,
+    Result as Result,
+    kept_results as kept_results,
+)
 from cputune.report.show import show as show
 from cputune.tuner import SearchSpace as SearchSpace, search_space as search_space
 from cputune.tuner.comparing import Comparison as Comparison, compare as compare

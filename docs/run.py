@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cputune.records.result import Result
+from cputune.report.figures import FiguresOf
 from cputune.report.figures.canvas import alone, svg
 from cputune.report.show import ResultToShow, end_blocks
 from cputune.report.writing import print_blocks
@@ -35,7 +36,7 @@ def terminal() -> str:
 
 def figure(name: str) -> str:
     """A picture of the run, on a ground of its own, so that it is read on dark pages too."""
-    return alone(svg(getattr(Result.load(RESULT).figures, name)(), name))
+    return alone(svg(getattr(FiguresOf(Result.load(RESULT)), name)(), name))
 
 
 RUN = {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload
 from cputune.records.options import keywords, keywords_of
-from cputune.records.result import Result
+from cputune.report.drawing import Result
 from cputune.tuner import AskedToTune, tune as tune_workload
 from cputune.tuner.databases import database_of
 
@@ -31,6 +34,12 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
     workload = Workload.of(job)
     if workload.argv and not isinstance(job, Workload) and asked.runner is None:
         require_trainable(workload.argv)
+    if asked.on_event is None and "IPython" in sys.modules:
+        from cputune.report.notebook import is_notebook, view
+
+        if is_notebook():
+            started = time.monotonic() if asked.started is None else asked.started
+            asked = replace(asked, started=started, on_event=view(started))
     result: Result = tune_workload(workload, **keywords(asked))
     database = database_of(asked.study, asked.study_name)
     if database is not None and result.not_compared is None:

@@ -6,16 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from msgspec import Meta
 
-from cputune.errors import ResultError
+from cputune.errors import CannotError, ResultError
 from cputune.host import read_document, write_atomically
-from cputune.host.facts import Core, Topology
 from cputune.plans.knobs import kept_by_change
 from cputune.plans.knobs.record import Keeps, Kind, LeftOut
 from cputune.plans.levers import Lever
@@ -26,7 +24,6 @@ from cputune.records.migration import from_second
 from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
 from cputune.records.written import write_own
-from cputune.text import cpulist
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.text.plain import figure
 
@@ -265,6 +262,48 @@ class TimeToEnd:
     best: Amount
 
 
+class Figures(Protocol):
+    """The pictures of a result. ``width`` is in inches everywhere.
+
+    Each raises MissingPackageError without matplotlib; what the result does not know is None
+    instead of a picture.
+    """
+
+    def waterfall(self, *, width: float = WIDTH) -> Figure:
+        """From the current launch to the best plan, change by change."""
+
+    def step(self, *, width: float = WIDTH) -> Figure | None:
+        """Where the time of a step goes."""
+
+    def trials(self, *, width: float = WIDTH) -> Figure:
+        """The trials as they were run, and the best so far."""
+
+    def comparison(self, *, width: float = WIDTH) -> Figure | None:
+        """The best plan and the current launch, round by round."""
+
+    def machine(self, *, width: float = WIDTH) -> Figure | None:
+        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+
+    def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
+        """The seconds of each step of one trial, by its number."""
+
+
+class Drawing(Protocol):
+    """What draws results: a record does not import it, it registers itself (``Result.drawing``)."""
+
+    def figures(self, result: Result) -> Figures:
+        """Its pictures."""
+
+    def frame(self, result: Result) -> DataFrame:
+        """Its trials, a row each."""
+
+    def html(self, result: Result) -> str:
+        """What a notebook shows of it."""
+
+    def page(self, result: Result) -> str:
+        """The page of ``cputune report``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """The result of a study.
@@ -293,6 +332,8 @@ class Result:
     of the processor. ``asked`` are the options that changed the search. ``interface`` is the
     network interface of the ranks if the plan does not name one.
     """
+
+    drawing: ClassVar[Drawing | None] = None
 
     created: str | None = None
     host: Mapping[str, Any]
@@ -449,16 +490,14 @@ class Result:
     @property
     def figures(self) -> Figures:
         """The figures, for example ``result.figures.waterfall()``."""
-        return Figures(self)
+        return self._drawn().figures(self)
 
     def to_frame(self) -> DataFrame:
         """Return the trials as a pandas frame, one row each. Raises MissingPackageError."""
-        frame: DataFrame = import_module("cputune.report.notebook").frame_of(self)
-        return frame
+        return self._drawn().frame(self)
 
     def _repr_html_(self) -> str:
-        html: str = import_module("cputune.report.notebook").html_of(self)
-        return html
+        return self._drawn().html(self)
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
         """Write the page of ``cputune report``, as ``cputune report`` does.
@@ -469,8 +508,13 @@ class Result:
         mode = 0o644
         if self.workload.argv:
             mode = 0o600
-        page = import_module("cputune.report.page").page(self)
-        write_own(Path(path), page, force=force, mode=mode)
+        write_own(Path(path), self._drawn().page(self), force=force, mode=mode)
+
+    def _drawn(self) -> Drawing:
+        """Return what draws it: ``cputune.report.drawing``, which registers itself."""
+        if Result.drawing is None:
+            raise CannotError("nothing draws results", hint="import cputune.report.drawing")
+        return Result.drawing
 
     @classmethod
     def from_json(cls, document: object) -> Result:
@@ -498,65 +542,6 @@ class Result:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"
             ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one result, drawn by ``report.figures``.
-
-    ``width`` is in inches. Each method raises MissingPackageError without matplotlib, and returns
-    None if the result does not have the data.
-    """
-
-    result: Result
-
-    def waterfall(self, *, width: float = WIDTH) -> Figure:
-        """The steps from the baseline to the best plan."""
-        return cast("Figure", _pictures().waterfall(self.result, width=width))
-
-    def step(self, *, width: float = WIDTH) -> Figure | None:
-        """How the time of a step is spent."""
-        return cast("Figure | None", _pictures().step(self.result, width=width))
-
-    def trials(self, *, width: float = WIDTH) -> Figure:
-        """The trials in the order in which they ran, and the best so far."""
-        return cast("Figure", _pictures().trials(self.result, width=width))
-
-    def comparison(self, *, width: float = WIDTH) -> Figure | None:
-        """The best plan compared with the baseline, round by round."""
-        return cast("Figure | None", _pictures().comparison(self.result, width=width))
-
-    def machine(self, *, width: float = WIDTH) -> Figure | None:
-        """The machine of the measurement, and the CPUs of each rank of the best plan."""
-        topology = topology_of(self.result.host)
-        if topology is None:
-            return None
-        return cast("Figure", _pictures().machine(topology, self.result.best.plan, width=width))
-
-    def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
-        """The seconds of each step of one trial."""
-        return cast("Figure | None", _pictures().steps(self.result, trial, width=width))
-
-
-def _pictures() -> Any:
-    return import_module("cputune.report.figures")
-
-
-def topology_of(host: Mapping[str, Any]) -> Topology | None:
-    """Return the cores of the machine of a result. None if it does not have them."""
-    topology = host.get("topology") or {}
-    try:
-        cores = tuple(
-            Core(cpus=cpulist.parse(cpus), socket=int(socket), numa_node=node)
-            for socket, node, cpus in topology["cores"]
-        )
-        allowed = cpulist.parse(topology["allowed"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    if not cores:
-        return None
-    online = tuple(sorted(cpu for core in cores for cpu in core.cpus))
-    return Topology(cores=cores, online=online, present=None, allowed=allowed, numa_nodes=())
 
 
 def _is_result(path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cputune.errors import CputuneError, MissingPackageError
 from cputune.host.probing import probe
 from cputune.records.result import Result
+from cputune.report.figures import waterfall
 from cputune.report.figures.canvas import svg
 from cputune.report.live import Standing, live_lines
 from cputune.report.show import ResultToShow
@@ -101,7 +102,7 @@ def html_of(result: Result) -> str:
     words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
     if find_spec("matplotlib") is None:
         return f"<div>{words}</div>"
-    picture = svg(result.figures.waterfall(), f"cputune-{id(result)}")
+    picture = svg(waterfall(result), f"cputune-{id(result)}")
     ground = "background:#ffffff;color:#1b1f24;padding:.5em"
     return f'<div style="{ground}">{words}{picture}</div>'
 

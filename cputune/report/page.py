@@ -19,6 +19,7 @@ from cputune import __version__
 from cputune.errors import MissingPackageError
 from cputune.host.interpreter import install_extra
 from cputune.records.result import Result
+from cputune.report.figures import FiguresOf
 from cputune.report.figures.canvas import svg
 from cputune.report.show import (
     ResultToShow,
@@ -140,7 +141,7 @@ def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
 
 def pictures(result: Result) -> tuple[Picture, ...]:
     """Those that there is something to draw for."""
-    figures = result.figures
+    figures = FiguresOf(result)
     drawn = (
         _picture("change", "What each change brings", figures.waterfall),
         _picture("step", "Where the time of a step goes, by kind of work", figures.step),

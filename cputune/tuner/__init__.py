@@ -6,12 +6,10 @@ imported when a study starts.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.util import find_spec
 
 from cputune.errors import MissingPackageError, UsageError
@@ -36,8 +34,8 @@ class AskedToTune(TuneOptions):
     Attributes:
         facts: the machine, as ``cputune.probe()`` sees it; None: it is probed.
         runner: runs the plans; None: real processes.
-        on_event: called with every event of ``cputune.tuner.events``. If it is None, a notebook
-            shows the study below its cell.
+        on_event: called with every event of ``cputune.tuner.events``. If it is None,
+            ``cputune.tune`` shows the study below the cell of a notebook.
         hosts: names of the hosts that plans run on (``"node1,node2"``, or a sequence), reached by
             ssh; their number is then a knob. None: this machine alone.
         started: when the time limit began, by ``time.monotonic()``; None: now.
@@ -93,7 +91,7 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     from cputune.tuner.events import logged
     from cputune.tuner.study import TuningStudy
 
-    hear = logged(asked.on_event or _notebook_view(started))
+    hear = logged(asked.on_event)
 
     def opens(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         return open_runner(runner, workload, facts, hear, fresh=fresh, hosts=hosts)
@@ -122,15 +120,6 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
             command=asked.command,
         )
         return study.run()
-
-
-def _notebook_view(started: float) -> OnEvent | None:
-    """The listener that shows the study below a notebook cell; None outside of a notebook."""
-    if "IPython" not in sys.modules:
-        return None
-    notebook = import_module("cputune.report.notebook")
-    view: OnEvent | None = notebook.view(started) if notebook.is_notebook() else None
-    return view
 
 
 def _require_optuna() -> None:

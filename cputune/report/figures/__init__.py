@@ -1,14 +1,16 @@
 """Pictures of a result and of a machine: one function for each, from a record to a figure.
 
-The page of ``cputune report``, notebooks (by ``result.figures``) and the documentation take their
-pictures from here. Each function returns a ``matplotlib.figure.Figure`` that nobody else holds.
+The page of ``cputune report``, notebooks and the documentation take their pictures from here;
+``FiguresOf`` has those of one result, as ``result.figures``. Each function returns a
+``matplotlib.figure.Figure`` that nobody else holds.
 """
 
 from cputune.report.figures._comparison import comparison
 from cputune.report.figures._machine import machine
+from cputune.report.figures._of_result import FiguresOf
 from cputune.report.figures._step import step
 from cputune.report.figures._steps import steps
 from cputune.report.figures._trials import trials
 from cputune.report.figures._waterfall import waterfall
 
-__all__ = ["comparison", "machine", "step", "steps", "trials", "waterfall"]
+__all__ = ["FiguresOf", "comparison", "machine", "step", "steps", "trials", "waterfall"]

@@ -1,0 +1,70 @@
+"""The pictures of one result, as ``result.figures`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cputune.host.facts import Core, Topology
+from cputune.records.result import WIDTH, Result
+from cputune.report.figures import _comparison, _machine, _step, _steps, _trials, _waterfall
+from cputune.text import cpulist
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresOf:
+    """The pictures of one result, as ``result.figures`` has them, drawn by ``report.figures``.
+
+    ``width`` is in inches everywhere. Each raises MissingPackageError without matplotlib; what the
+    result does not know is None instead of a picture.
+    """
+
+    result: Result
+
+    def waterfall(self, *, width: float = WIDTH) -> Figure:
+        """From today's launch to the best plan, change by change."""
+        return _waterfall.waterfall(self.result, width=width)
+
+    def step(self, *, width: float = WIDTH) -> Figure | None:
+        """Where the time of a step goes."""
+        return _step.step(self.result, width=width)
+
+    def trials(self, *, width: float = WIDTH) -> Figure:
+        """The trials as they were run, and the best so far."""
+        return _trials.trials(self.result, width=width)
+
+    def comparison(self, *, width: float = WIDTH) -> Figure | None:
+        """The best plan against today's launch, round by round."""
+        return _comparison.comparison(self.result, width=width)
+
+    def machine(self, *, width: float = WIDTH) -> Figure | None:
+        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        topology = topology_of(self.result.host)
+        if topology is None:
+            return None
+        return _machine.machine(topology, self.result.best.plan, width=width)
+
+    def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
+        """The seconds of each step of one trial, by its number."""
+        return _steps.steps(self.result, trial, width=width)
+
+
+def topology_of(host: Mapping[str, Any]) -> Topology | None:
+    """The cores of the machine that a result was measured on; None where it does not say them."""
+    topology = host.get("topology") or {}
+    try:
+        cores = tuple(
+            Core(cpus=cpulist.parse(cpus), socket=int(socket), numa_node=node)
+            for socket, node, cpus in topology["cores"]
+        )
+        allowed = cpulist.parse(topology["allowed"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not cores:
+        return None
+    online = tuple(sorted(cpu for core in cores for cpu in core.cpus))
+    return Topology(cores=cores, online=online, present=None, allowed=allowed, numa_nodes=())
