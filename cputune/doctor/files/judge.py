@@ -21,7 +21,7 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script import is_own, reader_of, trains
+from cputune.doctor.files.script import is_example, is_own, reader_of, text_of, trains
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -373,9 +373,14 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
 
 
 def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
-    """Whether --use_cpu can be passed to the script, or --cpu to accelerate launch."""
-    by_accelerate = (launch.inner or launch).launcher == "accelerate"
-    return by_accelerate or reader_of("--use_cpu", launch, context) == "trainer"
+    """Whether --use_cpu can be passed to the script, or --cpu to accelerate launch.
+
+    A script that cannot be read may have a parser of its own, which would refuse the flag.
+    """
+    if (launch.inner or launch).launcher == "accelerate":
+        return True
+    seen = text_of(launch, context) is not None or is_example(launch)
+    return seen and reader_of("--use_cpu", launch, context) == "trainer"
 
 
 def _of_a_rank_mended(

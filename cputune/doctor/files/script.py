@@ -34,8 +34,12 @@ def reader_of(flag: str, launch: Launch, context: Context) -> str:
         own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text)
         parses = re.search("TrainingArguments|HfArgumentParser", text)
         return "trainer" if parses and not own else "its own"
-    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
-    return "trainer" if example or trains(launch) else "unknown"
+    return "trainer" if is_example(launch) or trains(launch) else "unknown"
+
+
+def is_example(launch: Launch) -> bool:
+    """Whether the script has the name of an example of transformers that uses Trainer."""
+    return re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2]) is not None
 
 
 def trains(launch: Launch) -> bool:
