@@ -13,6 +13,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune.emitters import FORMATS
 from cputune.errors import UsageError
+from cputune.host.process import keep_secrets
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.steps import Crashed, Step
@@ -155,7 +156,9 @@ def test_words_of_a_launcher_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_secret_that_a_variable_holds_bears_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "MY_HUB": "swordfish-and-more"})
+    before = dict(os.environ)
     job = Workload.script(["train.py", "--hub_token", "swordfish-and-more"])
+    assert dict(os.environ) == before
     assert job.argv == ("train.py", "--hub_token", "${MY_HUB}")
     assert job.filled(job.argv, os.environ)[-1] == "swordfish-and-more"
 
@@ -198,7 +201,9 @@ def test_lists_and_masks_of_cpus_are_no_keys() -> None:
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Workload:
     monkeypatch.setenv("HUB_TOKEN", "what the environment had before")
-    return Workload.script(["train.py", "--hub_token", TOKEN, "--output_dir", "a $b"])
+    typed = ["train.py", "--hub_token", TOKEN, "--output_dir", "a $b"]
+    keep_secrets(typed)
+    return Workload.script(typed)
 
 
 def test_a_trial_is_given_the_value(job: Workload) -> None:
@@ -280,6 +285,7 @@ def test_of_sixty_kinds_planted_none_is_found_in_any_output(
     assert len({words for words, _ in PLANTED}) >= 60
     argv = ["train.py", *(word for words, _ in PLANTED for word in words)]
     job = Workload.script(argv)
+    keep_secrets(argv)
     said = "\n".join(" ".join(words) for words, _ in PLANTED) + f"\n{BODY}"
 
     class Failing(FakeRunner):

@@ -27,8 +27,6 @@ TOUCHES = {
     "cputune.plans.placing",
     # Child programs of the doctor.
     "cputune.doctor.looks",
-    # A secret of a command becomes a variable of this process; what is stored is compared with it.
-    *("cputune.plans.workload", "cputune.records.history", "cputune.tuner.databases"),
 }
 
 

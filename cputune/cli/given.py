@@ -28,6 +28,7 @@ from cputune.host.interpreter import (
     training_python,
 )
 from cputune.host.probing.installed import MPI_PROGRAMS
+from cputune.host.process import keep_secrets
 from cputune.host.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
 from cputune.host.remote.reach import Manner, Reach, find_reach
 
@@ -325,6 +326,7 @@ def launched(
         known = result.workload if result is not None else None
         before = () if known is None else known.hidden_arguments
         workload = Workload.script(script, secret=(*secret, *before))
+        keep_secrets(script, secret=(*secret, *before))
         if os.path.exists(workload.argv[0]):  # the script may not be on this machine
             require_trainable(workload.argv)
         if known is not None and known.program == workload.program:

@@ -25,6 +25,7 @@ from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import has_module, training_python
+from cputune.host.process import keep_secrets
 from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload
@@ -102,6 +103,7 @@ def command(
     unknown = False
     if result is None and script is not None and not other_machine:
         typed = Workload.script(script, secret=secret)
+        keep_secrets(script, secret=secret)
         if os.path.exists(typed.argv[0]):
             require_trainable(typed.argv)
         result = _known(typed, facts)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cputune.host.process import keep_secrets
 from cputune.plans.training_command import require_trainable
-from cputune.plans.workload import Workload
+from cputune.plans.workload import Workload, typed_words
 from cputune.records.options import keywords, keywords_of
 from cputune.report.drawing import Result
 from cputune.tuner import AskedToTune, tune as tune_workload
@@ -32,6 +33,8 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
     study), and Interrupted on SIGINT, whose ``result`` is what was found.
     """
     workload = Workload.of(job)
+    if not isinstance(job, Workload) and workload.recipe is None:
+        keep_secrets(typed_words(job))
     if workload.argv and not isinstance(job, Workload) and asked.runner is None:
         require_trainable(workload.argv)
     if asked.on_event is None and "IPython" in sys.modules:

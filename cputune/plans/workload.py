@@ -5,7 +5,6 @@ A recipe is a TOML file of validated data; ``recipes/README.md`` describes its k
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from msgspec import Meta
 
 from cputune.errors import RecipeError, UsageError
 from cputune.host import read_document
+from cputune.host.process import variables
 from cputune.inside.messages import Framework
 from cputune.launch.words import value_of
 from cputune.plans.equivalence import Licence, Training
@@ -220,17 +220,9 @@ class Workload:
         """
         if isinstance(job, Workload):
             return job
-        if isinstance(job, str):
-            if job in recipe_names() or job.endswith(".toml"):
-                return cls.from_recipe(job)
-            try:
-                job = shlex.split(job)
-            except ValueError as error:
-                raise UsageError(
-                    f"cannot read the command {job!r}: {str(error).lower()}",
-                    hint="close the quotes, or give a list of words",
-                ) from error
-        words = [str(word) for word in job]
+        if isinstance(job, str) and (job in recipe_names() or job.endswith(".toml")):
+            return cls.from_recipe(job)
+        words = typed_words(job)
         if not words:
             raise UsageError("there is nothing to train", hint='"train.py --epochs 3", or a recipe')
         return cls.script(words)
@@ -265,11 +257,11 @@ class Workload:
         Also a whole command: ``python run_qa.py``, ``-m package.train``, ``accelerate launch``,
         ``torchrun``, ``mpirun``; see ``cputune.plans.training_command``. A word that is a secret by
         its name or shape (``cputune.text.hidden``), or the value of an argument in ``secret``, is
-        moved to a variable of this process (``--hub_token`` to HUB_TOKEN), from which trials take
-        it. Raises UsageError without a script.
+        left out: trials take it from a variable (``--hub_token`` from HUB_TOKEN, or from the one
+        that has this value). ``cputune.tune`` of a command sets that variable. If you make the
+        workload yourself, set it before you tune. Raises UsageError without a script.
         """
-        words, found = hide_arguments(argv, secret=secret, variables=os.environ)
-        os.environ.update(found)
+        words, found = hide_arguments(argv, secret=secret, variables=variables())
         typed = read_typed(words)
         first = typed.argv[0]
         return cls(
@@ -383,6 +375,19 @@ class Workload:
         """A mapping of plain JSON values."""
         document: dict[str, Any] = plain(self)
         return document
+
+
+def typed_words(job: str | Sequence[str]) -> list[str]:
+    """The words of a command that is one text or a list. Raises UsageError at an open quote."""
+    if not isinstance(job, str):
+        return [str(word) for word in job]
+    try:
+        return shlex.split(job)
+    except ValueError as error:
+        raise UsageError(
+            f"cannot read the command {job!r}: {str(error).lower()}",
+            hint="close the quotes, or give a list of words",
+        ) from error
 
 
 def left_out(names: Iterable[str]) -> str:

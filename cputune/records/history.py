@@ -7,7 +7,6 @@ written, the result is stored here or in a temporary file.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from cputune.errors import CannotError, CputuneError, UsageError
 from cputune.host import write_atomically
 from cputune.host.files import make_private, own_files, remove, user_folder, write_somewhere
+from cputune.host.process import variables
 from cputune.records.result import Result
 from cputune.text.documents import for_people
 from cputune.text.hidden import hide_arguments
@@ -137,7 +137,7 @@ def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
     ``argv`` is the script and its arguments. A trial with the same number of ranks is preferred to
     the first trial. None if the history has no such result, or no measurement of it.
     """
-    shown, _ = hide_arguments(argv, variables=os.environ)
+    shown, _ = hide_arguments(argv, variables=variables())
     for id in kept_ids():
         with suppress(CputuneError):
             result = Result.load(result_path(id))

@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.host.interpreter import install_beside
 from cputune.host.locks import study_lock
+from cputune.host.process import variables
 from cputune.text.hidden import without_secrets
 from cputune.text.plain import visible
 
@@ -589,4 +590,4 @@ def said_by_driver(error: BaseException) -> str:
             break
         said = inner
     words = str(said).strip() or type(said).__name__
-    return visible(without_secrets(words.split("\n")[0][:500], os.environ))
+    return visible(without_secrets(words.split("\n")[0][:500], variables()))

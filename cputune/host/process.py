@@ -1,0 +1,32 @@
+"""Variables and folder of this process, and secrets of a command that become variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+from cputune.text.hidden import hide_arguments
+
+
+def variables() -> Mapping[str, str]:
+    """The variables of this process, as they are now."""
+    return os.environ
+
+
+def set_variable(name: str, value: str) -> None:
+    """Set a variable of this process and of all that it starts."""
+    os.environ[name] = value
+
+
+def folder() -> str:
+    """The folder that this process works in."""
+    return os.getcwd()
+
+
+def keep_secrets(argv: Sequence[str], *, secret: Collection[str] = ()) -> None:
+    """Put the secrets of a command into variables, from which its trials take them.
+
+    ``Workload.script`` leaves out their values, and names the same variables.
+    """
+    _, found = hide_arguments(argv, secret=secret, variables=os.environ)
+    os.environ.update(found)
