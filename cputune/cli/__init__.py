@@ -30,21 +30,21 @@ from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
     # name: (where it is, below cputune.cli; the line in `cputune --help`)
-    "doctor": ("doctor.command", "Say what is wrong with this machine for training, and the cure."),
+    "doctor": ("doctor.command", "Find what is wrong with this machine for training, and the fix."),
     "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
     "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
     "compare": (
         "results.compare",
-        "Compare two results: same machine and work, how much faster?",
+        "Measure the best plans of two results side by side.",
     ),
     "history": ("results.history", "List the results of earlier studies."),
-    "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
-    "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
-    "prove": ("prove.command", "Say which levers train the same as your command, one by one."),
-    "verify": ("verify.command", "Start launch files for a few steps and check what they do."),
+    "emit": ("emit.command", "Write the files that launch the tuned plan."),
+    "run": ("run.command", "Train with the tuned plan on this machine."),
+    "prove": ("prove.command", "Check which knobs keep the training of your command the same."),
+    "verify": ("verify.command", "Run launch files for a few steps and check what they do."),
     "report": ("results.report", "Write a result as one page for a browser."),
-    "config": ("settings.config", "Show every option's default, and where it is set."),
-    "recipes": ("recipes.command", "List the workloads that can be tuned on."),
+    "config": ("settings.config", "Show the default of every option, and where it is set."),
+    "recipes": ("recipes.command", "List the trainings that can be tuned without a script."),
 }
 _LINUX_ALONE = ("tune", "run", "prove", "verify")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -110,11 +110,11 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
     is_eager=True,
     expose_value=False,
     callback=read_settings,
-    help="Defaults of options, in place of your usual file; none reads no file.",
+    help="Read defaults of options from FILE instead of your own; none: from no file.",
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Find faults of a CPU training machine, tune training on it, emit the launch.
+    """Find what is wrong with a CPU training machine, tune training on it, write the launch.
 
     \b
     cputune doctor

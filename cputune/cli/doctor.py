@@ -132,15 +132,15 @@ _ONE_MACHINE = (
 @click.option(
     "--deep", is_flag=True, help="Also start short processes that import the stack and measure."
 )
-@click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
+@click.option("--stack", metavar="torch=2.6.0,…", help="Check versions that are not installed.")
 @host_options
 @click.option(
     "--check-file",
     metavar="FILE",
-    help="Judge an accelerate YAML, command or job.",
+    help="Check a launch script, job, manifest, Dockerfile or requirements file.",
     shell_complete=completing.files,
 )
-@click.option("--print-fix", is_flag=True, help="Print the cure of --check-file as a diff.")
+@click.option("--print-fix", is_flag=True, help="Print the fix of --check-file as a diff.")
 @click.option(
     "--symptom",
     metavar="TEXT|FILE|-",
@@ -169,9 +169,9 @@ _ONE_MACHINE = (
 )
 @click.pass_context
 def command(ctx: click.Context, /, **asked: Any) -> None:
-    """Say what is wrong with this machine for training, and how to mend it.
+    """Find what is wrong with this machine for training, and how to fix it.
 
-    With a launch after -- also what is wrong with that: its words, its script, what it imports.
+    With a launch after --, also check its words, its script and its imports.
 
     \b
     cputune doctor

@@ -73,7 +73,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 @click.option(
     "--patch",
     metavar="FILE",
-    help="Fields of your own, merged into the job (YAML).",
+    help="YAML with your own fields, merged into the job.",
     shell_complete=completing.files,
 )
 @click.option(
@@ -85,8 +85,8 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 @click.option("--hosts", help="Hosts: a,b:2,[fd00::1].", shell_complete=completing.HOSTS)
 @options_from(EmitOptions)
 @python_option
-@click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
-@click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
+@click.option("--accelerate-version", metavar="VERSION", help="The job's accelerate: 1.12.")
+@click.option("--transformers-version", metavar="VERSION", help="The job's transformers: 4.56.")
 @batch_options
 @secret_option
 @options_from(Cluster)

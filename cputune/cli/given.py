@@ -98,7 +98,7 @@ secret_option = click.option(
     "--secret",
     multiple=True,
     metavar="NAME",
-    help="An argument of the script that is a secret, beside tokens and passwords.",
+    help="Another argument of the script that is a secret, besides tokens and passwords.",
 )
 
 

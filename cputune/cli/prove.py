@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from cputune.tuner.proof import Proof
 
 
-@click.command(name="prove", cls=ConfiguredCommand, takes_script=True)
+@click.command(
+    name="prove",
+    cls=ConfiguredCommand,
+    takes_script=True,
+    options_metavar="[OPTIONS] [-- SCRIPT ARGS...]",
+)
 @click.option(
     "--recipe",
     metavar="NAME",
-    help="Prove a recipe instead of a script.",
+    help="Check a recipe instead of a script.",
     shell_complete=completing.recipes,
 )
 @click.option(
@@ -41,15 +46,15 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context, recipe: str | None, max_time: str | None, python: str | None, json: bool
 ) -> None:
-    """Say which levers train the same as a command that was typed, and which do not.
+    """Check which knobs keep the training of your command the same, one by one.
 
-    The command is started as it is. Its model is asked, at its first step and after some updates,
-    what parts of its own batches, batches without padding, other threads and bf16 make of loss and
-    gradient; its data set, collator and sampler are asked what they make of samples. Then levers
-    are started for a few steps, and the samples, learning rates, loss and gradient of their ranks
-    are compared with those of the command as typed. Nothing is measured.
+    The command is started as typed. At its first step and after some updates, loss and gradient of
+    its batches are compared with those of their parts, without padding, with other threads and in
+    bf16. Data set, collator and sampler are examined. Then each knob is started for a few steps.
+    The samples, learning rates, loss and gradient of its ranks are compared with those of your
+    command. No speed is measured.
 
-    Ends with 0, or with 1 where the command does not repeat itself.
+    Exits with 0, or with 1 if two starts of the command differ.
 
     \b
     cputune prove -- python train.py --epochs 3

@@ -97,13 +97,13 @@ def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: b
 def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any) -> None:
     """Measure the best plans of two results side by side, now, on this machine.
 
-    A result is a file, an id of `cputune history`, or `last`. Of one alone, its best plan is held
-    against today's launch. The ratio is that of AFTER over BEFORE, with its 95 % interval; where
-    that holds 1, no difference can be told. Where one of them cannot run here, because it is of
-    other work or of another machine, the command lists what differs and says no ratio.
+    A result is a file, an id of `cputune history`, or `last`. With one result, its best plan is
+    compared with your current launch. The ratio is AFTER over BEFORE, with its 95 % interval; if
+    that includes 1, no difference is shown. If one of them cannot run here (another training or
+    machine), the command lists the differences and prints no ratio.
 
-    Ends with 0. With --fail-if-slower it ends with 1 where AFTER is slower beyond doubt, by more
-    than that, and with 3 where nothing could be measured.
+    Exits with 0. With --fail-if-slower it exits with 1 if the whole interval is slower by more than
+    that, and with 3 if nothing could be measured.
 
     \b
     cputune compare cputune.json
@@ -155,9 +155,9 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
 def history(json: bool) -> None:
     """List the results of earlier studies, the newest first.
 
-    `cputune tune` keeps each result under ~/.local/state/cputune (below $XDG_STATE_HOME), for
-    the user alone; --no-history leaves it out. `cputune show ID` opens one; compare, emit and run
-    take an ID, too.
+    `cputune tune` keeps each result under ~/.local/state/cputune ($XDG_STATE_HOME), readable only
+    by you; --no-history does not. `cputune show ID` prints one; compare, emit and run also take an
+    ID.
 
     \b
     cputune history
@@ -181,10 +181,10 @@ def history(json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE, also if cputune did not write it.")
 @click.option("--open", "shown", is_flag=True, help="Open the page in a browser.")
 def report(result: str | None, output: str, force: bool, shown: bool) -> None:
-    """Write a result as one page of HTML that needs no network.
+    """Write a result as one HTML page that needs no network.
 
-    RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one, or an
-    id of `cputune history`.
+    RESULT is what `cputune tune` wrote (cputune.json), on any machine, or an id of `cputune
+    history`.
 
     \b
     cputune report

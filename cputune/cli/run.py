@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     default="best",
     show_default=True,
     metavar="WHICH",
-    help="best, baseline (today's launch), or the number of a trial.",
+    help="best, baseline (your current launch), or the number of a trial.",
     shell_complete=completing.PLANS,
 )
 @click.option(
@@ -77,13 +77,14 @@ def command(
 ) -> None:
     """Train with the best plan on this machine, now, in the foreground.
 
-    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without one,
-    a script is started with the plan that is known for it on this machine: of cputune.json here,
-    else of the history. Where none is known it is started as it is typed, with a thread on each
-    core, bound to them, and a faster allocator where there is one: nothing that changes what it
-    computes. Output, signals and exit code are those of the training; nothing is measured and
-    nothing is written beside it. Several ranks are compared now and then: if their weights or
-    learning rates differ, all of them stop, with exit code 5.
+    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without it,
+    your script starts with its plan for this machine, from cputune.json or the history. If there is
+    no plan, your command starts with one bound thread per core and a faster allocator if one is
+    installed, which does not change what it computes.
+
+    Output, signals and exit code are those of the training. Nothing is measured. Several ranks are
+    compared now and then: if their weights or learning rates differ, all of them stop, with exit
+    code 5.
 
     \b
     cputune run

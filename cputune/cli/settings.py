@@ -37,7 +37,7 @@ json_option = click.option("--json", is_flag=True, help="Print one JSON document
 fail_if_slower = click.option(
     "--fail-if-slower",
     metavar="5%",
-    help="Exit with 1 if it is surely slower by more than this.",
+    help="Exit with 1 if the whole interval is slower by more than this.",
 )
 
 
@@ -96,7 +96,7 @@ def given(record: Callable[..., Record], options: Mapping[str, object]) -> Recor
     return record(**values)
 
 
-MORE = "Say more"
+MORE = "Print more"
 """What -v does, unless a command says more of it."""
 
 
@@ -120,7 +120,7 @@ def common_options(more: str = MORE) -> list[click.Parameter]:
             is_flag=True,
             expose_value=False,
             callback=act,
-            help="Errors alone on stderr: no progress, no notes.",
+            help="Print only errors on stderr: no progress, no notes.",
         ),
     ]
 
@@ -256,10 +256,10 @@ def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | 
 @click.command(name="config", cls=ConfiguredCommand)
 @click.pass_context
 def config(ctx: click.Context) -> None:
-    """Show every option's default, and whether a file or a variable says so.
+    """Show the default of every option, and whether a file or a variable sets it.
 
-    What is typed beats a variable (CPUTUNE_TUNE_BUDGET=40), which beats the file
-    ~/.config/cputune/config.toml, in which a table bears the name of a command.
+    The command line overrides variables (CPUTUNE_TUNE_BUDGET=40), and variables override the
+    file ~/.config/cputune/config.toml, in which a table has the name of a command.
 
     \b
     cputune config

@@ -63,14 +63,14 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
 @fail_if_slower
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None:
-    """Hand launch files to their real consumers and say what those did.
+    """Run launch files for a few steps and check what they do.
 
-    Scripts are run by their launchers for a few steps, and every rank says which CPUs,
-    threads and precision it really has; Kubernetes documents go through the SDK models
-    and the operators' rules. Without FILE: launch/, or what lies here.
+    Scripts are run by their launchers, and every rank reports its CPUs, threads and precision.
+    Kubernetes documents are checked with the SDK models and the operators' rules. Without FILE:
+    launch/, or the files of this folder.
 
-    Ends with 0 where everything passed, 1 where something failed or, with --fail-if-slower, lost
-    more speed than that, 3 where something could not be checked.
+    Exits with 0 if everything passed, with 1 if something failed or, with --fail-if-slower, is
+    slower by more than that, and with 3 if something could not be checked.
 
     \b
     cputune verify launch/
