@@ -9,7 +9,7 @@ named (``named_stack.stack_facts``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cputune.doctor.files import (
@@ -32,7 +32,7 @@ from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
-from cputune.launch.edit import apply
+from cputune.launch.edit import Edit, apply
 from cputune.launch.grammar import Tree
 from cputune.launch.places import Places
 from cputune.launch.shell import is_csh, read_shell
@@ -134,7 +134,7 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
             fixable, key=lambda one: _FIRST.index(one.code) if one.code in _FIRST else 9
         ).code
         same = [one for one in fixable if one.code == code]
-        after = _without_empty_blocks(apply(text, [edit for one in same for edit in one.edits]))
+        after = _without_empty_blocks(apply(text, _once(edit for one in same for edit in one.edits)))
         if after == text or not _parses_as(text, after, name):
             stuck.add(code)
             continue
@@ -148,6 +148,22 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
     left_out = dict.fromkeys(words for one in fixed for words in one.left)
     left = (*found, *(option_left.finding(words) for words in left_out))
     return Mended(text=text, left=left, fixed=tuple(fixed))
+
+
+def _once(edits: Iterable[Edit]) -> Iterator[Edit]:
+    """The edits, with a line that sets the same for a later launch left out.
+
+    At the beginning of a line the first one reaches every launch behind it; if it does not (it is
+    in a function, say), the launch is found again and gets its own.
+    """
+    set_before = set[str]()
+    for edit in sorted(edits):
+        is_line = edit.start == edit.end and edit.text.endswith("\n")
+        if is_line and edit.text.strip() in set_before:
+            continue
+        if is_line and not edit.text[0].isspace():
+            set_before.add(edit.text.strip())
+        yield edit
 
 
 _EMPTY_BLOCK = re.compile(

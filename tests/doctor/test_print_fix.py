@@ -131,3 +131,14 @@ def test_a_file_without_a_last_line_feed_is_patched(tmp_path):
 def test_of_edits_that_overlap_the_first_is_taken():
     edits = [Edit(start=0, end=3, text="x"), Edit(start=2, end=4, text="y")]
     assert apply("abcdef", edits) == "xdef"
+
+
+def test_a_line_that_reaches_several_launches_is_written_once() -> None:
+    head = "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=8\nexport OMP_NUM_THREADS=8\n"
+    line = "srun python run_qa.py --use_cpu\n"
+    after, _ = mended(head + line + line, "job.sh", FACTS)
+    assert after == f"{head}export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n{line}{line}"
+    inside = f"first() {{\n  {line}}}\nfirst\n{line}"
+    after, left = mended(head + inside, "job.sh", FACTS)
+    assert after.count("export SRUN_CPUS_PER_TASK") == 2
+    assert left == ()
