@@ -134,7 +134,9 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
             fixable, key=lambda one: _FIRST.index(one.code) if one.code in _FIRST else 9
         ).code
         same = [one for one in fixable if one.code == code]
-        after = _without_empty_blocks(apply(text, _once(edit for one in same for edit in one.edits)))
+        after = _without_empty_blocks(
+            apply(text, _once(edit for one in same for edit in one.edits))
+        )
         if after == text or not _parses_as(text, after, name):
             stuck.add(code)
             continue
