@@ -215,6 +215,7 @@ def _known(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
     quoting = _quoting(said)
     found = (
         _row(failure, TABLES)
+        or _removed_column(failure)
         or _of_interface(failure, versions)
         or _row(failure, LAST_TABLES)
         or next(iter(quoting), None)
@@ -223,6 +224,17 @@ def _known(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
         return None
     codes = (*found.finds, *(one.name for one in quoting))
     return replace(found, finds=tuple(dict.fromkeys(codes)))
+
+
+def _removed_column(failure: Failure) -> Symptom | None:
+    """The answer to a KeyError of a data collator or data set that a Trainer has read."""
+    files = [frame.file for frame in failure.frames]
+    read = any(file.endswith("/data/_utils/fetch.py") for file in files)
+    by_trainer = any(file.endswith(("/trainer.py", "/sft_trainer.py")) for file in files)
+    if failure.type_name != "KeyError" or not (read and by_trainer):
+        return None
+    (row,) = (one for one in symptoms(LAST_TABLES) if one.name == "columns-removed")
+    return replace(row, title=f"{row.title}: {failure.message.strip()}")
 
 
 def _quoting(said: str) -> list[Symptom]:
