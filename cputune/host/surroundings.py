@@ -78,7 +78,7 @@ class Surroundings:
     machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning of this launch.
     ``mpi_left_over``: variables of an MPI launcher are set, but there is no such launcher above
     this process. It stays False in a container, whose first process may be started by one.
-    ``address_unknown`` is the host name in MASTER_ADDR if it has no address here.
+    ``address_unknown``: MASTER_ADDR is a host name that has no address here.
     """
 
     prefix: str = ""
@@ -88,7 +88,7 @@ class Surroundings:
     model_bytes: int | None = None
     held_bytes: int | None = None
     mpi_left_over: bool = False
-    address_unknown: str = ""
+    address_unknown: bool = False
 
     def place(self, variable: str) -> Place | None:
         return next((place for place in self.places if place.variable == variable), None)
@@ -126,7 +126,7 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
         ports_taken=tuple(filter(_is_taken, _ports(launch.port, variables))),
         model_bytes=_model_bytes(launch.model, variables.get("HF_HUB_CACHE") or f"{cache}/hub"),
         mpi_left_over=_mpi_left_over(variables),
-        address_unknown=_unknown_name(variables.get("MASTER_ADDR", "").strip()),
+        address_unknown=_has_no_address(variables.get("MASTER_ADDR", "").strip()),
     )
 
 
@@ -164,22 +164,22 @@ RESOLVE_SECONDS = 1.0
 """A name server that does not answer in this time says nothing of a name."""
 
 
-def _unknown_name(address: str) -> str:
-    """Return a host name that has no address; empty for an address, and for what may have one."""
-    if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", address):
-        return ""
-    unknown: list[str] = []
+def _has_no_address(name: str) -> bool:
+    """Whether this is a host name, and the resolver knows that it has no address."""
+    if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", name):
+        return False
+    unknown = threading.Event()
 
     def resolve() -> None:
         try:
-            socket.getaddrinfo(address, None)
+            socket.getaddrinfo(name, None)
         except (OSError, UnicodeError):
-            unknown.append(address)
+            unknown.set()
 
     thread = threading.Thread(target=resolve, daemon=True)  # nothing ends getaddrinfo
     thread.start()
     thread.join(RESOLVE_SECONDS)
-    return "".join(unknown)
+    return unknown.is_set()
 
 
 def _working_folder() -> str:

@@ -240,7 +240,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     at(
         "master-addr-unknown",
-        surroundings=Surroundings(address_unknown="node1"),
+        surroundings=Surroundings(address_unknown=True),
         MASTER_ADDR="node1",
     ),
     at(

@@ -100,8 +100,8 @@ def master_addr_unknown(facts: HostFacts) -> Iterator[Finding]:
 
     Source: karpathy/nanochat#42
     """
-    name = facts.surroundings.address_unknown
-    if name and name == env.value(facts, "MASTER_ADDR"):
+    name = env.value(facts, "MASTER_ADDR")
+    if name and facts.surroundings.address_unknown:
         in_pod = facts.settings.container == "kubernetes"
         yield master_addr_unknown.finding(
             f"MASTER_ADDR={name}", severity=Severity.WARNING if in_pod else None
