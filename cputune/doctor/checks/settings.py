@@ -125,13 +125,21 @@ def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
         yield env.unset(file_named_absent, facts, name, ": nothing is there")
 
 
+_SEVERAL = re.compile(
+    r"^[\w.-]+(?:[,\s]+[\w.-]+)+$|^[\w.-]+\[[\d,-]+\]|^\$\(hostname (?:-I|--all-ip-addresses) *\)$"
+)
+"""A list of hosts or addresses, a range of Slurm, and all addresses of a machine."""
+
+
 @check("master-addr-malformed", Severity.ERROR)
 def master_addr_malformed(facts: HostFacts) -> Iterator[Finding]:
     """MASTER_ADDR is not an address
 
     Symptom: "Name or service not known", "getaddrinfo failed", after the ranks have waited.
 
-    Cause: MASTER_ADDR holds only the name or address of rank 0; the port is MASTER_PORT.
+    Cause: MASTER_ADDR holds only the name or address of rank 0; the port is MASTER_PORT. A list of
+    hosts, a range such as node[01-04], and `hostname -I`, which prints all addresses of a machine,
+    are no address.
 
     Remedy: Set both.
 
@@ -139,7 +147,13 @@ def master_addr_malformed(facts: HostFacts) -> Iterator[Finding]:
     """
     text = env.value(facts, "MASTER_ADDR") or ""
     host, _, port = text.removeprefix("tcp://").partition(":")
-    if "://" in text or (host and port.isdigit() and ":" not in port):
+    if _SEVERAL.search(text):
+        first = 'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+        in_job = "SLURM_JOB_NODELIST" in facts.environment
+        yield master_addr_malformed.finding(
+            f"MASTER_ADDR={text}: it holds more than one", command=first if in_job else None
+        )
+    elif "://" in text or (host and port.isdigit() and ":" not in port):
         split = 'export MASTER_PORT="${MASTER_ADDR##*:}" MASTER_ADDR="${MASTER_ADDR%:*}"'
         yield master_addr_malformed.finding(
             f"MASTER_ADDR={text}", command=split if "://" not in text else None

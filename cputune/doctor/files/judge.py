@@ -402,10 +402,7 @@ def _of_a_rank_mended(
     return mending.by_command(context.places, launch, finding.command)
 
 
-_ADDRESS = {
-    "torchrun": ("--master_addr", "--rdzv_endpoint"),
-    "accelerate": ("--main_process_ip",),
-}
+_ADDRESS = {"torchrun": "--master_addr", "accelerate": "--main_process_ip"}
 """The options that set the address of rank 0; the default is 127.0.0.1."""
 _MEANT = ("one-core",)
 """Faults of a machine that are intended if a launch asks for them: ``taskset -c 0``."""
@@ -426,8 +423,13 @@ class _RankVariables:
     def of_launcher(self, launch: Launch, cores: int, ranks: int | None) -> None:
         """Variables for the address, the threads and the local ranks that the launcher sets."""
         if launch.launcher in _ADDRESS:
-            address = launch.option(*_ADDRESS[launch.launcher]) or self.found.get("PET_MASTER_ADDR")
-            said = f"{_ADDRESS[launch.launcher][0]} {address or 'missing'}"
+            option = _ADDRESS[launch.launcher]
+            address = launch.option(option) or self.found.get("PET_MASTER_ADDR")
+            said = f"{option} {address or 'missing'}"
+            endpoint = launch.option("--rdzv_endpoint")
+            if address is None and endpoint:  # HOST:PORT, which around.py judges
+                said = f"--rdzv_endpoint {endpoint}"
+                address = re.sub(r":\d+$", "", endpoint)
             self.decide("MASTER_ADDR", said, address or "127.0.0.1")
         if launch.launcher == "torchrun":
             self.found["TORCHELASTIC_RUN_ID"] = "none"
@@ -486,14 +488,19 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
 
 
 def _preload(variables: Mapping[str, str], host: Host) -> str:
-    """LD_PRELOAD with its variables expanded; empty if they are known only at run time."""
+    """LD_PRELOAD with its variables expanded, without entries that are known only at run time."""
     outside = host.environment()
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found[1]
+        inner = "" if name == "LD_PRELOAD" else variables.get(name, "")
+        kept = found[0] if name in ("LIB", "ORIGIN", "PLATFORM") else "$?"
+        return inner or outside.get(name) or kept
+
     preload = re.sub(
-        r"\$\{?([A-Za-z_]\w*)\}?",
-        lambda found: variables.get(found[1]) or outside.get(found[1]) or found[0],
-        variables.get("LD_PRELOAD", ""),
+        r"\$\{?([A-Za-z_]\w*)(?::[-+][^}]*)?\}?", value_of, variables.get("LD_PRELOAD", "")
     )
-    return "" if "$?" in preload else preload
+    return ":".join(entry for entry in re.split(r"[:\s]+", preload) if "$?" not in entry)
 
 
 def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
