@@ -227,11 +227,12 @@ def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
     if whole is None:
         return f"an hour of training takes {60 / ratio:.0f} min"
     epochs = result.workload.epochs
-    job = f"your {epochs:g} epochs"
     if epochs is None:
         job = "your training"
     elif epochs == 1:
         job = "your epoch"
+    else:
+        job = f"your {epochs:g} epochs"
     return f"{job}: {duration(whole.best)} instead of {duration(whole.today)}, training steps alone"
 
 
