@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.inside import recipe_script
+from cputune.launch.script import Script, batch_of
 from cputune.plans.carrier.command import Carried, is_guarded
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
@@ -112,16 +112,12 @@ def with_typed_batch(workload: Workload) -> Workload:
 
 def typed_batch(workload: Workload) -> int | None:
     """The global batch that the words of a launch say; None where they say none."""
-    typed = workload.argument("--per_device_train_batch_size") or ""
-    steps = workload.argument("--gradient_accumulation_steps") or "1"
-    found = workload.argument("--auto_find_batch_size") is not None
-    if found or not (_NUMBER.fullmatch(typed) and _NUMBER.fullmatch(steps)):
-        return None
-    return int(typed) * int(steps) * workload.launch_ranks
+    each = batch_of(workload.argv).per_step
+    return None if each is None else each * workload.launch_ranks
 
 
 def with_parser(workload: Workload, host: Host | None) -> Workload:
-    """A script that was never run takes the flags of TrainingArguments where its text parses them.
+    """A script that was never run takes the flags of TrainingArguments if its text parses them.
 
     One that makes them by itself takes none. A script whose text names no library that trains
     has a loop of its own: precision, batch and ranks are its own.
@@ -129,32 +125,19 @@ def with_parser(workload: Workload, host: Host | None) -> Workload:
     if workload.recipe is not None or workload.framework or workload.parses_arguments is not None:
         return workload
     with contextlib.suppress(OSError, ValueError):
-        text = (host or Host()).read_text(workload.argv[0])
-        if _PARSED.search(text) and not re.search(r"\bTrainingArguments\(\s*\w", text):
+        script = Script(text=(host or Host()).read_text(workload.argv[0]))
+        if script.parses_arguments:
             return replace(workload, parses_arguments=True)
-        if not _LIBRARY.search(text) and "torch" in text:
+        if script.has_own_loop:
             return replace(workload, framework="pytorch")
     return workload
 
 
-_LIBRARY = re.compile(r"transformers|accelerate|lightning|\btrl\b|Trainer|Accelerator")
-
-_PARSED = re.compile(r"HfArgumentParser\(\s*[\[(]?[\w\s.,]*TrainingArguments")
-
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
-
-
-def parser_of(workload: Workload, host: Host | None) -> str | None:
-    """Who reads the flags of the script, where a trial or its text shows it."""
+def parser_of(workload: Workload) -> str | None:
+    """What reads the flags of the script, if a trial has shown it."""
     if workload.recipe is not None or workload.takes_flags:
         return "trainer"
-    if workload.parses_arguments is not None:
-        return "its own"
-    with contextlib.suppress(OSError, ValueError):
-        text = (host or Host()).read_text(workload.argv[0])
-        return "trainer" if "TrainingArguments" in text or "HfArgumentParser" in text else "its own"
-    return None
+    return None if workload.parses_arguments is None else "its own"
 
 
 def rank_script() -> Path:
@@ -262,7 +245,7 @@ def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
         facts=job.target,
         host=job.host or Host(),
         here=False,
-        parser=parser_of(job.workload, job.host),
+        parser=parser_of(job.workload),
     )
     found = list(dict.fromkeys(judge_launches(file.launches, context.on(file.target))))
     if file.document is not None:

@@ -23,6 +23,7 @@ from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.launch import Launch
 from cputune.launch.launchers.torchrun import on_this_machine
+from cputune.launch.script import Script
 from cputune.launch.write import ShellText, Started, assigned, exact, packed, start
 from cputune.plans.carrier.environment import is_cleared
 from cputune.text import cpulist
@@ -79,25 +80,15 @@ def _variables_say_it(job: LaunchJob) -> bool:
 
 
 def _takes_precision(job: LaunchJob) -> bool:
-    """Whether the script trains in the precision of the plan without being changed.
-
-    An Accelerator reads ACCELERATE_MIXED_PRECISION where the script says none. A Trainer trains in
-    fp32 where nobody says another; those of TRL train in bf16.
-    """
+    """Whether the script trains in the precision of the plan without being changed."""
     if job.script is None:
         return False
     try:
-        text = (job.host or Host()).read_text(job.script)
+        script = Script(text=(job.host or Host()).read_text(job.script))
     except (OSError, ValueError):
         return False
-    said = " ".join([text, *job.workload.argv])
-    if "mixed_precision" in said:
-        return False
-    if job.workload.framework == "accelerate":
-        return True
-    if job.plan.precision == "fp32":
-        return not re.search(r"bf16|fp16|\btrl\b", said)
-    return "Accelerator(" in text and "Trainer" not in text
+    workload = job.workload
+    return script.takes_precision(job.plan.precision, workload.argv, workload.framework or "")
 
 
 def is_left_out(job: LaunchJob, name: str) -> bool:

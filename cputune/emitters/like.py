@@ -19,7 +19,7 @@ from cputune.doctor.checkfile import is_yaml, mended
 from cputune.doctor.files.accelerate import MARKS
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import read_documents
-from cputune.doctor.files.kubeflow import job_launches
+from cputune.doctor.files.kubeflow import RANKS, job_launches
 from cputune.doctor.files.script import reader_of
 from cputune.emitters.command import CARRY_SCRIPT, as_typed
 from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
@@ -34,8 +34,9 @@ from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.torchrun import on_this_machine
 from cputune.launch.places import Places
 from cputune.launch.shell import read_launches
-from cputune.launch.target import target_of
+from cputune.launch.target import allocated, target_of
 from cputune.launch.translate import Translated
+from cputune.launch.words import number_of
 from cputune.launch.write import exact
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.workload import Workload
@@ -91,7 +92,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     host = asked.host or Host()
     current, _ = mended(text, name, facts, host)
     launch = launch_in(current, name)
-    machines = _machines(current, launch)
+    machines = _machines(current, name, launch)
     job = make_job(result, replace(asked, workload=_workload(launch, asked, facts, host)))
     if job.plan.nodes > 1 or machines > 1:
         raise UsageError(
@@ -109,11 +110,12 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     return _launch(current, name, launch, job, result)
 
 
-def _machines(text: str, launch: Launch | None) -> int:
+def _machines(text: str, name: str, launch: Launch | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
-    asked = [int(count) for count in re.findall(r"(?m)^num_machines:\s*(\d+)", text)]
-    machines = 1 if launch is None else launch.machines
-    return max(machines, target_of(text).nodes or 1, *asked)
+    if launch is not None:
+        return max(launch.machines, target_of(text).nodes or 1)
+    asked = (document.get("num_machines") for document in read_documents(text, name))
+    return max((number_of(str(count)) or 1 for count in asked), default=1)
 
 
 def _carries(job: LaunchJob) -> bool:
@@ -148,8 +150,11 @@ def _launch(
 ) -> Rewritten:
     in_yaml = is_yaml(text, name)
     places = Places(text, yaml=in_yaml)
-    by_slurm = bool(re.search(r"(?m)^#SBATCH", text))
-    edits = [*_started(places, launch, job, bound=not in_yaml and not by_slurm)]
+    by_slurm = target_of(text).source == "#SBATCH"
+    if in_yaml:
+        edits = [*_ranks_of_a_pod(text, name, job.plan.world_size)]
+    else:
+        edits = [*_started(places, launch, job, bound=not by_slurm)]
     flags = [*_flags(places, launch, job)]
     notes = list[str]()
     planned: dict[str, str] = {str(name): str(value) for name, value in variables(job).items()}
@@ -167,7 +172,7 @@ def _launch(
         if is_cleared(gone) and gone not in planned and gone not in kept and not of_image:
             edits += places.unset_variable(launch, gone)
     if by_slurm:
-        edits += _allocated(text, job)
+        edits += allocated(text, tasks=1, cpus_per_task=sum(map(len, job.plan.cpus)))
     after = apply(text, edits)
     if edits:
         after = _commented(after, name, _worth(result, job.context, _named(of_plan)))
@@ -275,9 +280,6 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> Iterator[Edit]:
     """The launcher of the plan, and the CPUs that its ranks are bound to."""
     ranks = job.plan.world_size
-    if places.yaml:
-        yield from _ranks_of_a_pod(places, ranks)
-        return
     tokens = places.of(launch)
     carried = (CARRY_SCRIPT,) if _carries(job) else ()
     own = launch.launcher == "python" and ranks == 1 and not carried
@@ -306,26 +308,14 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
     yield from places.relaunched(launch, Translated(words=words))
 
 
-def _ranks_of_a_pod(places: Places, ranks: int) -> Iterator[Edit]:
+def _ranks_of_a_pod(text: str, name: str, ranks: int) -> Iterator[Edit]:
     """The number of ranks that a job starts in each pod; a PyTorchJob has it as text."""
-    as_text = re.search(r"(?m)^kind: *PyTorchJob", places.text)
-    pattern = r"(?m)^([ \t]*nprocPerNode|[ \t]*numProcPerNode):[ \t]*([^\n#]*?)[ \t]*$"
-    for found in re.finditer(pattern, places.code):
-        if found[2].strip("'\"") != str(ranks):
-            number = f'"{ranks}"' if as_text else str(ranks)
-            yield Edit(start=found.start(2), end=found.end(2), text=number)
-
-
-def _allocated(text: str, job: LaunchJob) -> Iterator[Edit]:
-    """One task with the CPUs of all threads of the plan, where the batch script asks for any."""
-    asked = {
-        r"--cpus-per-task[= ]|-c[ \t]*": str(sum(map(len, job.plan.cpus))),
-        r"--ntasks(?:-per-node)?[= ]|-n[ \t]*": "1",
-    }
-    for option, number in asked.items():
-        for found in re.finditer(rf"(?m)^#SBATCH\b.*?[ \t](?:{option})(\d+)", text):
-            if found[1] != number:
-                yield Edit(start=found.start(1), end=found.end(1), text=number)
+    for document in read_documents(text, name):
+        kind = str(document.get("kind"))
+        written = document.words.get(RANKS.get(kind, ()))
+        if written is not None and written.span is not None and written != str(ranks):
+            number = f'"{ranks}"' if kind == "PyTorchJob" else str(ranks)
+            yield Edit(start=written.span.start, end=written.span.end, text=number)
 
 
 # --- accelerate's configuration ---------------------------------------------------------

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
 from cputune.launch.launchers.srun import Step, step_of
 from cputune.launch.option import Given
+from cputune.launch.script import batch_of
 from cputune.launch.words import Span, Word, number_of, value_of
 
 CONFINERS = ("numactl", "taskset")
@@ -205,7 +206,7 @@ class Launch:
     @property
     def batch_per_rank(self) -> int | None:
         """Samples that each rank takes at once, as Trainer's argument says; None without it."""
-        return number_of(self.argument("--per_device_train_batch_size"))
+        return batch_of(self.arguments).per_rank
 
     @property
     def step(self) -> Step | None:

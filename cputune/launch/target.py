@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cputune.launch.edit import Edit
 from cputune.launch.words import number_of
 
 Kind = Literal["this machine", "hosts", "job", "pod", "unknown"]
@@ -158,6 +159,18 @@ def slurm_options(target: Target) -> tuple[str, ...]:
         "--cpus-per-task": target.cpus_per_task,
     }
     return tuple(f"{name}={number}" for name, number in asked.items() if number is not None)
+
+
+def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
+    """The numbers of an ``#SBATCH`` header changed, of those options that it has."""
+    numbers = {
+        r"--cpus-per-task[= ]|-c[ \t]*": str(cpus_per_task),
+        r"--ntasks(?:-per-node)?[= ]|-n[ \t]*": str(tasks),
+    }
+    for option, number in numbers.items():
+        for found in re.finditer(rf"(?m)^#SBATCH\b.*?[ \t](?:{option})(\d+)", text):
+            if found[1] != number:
+                yield Edit(start=found.start(1), end=found.end(1), text=number)
 
 
 def _pbs(words: list[str]) -> Target:

@@ -21,7 +21,7 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script import is_example, is_own, reader_of, text_of, trains
+from cputune.doctor.files.script import is_own, reader_of, text_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -31,6 +31,7 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED
 from cputune.launch.places import Places
+from cputune.launch.script import are_trainers, is_example
 from cputune.launch.target import Target
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
@@ -359,7 +360,11 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
                 command = None
         if finding.code == ranks_alone.code and is_own(launch, context):
             continue
-        unsure = finding.code == ranks_alone.code and launch.script and not trains(launch)
+        unsure = (
+            finding.code == ranks_alone.code
+            and launch.script
+            and not are_trainers(launch.arguments)
+        )
         evidence = context.at(launch.line, evidence)
         takes_out = (finding.command or "").startswith("unset ")
         yield replace(
@@ -379,7 +384,7 @@ def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     """
     if (launch.inner or launch).launcher == "accelerate":
         return True
-    seen = text_of(launch, context) is not None or is_example(launch)
+    seen = text_of(launch, context) is not None or is_example(launch.script)
     return seen and reader_of("--use_cpu", launch, context) == "trainer"
 
 

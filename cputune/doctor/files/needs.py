@@ -15,6 +15,7 @@ from cputune.doctor.variables import TRUE, advised
 from cputune.host import Command
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import Launch
+from cputune.launch.script import batch_of
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
@@ -336,12 +337,11 @@ def batch_undivided() -> None:
 
 def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
     """A batch that cannot be divided over a rank per NUMA node."""
-    each = launch.batch_per_rank
-    batches = number_of(launch.argument("--gradient_accumulation_steps") or "1")
+    each = batch_of(launch.arguments).per_step
     ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
-    if nodes < 2 or not (each and batches and ranks):
+    if nodes < 2 or not (each and ranks):
         return
-    world, batch = nodes * launch.machines, each * batches * ranks * launch.machines
+    world, batch = nodes * launch.machines, each * ranks * launch.machines
     if batch % world == 0:
         return
     more = math.ceil(batch / world) * world

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry.force import Force
+from cputune.launch.script import batch_of
 from cputune.plans.carrier.environment import plan_variables
 from cputune.plans.knobs import plan_arguments, plan_in_torch
 from cputune.plans.knobs.batches import accumulation_of
@@ -186,9 +186,8 @@ def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
 
 def _accumulation(workload: Workload, plan: Plan) -> tuple[int, int]:
     """Batches of an optimizer step: of the script, and of the plan."""
-    asked = workload.argument("--gradient_accumulation_steps") or "1"
-    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
-    wanted = workload.accumulation or wanted  # a configuration file may have said it
+    # A configuration file may have said it.
+    wanted = workload.accumulation or batch_of(workload.argv).accumulation or 1
     samples = workload.samples_per_rank(plan.world_size)
     if samples is None or workload.batch_per_rank is not None:
         return wanted, wanted

@@ -7,9 +7,9 @@ order and with other dropout masks, as with another number of ranks.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from cputune.launch.script import batch_of
 from cputune.plans.knobs.record import (
     Ask,
     Choices,
@@ -77,10 +77,9 @@ def _own_batches(workload: Workload | None) -> int | None:
     """How many batches a step of the script has; None if that is not known."""
     if workload is None or workload.recipe is not None:
         return 1
-    typed = workload.argument("--gradient_accumulation_steps")
-    if workload.accumulation is None and typed is not None and re.fullmatch(r"[0-9]{1,9}", typed):
-        return int(typed)
-    return workload.accumulation
+    if workload.accumulation is not None:
+        return workload.accumulation
+    return batch_of(workload.argv).accumulation
 
 
 def accumulation_of(plan: Plan) -> int | None:
