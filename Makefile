@@ -140,7 +140,7 @@ new-format:  ## begin a format of emit: NAME=ray
 new-option:  ## begin an option: NAME=dry_run IN=tune (or emit, or cluster)
 	@$(PYTHON) tests/new.py option "$(NAME)" "$(IN)"
 
-lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (installs no torch)
+lint: $(VENV)/.lint  ## ruff, one-way imports, workflows, issue forms, the glossary (installs no torch)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -148,6 +148,7 @@ lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (in
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/problem.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(BIN)/check-jsonschema --schemafile docs/recipe.schema.json recipes/*.toml
+	$(BIN)/python tools/glossary.py
 
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy

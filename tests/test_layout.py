@@ -100,7 +100,7 @@ class TestSlices:
         assert sockets == [{0}, {1}]
 
     def test_more_ranks_than_cores_do_not_fit(self) -> None:
-        with pytest.raises(ValueError, match="3 ranks need as many cores, and 2 can be used"):
+        with pytest.raises(ValueError, match="3 ranks need 3 cores; 2 can be used"):
             rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
 
     @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ class TestAdvice:
         ("shape", "asked", "ranks", "threads", "workers", "why"),
         [
             ({"cores_per_socket": 8}, {}, 1, 8, 0, "one rank"),
-            ({"sockets": 2}, {}, 2, 8, 0, "a rank for each of 2 sockets"),
+            ({"sockets": 2}, {}, 2, 8, 0, "one rank per socket"),
             # Two cores of a socket make a rank, one does not: then nodes count, of two cores too.
             (
                 {"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2},
@@ -245,11 +245,11 @@ class TestAdvice:
                 2,
                 2,
                 0,
-                "a rank for each of 2 sockets",
+                "one rank per socket",
             ),
             ({"sockets": 8, "cores_per_socket": 1}, {}, 1, 8, 0, "one rank"),
             # What the batch allows, which all machines share.
-            ({"sockets": 2}, {"batch": 2}, 2, 8, 0, "a rank for each of 2 sockets"),
+            ({"sockets": 2}, {"batch": 2}, 2, 8, 0, "one rank per socket"),
             (
                 {"sockets": 2},
                 {"batch": 2, "nodes": 2},
@@ -300,7 +300,7 @@ class TestAdvice:
         pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
         found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
         assert (found.ranks, found.threads) == (4, 2)
-        assert found.why == "a rank for each of 4 NUMA nodes"
+        assert found.why == "one rank per NUMA node"
 
     def test_slow_cores_of_a_hybrid_machine_stay_out(self) -> None:
         found = advise(of_speeds(10, 10, 9, 6, hybrid=True))

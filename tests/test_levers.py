@@ -33,14 +33,14 @@ def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
     ("padding", "do"),
     [
         (SEEN, "DataCollatorWithPadding"),
-        (replace(SEEN, left=1.0), "batches of like length"),
+        (replace(SEEN, left=1.0), "batches of similar lengths"),
         (replace(SEEN, kept=None), None),  # it was tried
         (replace(SEEN, share=0.05), None),
         (None, None),
     ],
 )
 def test_padding_that_may_not_be_cut_is_for_the_script(padding: Padding | None, do: str) -> None:
-    left_out = [LeftOut(what="order=length", why="the script makes its data loader itself")]
+    left_out = [LeftOut(what="order=length", why="the script creates its data loader itself")]
     found = untried(left_out, padding)
     assert len(found) == (do is not None)
     assert all(do in one.do for one in found)

@@ -67,7 +67,7 @@ def check_file(
     if len(text) > LETTERS_AT_MOST:
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
-        raise UsageError(f"{name} is no text file", hint=_HINT)
+        raise UsageError(f"{name} is not a text file", hint=_HINT)
     context = Context(name=name, facts=facts, host=host or Host())
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
@@ -230,7 +230,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         for document in documents.read_documents(text, context.name)
     ]
     if not any(judged):
-        raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
+        raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
     for findings in filter(None, judged):
         yield from findings
 

@@ -99,7 +99,7 @@ def _of_process(
         others = [path for path in libraries if path not in torch["openmp"]]
         yield several_openmp.finding(
             f"{len(libraries)} runtimes: {', '.join(libraries)}",
-            remedy=f"Drop what brings {', '.join(others or libraries[1:])}.",
+            remedy=f"Remove the package that contains {', '.join(others or libraries[1:])}.",
         )
 
 
@@ -115,9 +115,9 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
         cure = next(tried, None)
         flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
         yield illegal_instruction.finding(
-            "a matrix product ended with SIGILL; the CPU shows "
-            + (", ".join(flags) or "no such flag"),
-            remedy=None if cure else "No ONEDNN_MAX_CPU_ISA helps: reinstall torch.",
+            "a matmul ended with SIGILL; the CPU shows "
+            + (", ".join(flags) or "neither AMX nor AVX-512"),
+            remedy=None if cure else "ONEDNN_MAX_CPU_ISA does not help: reinstall torch.",
             command=cure and f"export ONEDNN_MAX_CPU_ISA={cure}",
         )
         return

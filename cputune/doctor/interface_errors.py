@@ -158,9 +158,9 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
         return None
     taken = interface.arguments(package, called, newest)
     near = difflib.get_close_matches(name, taken, n=1)
-    fix = f"write {near[0]}" if near else f"take {name} out, or give it to the object that takes it"
+    fix = f"write {near[0]}" if near else f"remove {name}, or pass it to the object that takes it"
     return Answer(
-        title=f"{called} of {package} takes no {name}, in no release",
+        title=f"{called} of {package} takes {name} in no release",
         cause=f"no release of {package} from {interface.releases(package)[0]} to {newest} "
         "has this argument.",
         fix=fix,
@@ -177,7 +177,7 @@ def _import_name(found: re.Match[str], failure: Failure, versions: Versions) -> 
         return _name(package, home, name, failure, versions)
     if path and "-packages/" not in path:
         return Answer(
-            title=f"{home} is a file of yours, and has no {name}",
+            title=f"{home} is your file, and has no {name}",
             cause=f"Python has imported {path}: it was found before any installed package of "
             "this name.",
             fix=f"define {name} there, or rename the file if a library was meant",
@@ -186,8 +186,8 @@ def _import_name(found: re.Match[str], failure: Failure, versions: Versions) -> 
     return Answer(
         title=f"{home} has no {name}: another release of {package} is installed than the "
         "code needs",
-        cause="names come and go between releases; pip keeps what is installed if nothing "
-        "forbids it.",
+        cause="names change between releases, and pip keeps "
+        "an installed one unless something forbids it.",
         fix=f"upgrade {package} and the library that imports it",
         command=f"pip install -U {package}",
         source=_IMPORT_SYSTEM,
@@ -206,7 +206,7 @@ def _name(
             return _in_no_release(package, home, name)
         return Answer(
             title=f"{name} is not in {home}",
-            cause=f"no release of {package} that was read has {name} there.",
+            cause=f"no known release of {package} has {name} there.",
             fix=f"import it from {elsewhere}",
         )
     asked = Asked(
@@ -233,7 +233,7 @@ def _in_no_release(package: str, home: str, name: str) -> Answer | None:
     if package == "torch":  # one release was read
         return Answer(
             title=f"{home} of torch {newest} has no {name}",
-            cause="it went before that release, or is a private name that another release has.",
+            cause="an earlier release removed it, or it is a private name of another release.",
             fix="upgrade the library that imports it, or torch if yours is older",
         )
     near = difflib.get_close_matches(name, interface.names(package, home), n=1)
@@ -268,9 +268,9 @@ def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answe
     if presence is None:
         return Answer(
             title=f"{package} has no module {wanted}",
-            cause=f"no release of {package} that was read has it.",
-            fix=f"upgrade the library that imports it; a file {package}.py of yours hides "
-            "the library, too",
+            cause=f"no known release of {package} has it.",
+            fix=f"upgrade the library that imports it; a "
+            f"file {package}.py of yours also hides the library",
         )
     if package == "torch" and presence.always and presence.still and not presence.instead:
         return Answer(
@@ -310,11 +310,10 @@ def _distribution(wanted: str) -> Answer:
     name = names.get(wanted) or names.get(wanted.partition(".")[0])
     if name is None:
         return Answer(
-            title=f"{wanted} is not installed in the Python that ran, or not where it looks "
-            "for modules",
+            title=f"{wanted} is not installed in the Python that ran, or not on its search path",
             cause="Python looks in the folder of the script, in PYTHONPATH and in its own "
             "packages.",
-            fix=f"install what brings {wanted} with python -m pip; if it is a file of yours, "
+            fix=f"install the package of {wanted} with python -m pip; if it is a file of yours, "
             "start the script "
             "from its folder or add that to PYTHONPATH",
             source=_IMPORT_SYSTEM,
@@ -405,8 +404,7 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
         return between(asked)
     return Answer(
         title=f"{word} is an option of accelerate launch, and was given to the script",
-        cause="a launcher reads the words before the script; what follows the script belongs "
-        "to it.",
+        cause="a launcher reads the options before the script; the script gets those after it.",
         fix=f"put {word} before the name of the script",
     )
 
@@ -421,27 +419,24 @@ def _config_keys(found: re.Match[str], failure: Failure, versions: Versions) -> 
         since = f"{row.first[0]}.{row.first[1]}" if row.first else ""
         if row.last is not None:
             return Answer(
-                title=f"accelerate knows the key {key} no longer",
-                cause=f"accelerate refuses a file with a key that it does not know; {key} "
-                "went after "
-                f"{row.last[0]}.{row.last[1]}.",
-                fix=f"take {key} out of the file that the message names",
+                title=f"accelerate no longer knows the key {key}",
+                cause=f"accelerate refuses a file with an "
+                f"unknown key; {key} was removed after {row.last[0]}.{row.last[1]}.",
+                fix=f"remove {key} from the file in the message",
                 source="huggingface/accelerate#1935",
             )
         return Answer(
             title=f"The configuration file is of a newer accelerate: {key}",
-            cause="accelerate refuses a file with a key that it does not know; it knows "
-            f"{key} from "
-            f"{since} on.",
-            fix=f"install accelerate {since} or later, or take {key} out of the file that "
-            "the message names",
+            cause=f"accelerate refuses a file with an unknown key; it knows {key} from {since} on.",
+            fix=f"install accelerate {since} or later, or remove "
+            f"{key} from the file in the message",
             command=f"pip install -U 'accelerate>={since}'",
             source="huggingface/accelerate#1935",
         )
     return Answer(
         title=f"accelerate does not know the key {', '.join(keys)}",
-        cause="accelerate refuses a configuration file with a key that it does not know.",
-        fix="upgrade accelerate, or take the key out of the file that the message names",
+        cause="accelerate refuses a configuration file with an unknown key.",
+        fix="upgrade accelerate, or remove the key from the file in the message",
         command="pip install -U accelerate",
         source="huggingface/accelerate#1935",
     )
@@ -501,7 +496,7 @@ def raised_by(failure: Failure) -> str:
     presence = same[0].presence
     for each in same[1:]:
         presence = presence | each.presence
-    words = presence.range_text() or "all releases that were read"
+    words = presence.range_text() or "all known releases"
     return f"{nearest.module} of {nearest.package} raises it ({words})"
 
 

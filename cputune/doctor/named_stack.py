@@ -46,7 +46,7 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
         short = name if name in ("python", *DISTRIBUTIONS) else short_name(name)
         if short is None:
             known = ", ".join((*DISTRIBUTIONS.values(), "python"))
-            raise UsageError(f"no table has {name!r}", hint=f"known are {known}")
+            raise UsageError(f"{name!r} is not a package of the tables", hint=f"known are {known}")
         if parse(text) is None or short in named:
             raise UsageError(f"cannot read {part!r} as one package=version", hint=_HINT)
         if short == "python":

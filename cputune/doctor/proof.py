@@ -53,7 +53,7 @@ def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
     for message in messages_of(done):
         seen |= message
     if "fp32_gflops" not in seen:
-        yield skipped.finding(f"the work did not come to an end in {done.seconds:.0f} seconds")
+        yield skipped.finding(f"the work did not end in {done.seconds:.0f} seconds")
         return
     parts = [_thread_words(seen), f"fp32 {seen['fp32_gflops']:.0f} GFLOP/s"]
     if "bf16_gflops" in seen:
@@ -64,7 +64,7 @@ def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
         parts.append(f"all-reduce over loopback {seen['all_reduce_gb_per_second']:.1f} GB/s")
     expected = expected_gflops(facts, seen.get("mhz") or 0.0)
     if expected is None:
-        yield proof.finding(f"{', '.join(parts)}; what this CPU should give is not known")
+        yield proof.finding(f"{', '.join(parts)}; the expected speed of this CPU is not known")
         return
     share = seen["fp32_gflops"] / expected
     said = f"{100 * share:.0f} % of the {expected:.0f} GFLOP/s (fp32) that {_of_what(facts, seen)}"
@@ -74,7 +74,7 @@ def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
     yield proof.finding(
         f"{said}; {_cause(facts, seen)}; {', '.join(parts)}",
         severity=Severity.WARNING,
-        remedy="Fix the cause that the evidence names, then measure again.",
+        remedy="Fix the cause in the evidence, then measure again.",
     )
 
 
@@ -119,7 +119,7 @@ def _cause(facts: HostFacts, seen: Mapping[str, Any]) -> str:
         for finding in check(facts):
             return f"likely cause: {finding.code}, {finding.evidence}"
     if seen["busy"] < ENOUGH * seen["threads"]:
-        return "the threads had too little CPU time, and nothing that is known here says why"
+        return "the threads had too little CPU time, for an unknown reason"
     return (
         "the threads had their CPU time: two CPUs may be one core of the host, or it is throttled"
     )

@@ -73,7 +73,7 @@ def between(asked: Asked) -> Answer | None:
         too_new = presence.always and not presence.still
     caller = _caller(asked.failure, package)
     cause = f"in {package}, {asked.what} {words}"
-    cause += f"; known here: {package} {version}." if version is not None else "."
+    cause += f"; found: {package} {version}." if version is not None else "."
     if too_old:
         fix = f"install {package} {since} or later"
         if asked.old and not caller:
@@ -88,7 +88,7 @@ def between(asked: Asked) -> Answer | None:
         return _after(asked, caller, title, cause)
     title = f"Another {package} is needed: {asked.what} {words}"
     fix = f"install {package} {since} or later if yours is older; if yours is newer, "
-    fix += f"use {asked.new}" if asked.new else "take it out"
+    fix += f"use {asked.new}" if asked.new else "remove it"
     return Answer(title=title, cause=cause, fix=fix, source=asked.source)
 
 
@@ -113,18 +113,18 @@ def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
     if caller:
         return Answer(
             title=f"{caller} is too old for this {asked.package}",
-            cause=f"{cause} {caller} asks for it.",
+            cause=f"{cause} {caller} uses it.",
             fix=f"upgrade {caller}",
             command=f"pip install -U {caller}",
             source=asked.source,
         )
     if asked.new.startswith("nothing"):
         why = asked.new.removeprefix("nothing").lstrip(", :")
-        fix = f"take it out: {why}" if why else "take it out"
+        fix = f"remove it: {why}" if why else "remove it"
         return Answer(title=title, cause=cause, fix=fix, source=asked.source)
     if asked.new:
         return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
-    fix = "take it out; the release notes say what replaces it"
+    fix = "remove it; the release notes say what replaces it"
     return Answer(title=title, cause=cause, fix=fix, source=asked.source)
 
 

@@ -51,10 +51,10 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         family = look_at_job(host, pid)
     except ProcessLookupError as error:
         hint = "ps -eo pid,args | grep python"
-        raise CannotError(f"no process has the number {pid}", hint=hint) from error
+        raise CannotError(f"there is no process {pid}", hint=hint) from error
     except PermissionError as error:
-        hint = "run the doctor as the user who started it, or as root"
-        raise CannotError(f"process {pid} belongs to somebody else", hint=hint) from error
+        hint = "run the doctor as its user, or as root"
+        raise CannotError(f"process {pid} belongs to another user", hint=hint) from error
     own = _ranks(family)
     found: list[Finding] = [job_seen.finding(_shown(each)) for each in own]
     for each in own:
@@ -117,8 +117,8 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
         )
     elif ready > each.running and each.share < FEW_RUN * min(ready, len(each.cpus)):
         yield job_threads.finding(
-            f"{_name(each)}: {ready} threads are ready to run, and get {each.share:.1f} CPUs: "
-            "others use them"
+            f"{_name(each)}: {ready} threads are ready to run "
+            f"and get {each.share:.1f} CPUs: other processes use them"
         )
     elif wanted > 1 and 0 < each.running < FEW_RUN * wanted:
         yield job_threads.finding(
@@ -127,7 +127,7 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
         )
     elif wanted > 1 and len(each.cpus) == 1:
         yield job_threads.finding(
-            f"{_name(each)}: OMP_NUM_THREADS={wanted} on CPU {cpulist.render(each.cpus)} alone"
+            f"{_name(each)}: OMP_NUM_THREADS={wanted} on one CPU, {cpulist.render(each.cpus)}"
         )
     if len(each.openmp) > 1:
         yield job_openmp.finding(f"{_name(each)}: {', '.join(each.openmp)}")
@@ -144,8 +144,8 @@ def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
     remote = sum(size for node, size in each.memory_bytes.items() if node not in nodes)
     if nodes and total and remote / total > REMOTE_SHARE:
         yield job_remote.finding(
-            f"{_name(each)}: {remote / GIB:.1f} of {total / GIB:.1f} GiB are on other nodes than "
-            f"{cpulist.render(nodes)}, of its CPUs"
+            f"{_name(each)}: {remote / GIB:.1f} of {total / GIB:.1f} GiB are on other nodes "
+            f"than its CPUs ({cpulist.render(nodes)})"
         )
 
 
@@ -180,7 +180,7 @@ def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Findi
 _WAITS = (
     # what stands in a stack: what is waited for
     (r"init_process_group|rendezvous|TCPStore|connectFullMesh|_create_c10d_store|_store_based_barr",
-     "it waits for other ranks to come: {store}"),
+     "it waits for other ranks to connect: {store}"),
     (r"\b(all_reduce|all_gather|barrier|broadcast|reduce_scatter|gather|scatter|wait_all)\b|"
      r"_allreduce|allreduce_hook|backward .*distributed",
      "it waits in a collective for another rank, which is late, hangs or has ended"),
@@ -191,7 +191,7 @@ _WAITS = (
     (r"multiprocess\w*/pool|_handle_results|iflatmap_unordered|pool\.py",
      "it waits for the processes of a pool"),
     (r"torch/_inductor|compile_fx|async_compile", "it waits for torch.compile"),
-    (r"\binput\b|readline|pdb\.py", "it waits for somebody to type"),
+    (r"\binput\b|readline|pdb\.py", "it waits for keyboard input"),
 )  # fmt: skip
 _NETWORK = re.compile(r"inet_csk_accept|tcp_recv|sk_wait|wait_woken|unix_stream|skb_wait")
 

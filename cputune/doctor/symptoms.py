@@ -309,7 +309,7 @@ def _in_its_words(failure: Failure) -> Explanation:
     """A failure repeated: its type, its message and where it was raised."""
     raised = place_of(failure)
     title = failure.title[:LONGEST_LINE]
-    cause = "no table knows this error."
+    cause = "the tables do not contain this error."
     fix = "search for the message in the issues of the package that raises it"
     called = [frame for frame in failure.frames if not frame.package]
     if failure.kind in ("exit", "launcher"):

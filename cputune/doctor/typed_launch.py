@@ -28,7 +28,7 @@ from cputune.launch.shell import read_words
 from cputune.plans.training_command import require_trainable, script_text
 from cputune.text.hidden import without_secrets
 
-NAME = "what was typed"
+NAME = "the launch"
 _STACK = ("torch", "transformers", "accelerate")
 
 
@@ -135,7 +135,7 @@ def _failed(failure: Mapping[str, str], folder: str) -> Finding:
     if missing:
         remedy = f"Install {missing[1].partition('.')[0]} into the environment that trains."
     elif where.startswith(f"{folder}/"):
-        remedy = "The file that fails lies beside the script: rename it, or mend it."
+        remedy = "The file that fails is next to the script: rename it, or fix it."
     return import_fails.finding(said, remedy=remedy)
 
 
@@ -169,12 +169,15 @@ def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
         if "." not in path and "/" not in path:  # "true": the newest checkpoint
             continue
         if not os.path.exists(os.path.expanduser(path)):
-            yield named_absent.finding(f"{name} {path}: there is no such file")
+            yield named_absent.finding(f"{name} {path}: the file does not exist")
     variables = {**host.environment(), **launch.environment}
     model = launch.argument("--model_name_or_path") or ""
     offline = [n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if variables.get(n) in _ON]
     if model and offline and facts.surroundings.model_bytes is None and not os.path.isdir(model):
-        said = f"{offline[0]}={variables[offline[0]]}, and the weights of {model} are not here"
+        said = (
+            f"{offline[0]}={variables[offline[0]]}, but the weights of {model} are not on "
+            "this machine"
+        )
         command = f"unset {' '.join(offline)}"
         yield named_absent.finding(said, command=command)
 

@@ -50,11 +50,11 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
     """
     sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
     if nodes % ranks and ranks % sockets and ranks % nodes:
-        return f"so many ranks cannot be dealt out evenly over {sockets} sockets"
+        return f"this number of ranks cannot be divided evenly over {sockets} sockets"
     size = len(rank_slices(cores, ranks)[0])
     least = LEAST_USED_SHARE * len(cores) if paid is None else QUOTA_SHARE * paid
     if size * ranks < least:
-        return f"ranks of one size would leave too many of {len(cores)} cores idle"
+        return f"ranks of equal size would leave too many of {len(cores)} cores idle"
     return None
 
 
@@ -136,7 +136,7 @@ def advise(
         fit = [n for n in good if batch is None or batch % (n * nodes) == 0]
         ranks = max(fit, default=1)
         if ranks == parts and ranks > 1:
-            why = f"a rank for each of {parts} {part}s"
+            why = f"one rank per {part}"
         elif fit != good and ranks < max(good):
             why = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
     else:

@@ -87,7 +87,7 @@ _BRINGS = {
     "precision": ("bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
     "allocator": ("tcmalloc", *GAINS["allocator-default"]),
     "dropout": ("dropout masks of bytes", 1.10, 1.36),
-    "optimizer": ("a fused AdamW, where the script's is a loop", 1.10, 1.28),
+    "optimizer": ("a fused AdamW, because the script's is a loop", 1.10, 1.28),
 }
 """What of a knob pays, and the measured factors."""
 
@@ -138,6 +138,6 @@ def _of_padding(padding: Padding, option: str | None) -> Lever:
     elif shorter:
         do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
     else:
-        do = "batches of like length (train_sampling_strategy or group_by_length of a Trainer)"
+        do = "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"
     why = "" if padding.kept is None or option else f", and {padding.kept}"
     return Lever(what=share + why, low=factor, high=factor, takes="your decision", do=do)

@@ -55,7 +55,7 @@ def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
     ranks of several caches have whole ones. Raises ValueError if there are fewer cores than ranks.
     """
     if ranks > len(cores):
-        raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
+        raise ValueError(f"{ranks} ranks need {ranks} cores; {len(cores)} can be used")
     least = LEAST_USED_SHARE * (len(cores) // ranks)
     nodes, sockets = (groups(cores, by_node=by_node) for by_node in (True, False))
     for parts in (by_caches(cores), nodes, sockets, (tuple(cores),)):

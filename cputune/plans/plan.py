@@ -82,7 +82,7 @@ class Plan:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
         shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
         if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
-            raise ValueError("no machine has such a CPU")
+            raise ValueError("no machine has a CPU of this number")
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("allocator", self.allocator, ALLOCATORS)

@@ -23,7 +23,7 @@ from cputune.launch.launchers import BY_MODULE
 from cputune.launch.words import number_of, pairs
 
 EXAMPLE = "cputune tune -- train.py --its-arguments"
-_AFTER_DASHES = "after -- comes the script itself, then its arguments: -- train.py --epochs 3"
+_AFTER_DASHES = "after -- give the script, then its arguments: -- train.py --epochs 3"
 MOST_BYTES = 4 << 20
 """Of a script; the longest transformers example has 60 KiB."""
 
@@ -47,7 +47,7 @@ def require_trainable(argv: Sequence[str], *, sharded: bool = False) -> None:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         what = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"{path}{line}: {what}", hint="python cannot run this file either; mend it first"
+            f"{path}{line}: {what}", hint="fix it first: python cannot run this file either"
         ) from error
 
 
@@ -58,7 +58,7 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
         if name in _SHARDED and (value or following) not in ("", "''", "None"):
             raise UsageError(
                 f"{name} divides a model over accelerators; on CPUs each rank holds all of it",
-                hint=f"leave {name} and its value out of the script's arguments",
+                hint=f"remove {name} and its value from the script's arguments",
             )
 
 
@@ -94,13 +94,13 @@ def _runnable(path: Path) -> Path:
     if path.is_dir():
         raise UsageError(
             f"{str(path)!r} is a directory without __main__.py",
-            hint=f"give the script in it: {_AFTER_DASHES}",
+            hint=f"name the script in it: {_AFTER_DASHES}",
         )
     if not path.exists():
         raise UsageError(f"there is no script {str(path)!r}", hint=_AFTER_DASHES)
     if path.suffix == ".ipynb":
         raise UsageError(
-            f"{path.name} is a notebook, and trials need a script",
+            f"{path.name} is a notebook; trials need a script",
             hint=f"jupyter nbconvert --to script {path.name}",
         )
     return path
@@ -108,7 +108,7 @@ def _runnable(path: Path) -> Path:
 
 _DIVIDES = "it divides a model over accelerators; on CPUs each rank holds the whole model"
 _GPUS = "cputune tunes training on CPUs"
-_GIVEN = "plans start the script without its launcher; say it to the script itself"
+_GIVEN = "plans start the script without its launcher; pass it to the script"
 _UNFIT = {
     **dict.fromkeys(("use_deepspeed", "use_fsdp", "use_tp", "use_megatron_lm"), _DIVIDES),
     "use_parallelism_config": _DIVIDES,
@@ -149,8 +149,8 @@ def read_typed(words: Sequence[str]) -> Typed:
     launch = launch_of(words)
     if launch is None:
         raise UsageError(
-            f"no script is seen in `{' '.join(words)}`",
-            hint=f"{EXAMPLE}; what python reads from -c or from its input is not tuned",
+            f"`{' '.join(words)}` contains no training script",
+            hint=f"{EXAMPLE}; code from -c or standard input cannot be tuned",
         )
     if launch.launcher in _FOREIGN:
         _refuse_wrapper(launch.launcher)
@@ -175,7 +175,7 @@ def _program(words: tuple[str, ...]) -> Typed:
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
         raise UsageError(
             f"{first!r} is a variable, not a script",
-            hint=f"put it in front of cputune: {first} {EXAMPLE}",
+            hint=f"put it before cputune: {first} {EXAMPLE}",
         )
     if first.startswith("-"):
         raise UsageError(
@@ -184,7 +184,9 @@ def _program(words: tuple[str, ...]) -> Typed:
             "launch file (`cputune emit`)",
         )
     if name == "accelerate":
-        raise UsageError("of accelerate, only `accelerate launch` trains", hint=EXAMPLE)
+        raise UsageError(
+            "only `accelerate launch` trains, no other command of accelerate", hint=EXAMPLE
+        )
     _refuse_wrapper(name)
     return Typed(argv=(console_script(first) or first, *words[1:]))
 
@@ -201,14 +203,14 @@ def _script_of_trl(words: tuple[str, ...]) -> Typed:
     known = re.fullmatch("[a-z][a-z_]*", name) is not None and module_file(module) is not None
     if not known or name in _TRAIN_NOTHING:
         raise UsageError(
-            f"`{' '.join(words[:2])}` is no training that trl knows here",
-            hint="cputune tune -- trl sft ARGUMENTS; trl has to be installed",
+            f"`{' '.join(words[:2])}` is not a training command of the installed trl",
+            hint="install trl, or type a command of it: cputune tune -- trl sft ARGUMENTS",
         )
     for option, _ in pairs(words[2:]):
         if option in _OF_ACCELERATE:
             raise UsageError(
-                f"trl {name} {option} is for accelerate, in whose place a plan starts the ranks",
-                hint=f"leave {option} and its value out",
+                f"trl {name} {option} is for accelerate; here a plan starts the ranks",
+                hint=f"remove {option} and its value",
             )
     note = f"a plan takes the place of the launcher that trl {name} starts"
     return Typed(argv=("-m", module, *words[2:]), notes=(note,))
@@ -218,7 +220,7 @@ def _python_notes(launch: Launch) -> Iterator[str]:
     """Which options of the typed ``python`` are ignored."""
     if os.path.isabs(launch.program):
         if not os.path.exists(launch.program):
-            raise UsageError(f"there is no {launch.program}", hint=EXAMPLE)
+            raise UsageError(f"{launch.program} does not exist", hint=EXAMPLE)
         if not os.path.samefile(launch.program, training_python()):
             yield f"the script is run with {training_python()}, not with {launch.program}"
 
@@ -232,23 +234,23 @@ def _refuse_unfit(launch: Launch) -> None:
         if bare in ("nnodes", "num_machines") and value not in ("1", "1:1"):
             raise UsageError(
                 f"{launch.program} {name} {value}: trials run on this machine alone",
-                hint=f"leave it out; `cputune emit --nodes {value}` writes such launches",
+                hint=f"remove it; `cputune emit --nodes {value}` writes such launches",
             )
     others = {launch.host_file or "", *launch.hosts} - {"", "localhost", os.uname().nodename}
     if launch.launcher == "mpirun" and others:
         raise UsageError(
             f"{launch.program} is to start ranks on {', '.join(sorted(others))}: the launch that "
             "you type is measured on this machine alone",
-            hint="leave the hosts out, and name them before `--`: --hosts A,B",
+            hint="remove the hosts, and name them before `--`: --hosts A,B",
         )
     kind = _configured(launch).get("distributed_type")
     if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP"):
         raise UsageError(
             f"the configuration of accelerate says {kind}: {_DIVIDES}",
-            hint="write another one: accelerate config",
+            hint="write another configuration: accelerate config",
         )
     if launch.inner is not None or launch.script in BY_MODULE:
-        raise UsageError("a launcher starts another launcher", hint="leave one of them out")
+        raise UsageError("a launcher starts another launcher", hint="remove one of them")
     if launch.launcher == "mpirun" and ":" in launch.words:
         raise UsageError(
             f"{launch.program} starts several programs",
@@ -288,21 +290,21 @@ def _ranks_of(launch: Launch) -> int:
     ranks = number_of(str(asked or 1))
     if not ranks:
         raise UsageError(
-            f"{asked!r} is no number of processes", hint=f"{launch.program} starts 1 or more"
+            f"{asked!r} is not a number of processes", hint="give a whole number, 1 or more"
         )
     return ranks
 
 
 def _refuse_wrapper(name: str) -> None:
     if name in BINDERS:
-        hint = f"leave {name} and its options out: {EXAMPLE}"
+        hint = f"remove {name} and its options: {EXAMPLE}"
         if name in CONFINERS:
-            hint = f"put {name} in front of cputune to stay within its CPUs, or {hint}"
+            hint = f"put {name} before cputune to stay within its CPUs, or {hint}"
         raise UsageError(
             f"cputune starts and binds the ranks itself, in place of {name}", hint=hint
         )
     if name in WRAPPERS:
         raise UsageError(
             f"{name} is not the training script",
-            hint=f"put it in front of cputune, or leave it out: {EXAMPLE}",
+            hint=f"put it before cputune, or remove it: {EXAMPLE}",
         )

@@ -106,7 +106,7 @@ class Recipe:
             raise ValueError("model needs a model_type, as in a transformers configuration")
         quantiles = () if self.lengths is None else self.lengths.quantiles
         if list(quantiles) != sorted(quantiles):
-            raise ValueError("the quantiles of lengths must not fall")
+            raise ValueError("the quantiles of lengths must not decrease")
 
     @property
     def every_length(self) -> int | None:
@@ -204,7 +204,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:
-            raise ValueError("neither a recipe nor a script")
+            raise ValueError("a workload needs a recipe or a script")
 
     def __repr__(self) -> str:
         if self.recipe is not None:
@@ -343,7 +343,8 @@ class Workload:
             if name not in variables:
                 raise UsageError(
                     f"{name} is not set",
-                    hint=f"export {name}=…, or type the command anew: it is no part of the result",
+                    hint=f"export {name}=…, or type the whole command again: secrets are not "
+                    "stored in a result",
                 )
             found.append(before + variables[name])
         return found
@@ -393,8 +394,8 @@ def typed_words(job: str | Sequence[str]) -> list[str]:
 def left_out(names: Iterable[str]) -> str:
     """The message about values that are not written to files."""
     return (
-        f"Left out, as it is a secret: the value of {', '.join(names)}. The launch reads it from "
-        "the environment, where it must be set."
+        f"Left out, as it is a secret: the value of {', '.join(names)}. Set it in "
+        "the environment of the launch."
     )
 
 

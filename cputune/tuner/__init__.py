@@ -75,7 +75,7 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     facts, runner = asked.facts, asked.runner
     started = time.monotonic() if asked.started is None else asked.started
     if asked.resume and asked.study is None:
-        raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
+        raise UsageError("there is no study to resume", hint="name the study: --study FILE.db")
     _require_optuna()
     if hosts is not None:
         facts = hosts.facts[0][1]

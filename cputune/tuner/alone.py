@@ -53,7 +53,7 @@ def measuring_alone(
         busy = looks()
         if busy and not share:
             names = visible("; ".join(busy))
-            said = f"warning: the machine is busy, so speeds may be false: {names}"
+            said = f"warning: the machine is busy, speeds may be wrong: {names}"
             hear(Message(text=said, warns=True))
         yield Neighbours(at_start=busy, look=looks)
 

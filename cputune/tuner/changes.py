@@ -136,8 +136,8 @@ def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
     return (
         "The changes depend on each other: one by one they multiply to "
         f"{math.exp(product):.2f} times as fast, and together they make {together.ratio:.2f} "
-        f"(95 % interval {together.low:.2f} to {together.high:.2f}). So none is given a number "
-        "of its own."
+        f"(95 % interval {together.low:.2f} to {together.high:.2f}). So none has "
+        "its own number."
     )
 
 

@@ -28,7 +28,7 @@ from cputune.tuner.events import OnEvent, logged
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
 
-SAME_PLAN = "it is one and the same plan"
+SAME_PLAN = "both results have the same plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def why_not_here(
             continue
         other = host_difference(result.host, here, names=(f"of {word}", "here"))
         if other is not None:
-            return f"{word} is of another machine: {other}"
+            return f"{word} was measured on another machine: {other}"
         plan = result.best.plan
         if plan.nodes > 1:
             return f"the plan of {word} is for {plan.nodes} nodes"
@@ -191,7 +191,7 @@ def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
     why = _why_no_pairs(measuring, base, rival)
     found = fastest_of(base, [rival], noise) if why is None else None
     if found is None:
-        why = why or "no two plans could run side by side twice"
+        why = why or "the plans could not run side by side twice"
         return Comparison(
             before=before,
             after=after,

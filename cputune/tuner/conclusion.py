@@ -222,22 +222,22 @@ def why_not_compared(
     """
     baseline, rivals = findings.baseline, findings.rivals
     if findings.taken_away is not None:
-        return findings.taken_away, NextStep(when="when the CPUs are given back")
+        return findings.taken_away, NextStep(when="when the CPUs are available again")
     if findings.disturbed:
         return findings.how_disturbed, NextStep(when=QUIET)
     if baseline is not None and _fell(baseline):
         what = YOURS if baseline.plan.as_found else baseline.plan.describe()
-        why = f"{what} failed when it was started again: {baseline.out}"
+        why = f"{what} failed when restarted: {baseline.out}"
         return why, NextStep(kind="check")
     if findings.interrupted:
         return "the study was interrupted", NextStep()
     if findings.host_lost:
-        return "a host cannot be reached any more", NextStep(when="when it is back")
+        return "a host can no longer be reached", NextStep(when="when it is reachable again")
     ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
     if len({trial.plan for trial in valid} | ran) < 2:
         return _why_one_plan(findings, seconds)
     if rivals and all(_fell(rival) for rival in rivals):
-        why = f"every other plan failed when it was started again: {rivals[0].out}"
+        why = f"every other plan failed when restarted: {rivals[0].out}"
         return why, NextStep(kind="keep")
     if findings.unfit and not rivals:
         ranks, why = next(iter(findings.unfit.items()))
@@ -245,7 +245,7 @@ def why_not_compared(
     if findings.time_up or findings.cut_off is not None:
         why = "the time limit was reached before two plans had run side by side twice"
         return why, _more_time(findings, seconds)
-    return "no two plans could run side by side twice", NextStep()
+    return "the plans could not run side by side twice", NextStep()
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
@@ -361,7 +361,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
     if not in_vain:
         return None
     reason, _, details = (first.reason or "no reason given").partition("\n")
-    hint = "no plan changes that, so no other was tried"
+    hint = "no plan avoids that, so no other was tried"
     if others:
         hint = "today's launch and the next plan fail alike, so no other was tried"
     return NoValidTrialError(

@@ -125,12 +125,12 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
         path = unquote(rest.removeprefix("/"))
         if not rest.startswith("/") or path in ("", ":memory:") or "?" in path:
             raise UsageError(
-                f"{visible(str(named))} names no file", hint="--study FILE.db names one"
+                f"{visible(str(named))} is not a file name", hint="name a file: --study FILE.db"
             )
         return StudyFile(path=Path(path), name=name)
     if scheme.partition("+")[0] not in SERVERS:
         raise UsageError(
-            f"a study cannot be kept in {visible(scheme)}",
+            f"{visible(scheme)} cannot store a study",
             hint="--study takes a file, or the address of a PostgreSQL, MySQL or MariaDB: "
             "postgresql://HOST/DATABASE",
         )
@@ -140,7 +140,7 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
 def no_study(shown: str | Path, why: str) -> CannotError:
     """The error for a database that cannot be used, and why."""
     return CannotError(
-        f"{shown} cannot be opened as a study: {why}", hint="give another file with --study"
+        f"{shown} cannot be opened as a study: {why}", hint="name another file with --study"
     )
 
 
@@ -180,7 +180,7 @@ class StudyFile:
         if not self.path.exists():
             return False
         if not self.path.is_file():
-            raise no_study(self.path, "it is no regular file")
+            raise no_study(self.path, "it is not a regular file")
         try:
             # Opened for writing too: a journal that a killed process left is rolled back.
             with closing(connect(self.path)) as file:
@@ -191,7 +191,7 @@ class StudyFile:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise no_study(self.path, self.why(error)) from error
         if tables and not ours:
-            why = "it is the database of something else, or tables of it are missing"
+            why = "it is another program's database, or tables are missing"
             raise no_study(self.path, why)
         if sound != "ok":
             raise no_study(self.path, f"the database is damaged ({sound})")
@@ -225,7 +225,7 @@ class StudyFile:
         except sqlite3.Error as error:
             return self.why(error)
         if sound != "ok":
-            return f"the file is damaged or cut off ({sound})"
+            return f"the file is damaged or truncated ({sound})"
         return self._no_room()
 
     def remove(self) -> None:
@@ -267,11 +267,11 @@ class StudyFile:
         if no_room is not None:
             return no_room
         if "readonly" in said:
-            return "the file may not be written"
+            return "the file is not writable"
         if self.path.stat().st_size == 0:
-            return "the file is empty now: another program has cut it off"
+            return "the file is empty: another program truncated it"
         if any(word in said for word in ("malformed", "not a database", "no such table")):
-            return f"the file is damaged or cut off ({said})"
+            return f"the file is damaged or truncated ({said})"
         return said
 
     def _no_room(self) -> str | None:
@@ -420,7 +420,7 @@ class StudyServer:
             if owner is not None:
                 raise CannotError(
                     f"the study in {self.shown} is in use by {owner}",
-                    hint="wait until that has ended, or give another name with --study-name",
+                    hint="wait until it has ended, or give another name with --study-name",
                 )
             yield
 
@@ -515,8 +515,8 @@ class StudyServer:
         if IDENTITY in study.user_attrs or not study.get_trials(deepcopy=False):
             return
         raise CannotError(
-            f"{self.shown} was not begun by cputune, so it is not removed",
-            hint="--study-name NAME begins another one beside it",
+            f"{self.shown} was not created by cputune, so it is not removed",
+            hint="--study-name NAME creates another one in the same database",
         )
 
     def why(self, error: BaseException) -> str:
@@ -561,13 +561,13 @@ class StudyServer:
             ) from None
         except (ArgumentError, ValueError):
             raise UsageError(
-                "--study is no address of a database",
+                "--study is not a database address",
                 hint="postgresql://USER:PASSWORD@HOST:PORT/DATABASE",
             ) from None
         except SQLAlchemyError as error:
             raise CannotError(
                 f"{self.shown} cannot be opened: {self.why(error)}",
-                hint="start the server, mend the address, or give a file with --study",
+                hint="start the server, correct the address, or name a file with --study",
             ) from None
 
 

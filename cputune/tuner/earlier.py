@@ -36,7 +36,7 @@ def require_result(path: Path) -> Result:
         return Result.load(path)
     except CputuneError as error:
         raise UsageError(
-            f"{path} exists, and is not a result of cputune",
+            f"{path} exists and is not a result of cputune",
             hint="-o FILE writes elsewhere, --force replaces it",
         ) from error
 

@@ -44,8 +44,8 @@ def confirm_best(
     if base is None and ran:  # the first plan that ran stands in for a launch that does not
         base = ran[0]
         findings.notes += [
-            f"Today's launch does not run ({first.kind}: {first_line(first.reason)}); "
-            f"the speed-up is over {base.describe()} instead, the first plan that ran."
+            f"Your current launch does not run ({first.kind}: {first_line(first.reason)}); "
+            f"the speed-up is relative to {base.describe()}, the first plan that ran."
             for first in findings.trials
             if first.plan.as_found
         ]

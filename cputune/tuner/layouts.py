@@ -23,7 +23,7 @@ from cputune.text import cpulist
 CCL_WORKER_COUNTS = (1, 2, 4)
 """Per rank: oneCCL's default is 1. More than 4 leave too few cores for the training. Assumed."""
 
-UNDIVIDED = "a rank for each NUMA node"
+UNDIVIDED = "a rank per NUMA node"
 """The beginning of the reason for ranks that cannot divide the batch."""
 
 Values = Mapping[str, KnobValue]
@@ -92,7 +92,7 @@ class Layouts:
     ) -> str | None:
         if ranks > len(cores):
             count = "one core" if len(cores) == 1 else f"{len(cores)} cores"
-            return f"each rank needs a core, and {count} can be used"
+            return f"each rank needs a core; {count} can be used"
         if not asked_for:
             why = why_not_ranks(cores, ranks, paid=paid_cores(self.facts))
             if why is not None:
@@ -104,12 +104,13 @@ class Layouts:
                 return self._why_not_each_node(ranks * nodes)
             return (
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
-                "so many ranks (--batch-per-rank keeps each rank's batch instead)"
+                "this number of "
+                "ranks (--batch-per-rank keeps each rank's batch instead)"
             )
         typed, others = self.workload.training, ranks * nodes != self.workload.launch_ranks
         why = self.workload.refuses("ranks") if others else None
         if why is not None:
-            return f"they would not train the same: {why}"
+            return f"they would not train equivalently: {why}"
         strict = self.ask.keep in ("numbers", "mathematics")
         if strict and typed is not None and typed.uneven and others:
             return typed.uneven

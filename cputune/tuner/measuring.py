@@ -126,7 +126,7 @@ class Findings:
         """How other processes disturbed the study, for a message."""
         if self.turns:
             return f"other processes delayed {self.delayed_turns} of {self.turns} measurements"
-        return "other processes delayed most steps, again and again"
+        return "other processes delayed most steps in every attempt"
 
 
 ATTEMPTS = 3
@@ -468,7 +468,7 @@ def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
         f"the machine is too busy to measure: {why}",
         details="\n".join(f"busy now: {name}" for name in busy) or None,
         hint="end the processes that use the CPUs, then the same command with --resume; "
-        "--share-machine measures all the same, without a ratio if most steps are delayed",
+        "--share-machine measures anyway, without a ratio if most steps are delayed",
     )
 
 

@@ -19,7 +19,7 @@ def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
     """
     if measuring.timer.up(1.0) or not isinstance(living, ProfilingLiving):
         return
-    measuring.on_event(Message(text=f"looking where the time of {plan.short()} goes"))
+    measuring.on_event(Message(text=f"profiling {plan.short()}"))
     try:
         states = living.profile()
     except (TrialError, TimeUp):

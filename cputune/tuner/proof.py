@@ -114,7 +114,7 @@ def prove(
         on_note("check 1: the command as typed")
         for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
             pass
-        on_note("check 2: its model, data set and collator; and another start of it")
+        on_note("check 2: its model, data set and collator; and a second start")
         runner.ask(QUESTIONS)
         workload = runner.workload
         space = search_space(facts, workload, baseline=runner.today, allow_slow_precision=True)

@@ -74,7 +74,7 @@ def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     steps.
     """
     if not logs:
-        raise ValueError("no steps to estimate from")
+        raise ValueError("there are no steps to estimate from")
     reach = max(2.5 * noise, 0.08)
     tail = logs[-max(3, len(logs) // 2) :]
     settled = median(tail)

@@ -228,8 +228,8 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
         if reference:
             return said
         return (
-            f"{said} of the launch as it was typed, so there is no training that a plan can be "
-            "compared with; torch.autograd.set_detect_anomaly(True) shows where it begins"
+            f"{said} of the current launch, so no plan can "
+            "be compared with it; torch.autograd.set_detect_anomaly(True) shows where it begins"
         )
     known = [value for value in reference if value is not None and math.isfinite(value)]
     if not known:
@@ -237,8 +237,8 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     worst = max(abs(value) for value in known)
     if abs(last) > 2 * worst + 1:
         return (
-            f"the loss is {last:.3g} at step {len(losses) - 1}, that of today's launch at most "
-            f"{worst:.3g}"
+            f"the loss is {last:.3g} at step {len(losses) - 1}, that "
+            f"of the baseline at most {worst:.3g}"
         )
     pairs = [
         (own, other)
@@ -253,8 +253,8 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     scatter = math.sqrt(sum((own - other - off) ** 2 for own, other in pairs) / (len(pairs) - 1))
     if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(len(pairs))):
         return (
-            f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, "
-            f"that of today's launch {mean:.3g}"
+            f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, that "
+            f"of the baseline {mean:.3g}"
         )
     return None
 

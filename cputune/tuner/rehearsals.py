@@ -59,7 +59,7 @@ def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str
     if end is None:
         return None
     if end.failed:
-        return f"the whole script, shortened, does not end well with them: {end.failed}"
+        return f"the whole script, shortened, fails with them: {end.failed}"
     measuring.findings.notes.append(_note(end, plan.world_size))
     return None
 

@@ -154,7 +154,7 @@ def _refuse_what_is_owned(
         if fixed.get(name, own[name]) != own[name]:
             raise UsageError(
                 f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
-                hint=f"{OWNED[name]}; leave out --fix {name}",
+                hint=f"{OWNED[name]}; remove --fix {name}",
             )
 
 
@@ -235,7 +235,7 @@ def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
 
 def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
     what = f"{knob}={_text(value)}"
-    why = reasons.get(what) or reasons.get(knob) or "it does not live there"
+    why = reasons.get(what) or reasons.get(knob) or "it is not possible there"
     return LeftOut(what=what, why=f"on {host}: {why}")
 
 
@@ -270,7 +270,7 @@ def _not_kept(
             continue
         if not keeps(knob, keep):
             if unlike:
-                why = f"today's launch does not repeat itself: {unlike}"
+                why = f"two starts of the current launch differ: {unlike}"
                 yield LeftOut(what=knob.name, why=why)
                 continue
             several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1
@@ -309,7 +309,7 @@ def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> 
             for out in left_out
             if out.what in (name, words)
         ),
-        "leave out --fix: then `cputune tune --dry-run` prints what there is",
+        "remove --fix; `cputune tune --dry-run` then lists the values",
     )
     return UsageError(f"no plan of this machine has {', '.join(asked)}{together}", hint=why)
 

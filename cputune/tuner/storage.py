@@ -87,7 +87,7 @@ class StudyStorage:
         if self._database is not None and not self._is_new and not resume:
             if not self._database.is_over():
                 raise CannotError(
-                    f"{self._database.shown} holds a study already",
+                    f"{self._database.shown} already contains a study",
                     hint="resume=True (--resume) continues it, study_name names another one",
                 )
             self._database.remove()
@@ -122,13 +122,16 @@ class StudyStorage:
                 self._record.set_user_attr(IDENTITY, dict(identity))
             return
         if not isinstance(recorded, Mapping):
-            raise no_study(self._database.shown, "it has trials, and does not say of what")
+            raise no_study(
+                self._database.shown, "it has trials, but does not say what they measured"
+            )
         different = [name for name in identity if identity[name] != recorded.get(name)]
         if different:
             raise CannotError(
-                f"the study in {self._database.shown} is of another "
+                f"the study in {self._database.shown} measured another "
                 + ", ".join(name.replace("_", " ") for name in different),
-                hint="resume it as it was started, or give another file with --study",
+                hint="resume it with the options it was started with, or name another file with "
+                "--study",
             )
 
     def past(self) -> list[tuple[Trial, Run]]:
@@ -151,7 +154,7 @@ class StudyStorage:
                     # A server that was lost while it wrote may have a trial twice.
                     found.setdefault(kept.trial.number, (kept.trial, run))
                 elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                    raise ValueError(f"trial {frozen.number} does not say what was measured")
+                    raise ValueError(f"trial {frozen.number} lacks its measurements")
         return list(found.values())
 
     def guide(self, sampler: PlanSampler) -> None:
@@ -240,7 +243,7 @@ class StudyStorage:
         except CputuneError:
             raise
         except Exception as error:
-            assert self._database is not None, "nothing is read of what is in memory"
+            assert self._database is not None, "a study in memory is never read"
             raise no_study(self._database.shown, self._database.why(error)) from error
 
     @property

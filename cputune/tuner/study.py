@@ -96,8 +96,8 @@ if TYPE_CHECKING:
 def _equal_to_today(count: int) -> str:
     """The note that some plans of the space are the current launch, as its ranks show."""
     if count == 1:
-        return "One candidate equals your current launch, so it was not measured twice."
-    return f"{count} candidates equal your current launch, so they were not measured twice."
+        return "One plan equals your current launch, so it was not measured twice."
+    return f"{count} plans equal your current launch, so they were not measured twice."
 
 
 NOBODY = Neighbours()
@@ -239,10 +239,10 @@ class TuningStudy:
         lost, before = self._storage.write_down(), self._unwritten
         self._unwritten = lost
         if lost is not None and before is None:
-            said = f"warning: {lost}. The study goes on; its result will hold all trials"
+            said = f"warning: {lost}. The study continues; its result will contain all trials"
             self._on_event(Message(text=said, warns=True))
         elif lost is None and before is not None:
-            self._on_event(Message(text="the study can be written again", warns=True))
+            self._on_event(Message(text="the study is writable again", warns=True))
 
     def _disturbed(self) -> NotMeasurableError:
         error = not_measurable(self._findings.how_disturbed, self._neighbours.look())
@@ -256,7 +256,7 @@ class TuningStudy:
         if gone is None:
             return
         error = NotMeasurableError(
-            f"not measurable any more: {gone}",
+            f"measuring stopped: {gone}",
             hint="--resume goes on with what was measured before, once they are given back; "
             "--force starts over with those that are left",
         )
@@ -266,17 +266,19 @@ class TuningStudy:
 
     def _interrupted(self) -> Interrupted:
         findings = self._findings
-        hint = "--study FILE.db keeps what was measured, --resume goes on from there"
+        hint = "--study FILE.db keeps the trials, --resume continues them"
         if self._options.study is not None:
-            hint = f"{RESUME} goes on"
+            hint = f"{RESUME} continues"
         trials = count(len(findings.trials), "trial")
         error = Interrupted(f"interrupted after {trials}", hint=hint)
         rounds = len(findings.confirm_runs)
-        after = f" after {rounds} runs of its confirmation" if rounds else "; nothing was confirmed"
+        after = (
+            f" after {rounds} runs of its confirmation" if rounds else ", before the confirmation"
+        )
         findings.notes.append(f"The study was interrupted{after}.")
         findings.interrupted = True
         if findings.disturbed:
-            findings.notes.append(f"Nothing of it can be relied on: {findings.how_disturbed}.")
+            findings.notes.append(f"Its numbers are not reliable: {findings.how_disturbed}.")
         with suppress(NoValidTrialError):
             error.result = self._concluded()
         return error
@@ -499,7 +501,10 @@ class TuningStudy:
         self._on_event(TrialEnded(trial=trial))
         if isinstance(run.failure, HostLost):
             findings.host_lost = True
-            said = f"{run.failure}; the study ends there, and --resume goes on when it is back"
+            said = (
+                f"{run.failure}; the study ends here, and --resume continues it when the host "
+                "is reachable"
+            )
             findings.notes.append(f"{said}.")
             self._on_event(Message(text=said, warns=True))
             return

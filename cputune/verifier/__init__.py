@@ -154,11 +154,11 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
         inside = [artefact for file in files if file.is_file() and (artefact := read(file))]
         if not inside and path.is_dir():
             raise UsageError(
-                f"{path} holds no launch file", hint="cputune emit --format all -o DIR"
+                f"{path} contains no launch file", hint="cputune emit --format all -o DIR"
             )
         if not inside:
             raise UsageError(
-                f"{path} is no launch file that `cputune emit` wrote",
+                f"{path} was not written by `cputune emit`",
                 hint=f"`cputune doctor --check-file {path}` reads other launches",
             )
         found += inside

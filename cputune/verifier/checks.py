@@ -102,7 +102,7 @@ def what_is_trained(
         wanted = f"{promised.data} samples"
         rows.append(Evidence(what="data set", expected=wanted, seen=f"{samples} samples"))
     wrong = [row for row in rows if row.seen != row.expected]
-    good = "the command, and what it shows, are as they were emitted"
+    good = "the command and its arguments are as emitted"
     said = [f"{row.what}: {row.seen}, promised {row.expected}" for row in wrong[:1]]
     return judged("what is trained", consumer, wrong, good, rows, wrong="".join(said) or None)
 
@@ -247,7 +247,7 @@ def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
         return judged("launch", consumer, evidence[:missing], good, evidence, wrong=wrong)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:
-        why = f"it says that it cannot run here: {refused[1]}"
+        why = f"it cannot run here: {refused[1]}"
         return not_checked("launch", why, refused[2], consumer)
     trained = sum(bool(rank.steps) for rank in seen.ranks)
     if 0 < trained < world:
@@ -281,7 +281,7 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     nodes = [{name_of[number] for number, _ in of_node} for of_node in _by_node(plan, states)]
     names = sorted(set(name_of.values()))
     if len(names) == 1:
-        why = f"all ranks ran on {names[0]}: that these are {plan.nodes} machines is not seen"
+        why = f"all ranks ran on {names[0]}; {plan.nodes} machines cannot be confirmed"
         return not_checked("hosts", why, consumer=consumer, evidence=rows)
     good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes)
     counted = [f"{sum(row.seen == name for row in rows)} on {name}" for name in names]
@@ -317,7 +317,7 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
         if not all(map(math.isfinite, values)) or values[-1] > 10 * abs(values[0]) + 1:
             wrong.append(evidence[-1])
     if not evidence:
-        return not_checked("loss", "the script reports no loss", consumer=consumer)
+        return not_checked("loss", "the script does not report its loss", consumer=consumer)
     said = f"runs away in rank {', '.join(str(row.rank) for row in wrong)}"
     return judged("loss", consumer, wrong, "finite in every rank", evidence, wrong=said)
 
@@ -407,7 +407,7 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     """
     name = "throughput"
     if ratio is None:
-        remedy = "cputune tune measures; `cputune emit` writes its figure down"
+        remedy = "tune first: `cputune emit` stores the measured speed in the file"
         why = "nothing was measured to compare with"
         return not_checked(name, why, remedy, consumer, left_out=True)
     text = (

@@ -49,7 +49,7 @@ from cputune.verifier.records import (
 from cputune.verifier.schemas import schema_faults
 
 INSTALL = "pip install 'cputune[verify]'"
-NOT_STARTED = "its pods were not started: that needs the image, and a cluster"
+NOT_STARTED = "its pods were not started: that needs the image and a cluster"
 AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
 
@@ -140,9 +140,9 @@ def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
     kept = _Kept(plan, promised, shown)
     wrong = [row for row in rows if not kept.same(row)]
     said = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
-    good = f"{len(rows)} values are as they were emitted"
+    good = f"{len(rows)} values are as emitted"
     if kept.fewer:
-        good += f", with {kept.fewer} CPUs fewer for each pod"
+        good += f", with {kept.fewer} fewer CPUs per pod"
     return judged("plan", "the plan in the file", wrong, good, wrong="".join(said) or None)
 
 
@@ -264,7 +264,7 @@ def round_trip(
     differences = tuple(
         _differences(with_text_quantities(document), back, document.get("kind", "document"))
     )
-    wrong = "the document does not survive a round trip through the models"
+    wrong = "the document changes in a round trip through the models"
     return judged(name, consumer, differences[:20], "came back equal", wrong=wrong)
 
 

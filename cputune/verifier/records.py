@@ -174,5 +174,5 @@ def not_checked(
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:
     """A check that could not be made because its consumer is not installed."""
-    why = f"{consumer} is not installed, so this was not looked at"
+    why = f"{consumer} is not installed, so this was not checked"
     return not_checked(name, why, install, consumer)

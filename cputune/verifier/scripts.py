@@ -77,7 +77,7 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         if done.returncode != 0 and not said:
             said = [f"ended with {done.returncode}"]
         complaints = [Evidence(what=program, seen=line) for line in said[:20]]
-        yield judged(name, program, complaints, "nothing to complain of")
+        yield judged(name, program, complaints, "no complaints")
 
 
 def _beside_python(host: Host, program: str) -> str | None:
@@ -134,7 +134,7 @@ def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     changed = [row for row in rows if row.seen != row.expected]
     said = f"{', '.join(row.what for row in changed)}: changed since it was emitted"
     if rows:
-        yield judged("files", None, changed, f"{len(rows)} are as they were emitted", wrong=said)
+        yield judged("files", None, changed, f"{len(rows)} are as emitted", wrong=said)
 
 
 _BESIDE = re.compile(r"(?<!#)\$\{?here\}?/([\w-]+\.[\w.-]*\w)")
@@ -193,8 +193,10 @@ def over_hosts(
     plan, consumer = expected.plan, artefact.format
     nodes, reach = tuple(Node(name=host) for host in expected.hosts), Ssh(words=expected.ssh)
     if len(nodes) != plan.nodes:
-        why = f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are"
-        yield not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
+        why = f"it starts ranks on {plan.nodes} nodes, but does not name the hosts"
+        yield not_checked(
+            "launch", why, "emit it with their names: cputune emit --hosts a,b", consumer
+        )
         return
     try:
         for answer in ask_each(nodes, reach, "print('{}')", lambda _: {}, REACH_SECONDS):
@@ -304,9 +306,9 @@ def not_run(*, asked: bool = True) -> Outcome:
     """The launch that was not run, because that was ``asked`` or because files are missing."""
     without = "cputune verify without --no-run"
     if not asked:
-        why = "it was not run: files are missing beside it"
+        why = "it was not run: files are missing next to it"
         return not_checked("launch", why, "copy all files that were emitted together")
-    return not_checked("launch", "it was not run, as asked", without, left_out=True)
+    return not_checked("launch", "it was not run, as requested", without, left_out=True)
 
 
 TEST_ONLY = "sbatch --test-only"
@@ -345,7 +347,7 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     if not expected.run or any(missing_beside(artefact)):
         yield not_run(asked=not expected.run)
     elif not expected.submit:
-        why = "not submitted: a job takes nodes that others may wait for"
+        why = "not submitted: a job uses nodes of the cluster"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
     else:
         python, gone = interpreter(artefact, host.environment(), host)

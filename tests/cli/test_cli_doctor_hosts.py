@@ -52,7 +52,7 @@ def test_a_launch_is_judged_for_each_host(ssh: str, doctor: Run) -> None:
     ended = doctor("--hosts", "node1", "--ssh", ssh, "--json", "--", "env", *words)
     found = {one["code"]: one["evidence"] for one in json.loads(ended.out)["findings"]}
     assert "--tf32 needs a GPU" in found["argument-no-cpu"]
-    assert found["threads-affinity"].startswith("node1: what was typed: OMP_NUM_THREADS=5000")
+    assert found["threads-affinity"].startswith("node1: the launch: OMP_NUM_THREADS=5000")
 
 
 def test_the_document(ssh: str, doctor: Run) -> None:

@@ -112,8 +112,8 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
         "--budget 20",
     ),
     "CPUs were taken away": (
-        lambda: kept(None, NextStep(when="when the CPUs are given back")),
-        "When the CPUs are given back: cputune tune --budget 3 --resume",
+        lambda: kept(None, NextStep(when="when the CPUs are available again")),
+        "When the CPUs are available again: cputune tune --budget 3 --resume",
     ),
     "one plan alone": (
         lambda: kept(None, NextStep(kind="tune", budget=20)),

@@ -89,9 +89,9 @@ def test_ranks_divide_the_batch(shape: dict[str, Any], nodes: int, batch: int) -
 @pytest.mark.parametrize(
     ("shape", "ranks", "threads", "why"),
     [
-        ({"sockets": 2, "cores": 28, "smt": 2}, 2, 28, "a rank for each of 2 sockets"),
+        ({"sockets": 2, "cores": 28, "smt": 2}, 2, 28, "one rank per socket"),
         ({"sockets": 16, "cores": 1, "nodes": 1}, 1, 16, "one rank"),
-        ({"sockets": 8, "cores": 1, "nodes": 4}, 4, 2, "a rank for each of 4 NUMA nodes"),
+        ({"sockets": 8, "cores": 1, "nodes": 4}, 4, 2, "one rank per NUMA node"),
         ({"cores": 14, "smt": 2, "e_cores": 8}, 1, 6, "one rank on the 6 fast ones of 14 cores"),
         ({"sockets": 4, "cores": [2, 2, 2, 1]}, 1, 7, "one rank"),
     ],

@@ -288,7 +288,7 @@ def test_what_hangs_on_the_machine():
 
 def test_without_packages_a_configuration_is_judged_by_todays_and_no_flag():
     (finding,) = check_file(GOOD_YAML + "tp_config: {}\n", "c.yaml", machine({}))
-    assert "accelerate 1.15.0 (not installed; today's stack)" in finding.evidence
+    assert "accelerate 1.15.0 (not installed; the newest of the tables)" in finding.evidence
     assert codes(script("python t.py --no_cuda --fp16"), packages={}) == set()
 
 
@@ -500,7 +500,7 @@ def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_i
 def test_an_environment_that_is_sourced_must_be_there(line: str):
     found = check_file(f"{line}\npython train.py\n", "x.sh", machine(TODAY), LiveHost())
     said = [one for one in found if one.code == "file-sourced-missing"]
-    assert ("which is not there" in said[0].evidence, said[0].edits) == (True, ())
+    assert ("which does not exist" in said[0].evidence, said[0].edits) == (True, ())
 
 
 def test_an_mpirun_that_nothing_can_bring_must_be_there(monkeypatch: pytest.MonkeyPatch):

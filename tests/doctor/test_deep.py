@@ -175,7 +175,7 @@ def test_two_openmp_runtimes_in_one_process():
     libraries = ("/t/libgomp.so.1", "/s/libiomp5.so")
     finding = only("deep-openmp-two", look(transformers=imports(libraries=libraries)))
     assert finding.evidence == "2 runtimes: /t/libgomp.so.1, /s/libiomp5.so"
-    assert finding.remedy == "Drop what brings /s/libiomp5.so."
+    assert finding.remedy == "Remove the package that contains /s/libiomp5.so."
 
 
 def test_torch_that_cannot_be_imported():

@@ -92,7 +92,7 @@ def test_what_an_argument_of_trainer_imports_must_be_there(
 @pytest.mark.parametrize("argument", ["--train_file", "--resume_from_checkpoint"])
 def test_a_file_that_an_argument_names_must_be_there(judge: Judge, argument: str) -> None:
     said = judge("python", "train.py", argument, "data/a.json")["launch-file-absent"]
-    assert said.evidence == f"{argument} data/a.json: there is no such file"
+    assert said.evidence == f"{argument} data/a.json: the file does not exist"
     for there in ("train.py", "true"):
         assert "launch-file-absent" not in judge("python", "train.py", argument, there)
 
@@ -104,7 +104,7 @@ def test_a_model_that_may_not_be_downloaded_must_be_there(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     words = ("python", "train.py", "--model_name_or_path")
     said = judge(*words, "org/model")["launch-file-absent"]
-    assert "HF_HUB_OFFLINE=1, and the weights of org/model are not here" in said.evidence
+    assert "HF_HUB_OFFLINE=1, but the weights of org/model are not on this machine" in said.evidence
     assert said.command == "unset HF_HUB_OFFLINE"
     held = changed(surroundings={"model_bytes": 5})
     assert "launch-file-absent" not in judge(*words, "org/model", facts=held)
@@ -124,7 +124,7 @@ def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:
 def test_a_launch_that_is_bound_is_held_against_its_cpus(judge: Judge) -> None:
     words = ("numactl", "-C", "0-1", "env", "OMP_NUM_THREADS=4", "python", "train.py")
     found = judge(*words)["threads-affinity"]
-    assert found.evidence == "what was typed: OMP_NUM_THREADS=4, allowed CPUs: 2 (0-1)"
+    assert found.evidence == "the launch: OMP_NUM_THREADS=4, allowed CPUs: 2 (0-1)"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_who_compiles_needs_a_compiler_with_its_headers(launch: str, script: str
     well = found(launch, host=FakeHost(scripts=scripts))
     assert "compiler-missing" not in well
     absent = found(launch, host=FakeHost(scripts=scripts, programs=()))
-    assert "there is no g++" in absent["compiler-missing"].evidence
+    assert "g++ is not installed" in absent["compiler-missing"].evidence
     bare = found(launch, host=FakeHost(scripts=scripts, says=NO_OMP))
     assert "fatal error: omp.h" in bare["compiler-missing"].evidence
 
@@ -77,7 +77,7 @@ def test_who_compiles_nothing_needs_none(launch: str) -> None:
 def test_the_compiler_is_the_one_that_is_named() -> None:
     launch = f"export CXX=clang++\n{PYTHON} --torch_compile"
     missing = found(launch, host=FakeHost())["compiler-missing"]
-    assert ("no clang++" in missing.evidence, missing.command) == (True, "unset CXX")
+    assert ("clang++ is not installed" in missing.evidence, missing.command) == (True, "unset CXX")
     assert "compiler-missing" not in found(launch, host=FakeHost(programs=("clang++",)))
 
 
@@ -100,7 +100,7 @@ def test_what_a_rank_was_seen_to_hold_counts_before_what_its_weights_take() -> N
     held = Surroundings(model_bytes=GIB, held_bytes=40 * GIB)
     facts = changed(memory={"total_bytes": 64 * GIB}, surroundings=held)
     said = found(TORCHRUN, facts)["launch-memory"]
-    assert "2 × 40.0 GiB as a rank of this command held when it was tuned" in said.evidence
+    assert "2 × 40.0 GiB as measured when this command was tuned" in said.evidence
     assert "launch-memory" not in found(PYTHON, facts)
 
 

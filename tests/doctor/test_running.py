@@ -84,7 +84,7 @@ def test_the_ranks_below_a_launcher_are_judged_and_not_the_launcher() -> None:
 def test_memory_on_the_node_of_other_cpus() -> None:
     found = judged(70, process(70, states="R", memory="7f00 anon=4 N0=1000 N1=9000"))
     (finding,) = found["job-memory-remote"]
-    assert "are on other nodes than 0" in finding.evidence
+    assert "are on other nodes than its CPUs (0)" in finding.evidence
     assert "job-waits" not in found
 
 
@@ -179,6 +179,6 @@ def test_the_precision_that_a_job_asks_for() -> None:
 
 
 def test_a_number_that_no_process_has() -> None:
-    with pytest.raises(CannotError, match="no process has the number 5") as caught:
+    with pytest.raises(CannotError, match="there is no process 5") as caught:
         judge_job(5, CLEAN, machine(None))
     assert caught.value.hint

@@ -186,9 +186,9 @@ TOKENIZER = PROCESSING.replace("processing_class", "tokenizer")
     ("text", "versions", "words"),
     [
         (PROCESSING, {}, "pip install -U 'transformers>=4.46'"),
-        (PROCESSING, {"transformers": "4.40.2"}, "known here: transformers 4.40.2"),
+        (PROCESSING, {"transformers": "4.40.2"}, "found: transformers 4.40.2"),
         (TOKENIZER, {}, "use processing_class"),
-        (TOKENIZER, {"transformers": "5.23.0"}, "known here: transformers 5.23.0"),
+        (TOKENIZER, {"transformers": "5.23.0"}, "found: transformers 5.23.0"),
         (
             "TypeError: __init__() got an unexpected keyword argument 'use_cpu'",
             {},

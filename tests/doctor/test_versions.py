@@ -225,7 +225,7 @@ class TestJudgeStack:
         assert "transformers 6.0.0 is newer" in said
         assert "accelerate 0.1.0 is older" in said
         assert "trl 0.99.0 is not a release in these tables" in said
-        assert said.endswith(f"the tables are of {load().checked['day']}")
+        assert said.endswith(f"the tables are dated {load().checked['day']}")
         assert "stack-newer" not in self.judge("torch=2.15.0,transformers=5.24.0,numpy=9.0")
 
     def test_the_libraries_beside_the_stack_are_known(self):

@@ -74,7 +74,7 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
     [
         (("best", "samples_per_second", "centre"), "fast", "centre: expected a number, got text"),
         (("best", "plan", "cpus"), [[-1], [2]], "cpus[0][0]: expected a whole number >= 0"),
-        (("workload", "recipe"), None, "neither a recipe nor a script"),
+        (("workload", "recipe"), None, "a workload needs a recipe or a script"),
     ],
 )
 def test_it_says_where(way: tuple[str, ...], junk: Any, said: str) -> None:

@@ -56,15 +56,15 @@ def test_a_step_that_waits_for_its_data_is_offered_one_loader_and_two() -> None:
 @pytest.mark.parametrize(
     ("name", "job", "reason"),
     [
-        ("accumulation", Workload.from_recipe("bert-mini"), "takes its batch at once"),
-        ("accumulation", replace(SEEN, accumulation=1), "takes its batch at once"),
+        ("accumulation", Workload.from_recipe("bert-mini"), "does not accumulate"),
+        ("accumulation", replace(SEEN, accumulation=1), "does not accumulate"),
         ("accumulation", SCRIPT, "not known before it has run"),
-        ("accumulation", replace(SEEN, framework="accelerate"), "in a loop of its own"),
-        ("accumulation", replace(SEEN, batch_per_rank=4), "--batch-per-rank says"),
+        ("accumulation", replace(SEEN, framework="accelerate"), "own loop decides"),
+        ("accumulation", replace(SEEN, batch_per_rank=4), "--batch-per-rank fixes"),
         ("workers", SEEN, "not known before it has run"),
         ("workers", replace(SEEN, loading_share=0.012), "waits for its data 1.2 % of its time"),
-        ("workers", replace(WAITS, argv=("t.py", "--dataloader_num_workers", "4")), "asks for"),
-        ("workers", replace(WAITS, framework="accelerate"), "makes its data loader itself"),
+        ("workers", replace(WAITS, argv=("t.py", "--dataloader_num_workers", "4")), "script sets"),
+        ("workers", replace(WAITS, framework="accelerate"), "creates its data loader itself"),
         ("workers", replace(WAITS, licence=asked("workers", "it asks the model")), "asks the mod"),
         ("workers", replace(WAITS, licence=asked("samples", "it counts")), "it counts"),
     ],
@@ -83,7 +83,7 @@ def test_a_number_that_is_asked_for_is_honoured_where_it_divides_the_batch() -> 
         values_of("workers", replace(SEEN, licence=asked("weights", "it asks")), workers=3)
     with pytest.raises(UsageError, match="accumulation=3") as caught:
         values_of("accumulation", SEEN, accumulation=3)
-    assert "cannot be cut into 3" in str(caught.value.hint)
+    assert "cannot be divided into 3" in str(caught.value.hint)
 
 
 def test_flags_carry_them() -> None:

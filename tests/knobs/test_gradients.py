@@ -73,8 +73,7 @@ def test_a_rank_that_sends_otherwise_says_why() -> None:
     state = {"gradients": "the script has a communication hook of its own", "world_size": 2}
     (said,) = [s for s in differences(plan, [state, state]) if s.startswith("gradients")]  # type: ignore[list-item]
     assert said == (
-        "gradients that are sent: the script has a communication hook of its own, "
-        "the plan says sparse"
+        "gradients sent: the script has a communication hook of its own, the plan says sparse"
     )
 
 

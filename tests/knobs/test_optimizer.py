@@ -70,7 +70,7 @@ def test_is_left_out_with_the_reason(
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (Workload.script(["t.py", "--optim", "adafactor"]), "asks for --optim adafactor itself"),
+        (Workload.script(["t.py", "--optim", "adafactor"]), "sets --optim adafactor itself"),
         (Workload.script(["t.py", "--optim=adamw_torch_fused"]), "itself"),
         (replace(Workload.script(["t.py"]), framework="accelerate"), "not known before it has run"),
         (replace(Workload.script(["t.py"]), optimizer="SGD, foreach"), "steps with SGD, foreach"),

@@ -79,11 +79,11 @@ def test_what_it_keeps_is_named() -> None:
     [
         (JOB, SEEN, None),
         (JOB, replace(SEEN, share=0.3, left=1.0, kept="no tail"), None),  # each to its longest
-        (JOB, replace(SEEN, kept="the loss counts it"), "are padding stay: the loss counts it"),
-        (JOB, replace(SEEN, share=0.5, left=0.5), "of like length already"),
+        (JOB, replace(SEEN, kept="the loss counts it"), "cannot be cut: the loss counts it"),
+        (JOB, replace(SEEN, share=0.5, left=0.5), "already have similar lengths"),
         (JOB, None, "not known before it has run"),
         (JOB, NO_MASK, "the batches have no mask"),
-        (replace(JOB, framework="accelerate"), SEEN, "makes its data loader itself"),
+        (replace(JOB, framework="accelerate"), SEEN, "creates its data loader itself"),
     ],
 )
 def test_samples_of_like_length_are_offered_where_lengths_differ_and_they_are_asked_for(

@@ -45,7 +45,7 @@ def test_a_blocked_master_port_is_named(hosts: Cluster) -> None:
         found = network_findings(hosts)
     finally:
         hosts.unblock("alpha", 29500)
-    assert found == {"hosts-master-port": "alpha:29500 is not reached from beta: no answer"}
+    assert found == {"hosts-master-port": "alpha:29500 cannot be reached from beta: no answer"}
 
 
 def test_a_firewall_on_the_ports_of_ranks_is_named_with_one_of_them(hosts: Cluster) -> None:
@@ -56,7 +56,7 @@ def test_a_firewall_on_the_ports_of_ranks_is_named_with_one_of_them(hosts: Clust
         hosts.unblock("beta", "33000:60000")
     said = found["hosts-ports-blocked"]
     assert said.startswith(f"{hosts.addresses['beta']}:")
-    assert said.endswith(" of beta is not reached from alpha: no answer")
+    assert said.endswith(" of beta cannot be reached from alpha: no answer")
 
 
 def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
@@ -75,10 +75,10 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
         found = network_findings(hosts)
         said = found.pop("hosts-large-messages")
         # MASTER_ADDR is a name, and names lead to eth0.
-        master = "alpha:29500 is not reached from beta: 64 KiB do not get through"
+        master = "alpha:29500 cannot be reached from beta: 64 KiB do not get through"
         assert found == {"hosts-master-port": master}
         assert said == (
-            "eth0: 64 KiB do not get from beta to alpha, alpha to beta; eth1 carries them"
+            "eth0: 64 KiB do not arrive from beta to alpha, alpha to beta; they do over eth1"
         )
         there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path))
         assert there.interface == "eth1"

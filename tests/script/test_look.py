@@ -14,12 +14,12 @@ from cputune.plans.training_command import require_trainable, script_text
 @pytest.mark.parametrize(
     ("file", "text", "argv", "said", "way_out"),
     [
-        ("a", "", "train.py", "there is no script 'train.py'", "after -- comes the script"),
+        ("a", "", "train.py", "there is no script 'train.py'", "after -- give the script"),
         ("train.ipynb", "{}", "train.ipynb", "train.ipynb is a notebook", "jupyter nbconvert --to"),
-        ("code/a", "", "code", "'code' is a directory without __main__.py", "give the script in"),
-        ("train", "\x7fELF\0\0", "train", "'train': it is not UTF-8 text", "after -- comes"),
-        ("t.py", "import a\nprint('a'", "t.py", "t.py, line 2: '\\(' was never closed", "mend it"),
-        ("n.py", "import a\0", "n.py", "n.py(, line 1)?: source code string cannot", "mend it"),
+        ("code/a", "", "code", "'code' is a directory without __main__.py", "name the script in"),
+        ("train", "\x7fELF\0\0", "train", "'train': it is not UTF-8 text", "after -- give"),
+        ("t.py", "import a\nprint('a'", "t.py", "t.py, line 2: '\\(' was never closed", "fix it"),
+        ("n.py", "import a\0", "n.py", "n.py(, line 1)?: source code string cannot", "fix it"),
         ("t.sh", "python t.py", "t.sh", "t.sh, line 1: invalid", "cannot run this file"),
         ("p/__init__.py", "", "-m p", "there is no module 'p' here", "it is looked for in"),
         ("a", "", "-m no.such.module", "there is no module 'no.such.module'", "looked for"),

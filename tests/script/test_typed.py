@@ -89,7 +89,7 @@ def test_trl_starts_a_script_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     typed = read_typed(["trl", "sft", "--model_name_or_path", "m"])
     assert typed.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
     assert typed.notes == ("a plan takes the place of the launcher that trl sft starts",)
-    with pytest.raises(UsageError, match="no training that trl knows"):
+    with pytest.raises(UsageError, match="not a training command of the installed trl"):
         read_typed(["trl", "chat"])
     for words in (["--num_processes", "2"], ["--accelerate_config=fsdp1"]):
         with pytest.raises(UsageError, match=f"trl sft {words[0].split('=')[0]} is for accelerate"):
@@ -101,22 +101,22 @@ def test_trl_starts_a_script_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("--epochs 3", "'--epochs' is an option, not a script"),
         ("OMP_NUM_THREADS=4 python train.py", "is a variable, not a script"),
-        ("python", "no script is seen in `python`"),
-        ("python -c pass", "no script is seen in `python -c pass`"),
+        ("python", "`python` contains no training script"),
+        ("python -c pass", "`python -c pass` contains no training script"),
         ("accelerate config", "only `accelerate launch` trains"),
-        ("accelerate launch --cpu", "no script is seen in `accelerate launch --cpu`"),
+        ("accelerate launch --cpu", "`accelerate launch --cpu` contains no training script"),
         ("accelerate launch --use_fsdp train.py", "divides a model over accelerators"),
         ("accelerate launch --multi_gpu train.py", "training on CPUs"),
-        ("accelerate launch --dynamo_backend inductor train.py", "say it to the script itself"),
-        ("trl env", "`trl env` is no training that trl knows here"),
-        ("trl", "`trl` is no training that trl knows here"),
-        ("trl ../sft", "`trl ../sft` is no training that trl knows here"),
+        ("accelerate launch --dynamo_backend inductor train.py", "pass it to the script"),
+        ("trl env", "`trl env` is not a training command of the installed trl"),
+        ("trl", "`trl` is not a training command of the installed trl"),
+        ("trl ../sft", "`trl ../sft` is not a training command of the installed trl"),
         ("torchrun --nnodes 2 train.py", "on this machine alone"),
-        ("torchrun --nproc-per-node many train.py", "'many' is no number of processes"),
+        ("torchrun --nproc-per-node many train.py", "'many' is not a number of processes"),
         ("torchrun -m torch.distributed.run train.py", "starts another launcher"),
         ("mpirun -n 4 -hosts n1,n2 python train.py", "on n1, n2: .* on this machine alone"),
         ("mpiexec -f hosts.txt -n 4 python train.py", "on hosts.txt: .* on this machine alone"),
-        ("mpirun -n 2 ./train", "no script is seen in `mpirun -n 2 ./train`"),
+        ("mpirun -n 2 ./train", "`mpirun -n 2 ./train` contains no training script"),
         ("mpirun -n 1 python a.py : -n 1 python b.py", "several programs"),
         ("numactl -C 0 python train.py", "in place of numactl"),
         ("bash train.sh", "bash is not the training script"),
@@ -132,7 +132,7 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
 def test_what_confines_a_launch_may_stand_before_cputune(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         Workload.script([*name.split(), "python", "train.py"])
-    assert f"put {name.split()[0]} in front of cputune" in str(caught.value.hint)
+    assert f"put {name.split()[0]} before cputune" in str(caught.value.hint)
 
 
 def test_a_configuration_of_accelerate_is_read(tmp_path: Path) -> None:

@@ -86,8 +86,16 @@ ELSEWHERE = {**tuned().host, "cpu": {**tuned().host["cpu"], "model_name": "anoth
 @pytest.mark.parametrize(
     ("which", "changes", "why"),
     [
-        (0, {"host": ELSEWHERE}, "the first is of another machine: processor another one"),
-        (1, {"host": ELSEWHERE}, "the second is of another machine: processor another one"),
+        (
+            0,
+            {"host": ELSEWHERE},
+            "the first was measured on another machine: processor another one",
+        ),
+        (
+            1,
+            {"host": ELSEWHERE},
+            "the second was measured on another machine: processor another one",
+        ),
         (1, {"workload": Workload.from_recipe("gpt2-clm")}, "they trained different things"),
     ],
 )

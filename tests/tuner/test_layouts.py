@@ -115,7 +115,8 @@ def test_the_layouts_of_a_machine(
 
 
 BATCH = (
-    "a global batch of 8 cannot be divided over so many ranks (--batch-per-rank keeps each rank's "
+    "a global batch of 8 cannot be divided over this number of ranks (--batch-per-rank keeps "
+    "each rank's "
     "batch instead)"
 )
 NO_SIBLINGS = {"smt": "the cores have no SMT siblings online"}
@@ -135,20 +136,20 @@ TOO_FEW_FOR_CCL = {
             {
                 "cores": "a CPU quota of 1 allows 1 of 8 cores",
                 **NO_SIBLINGS,
-                "ranks=2,3,4": "each rank needs a core, and one core can be used",
+                "ranks=2,3,4": "each rank needs a core; one core can be used",
             },
         ),
-        (FOUR_OF_SMT, {}, {"ranks=3": "ranks of one size would leave too many of 4 cores idle"}),
+        (FOUR_OF_SMT, {}, {"ranks=3": "ranks of equal size would leave too many of 4 cores idle"}),
         (EIGHT, {"ranks": 3}, {"ranks=3": BATCH, **NO_SIBLINGS}),
         (
             EIGHT,
             {"ranks": 9},
-            {"ranks=9": "each rank needs a core, and 8 cores can be used", **NO_SIBLINGS},
+            {"ranks=9": "each rank needs a core; 8 cores can be used", **NO_SIBLINGS},
         ),
         (
             {"cores_per_socket": 1},
             {"ranks": 2},
-            {"ranks=2": "each rank needs a core, and one core can be used", **NO_SIBLINGS},
+            {"ranks=2": "each rank needs a core; one core can be used", **NO_SIBLINGS},
         ),
         (
             {"cores_per_socket": 3},

@@ -103,7 +103,7 @@ class TestWithoutConfirmation:
         result = ended(Findings(trials=trials(8.0, 12.0, 16.0)))
         assert (result.baseline.plan, result.best.plan) == (TODAY, TODAY)
         assert result.speedup is None
-        assert result.not_compared == "no two plans could run side by side twice"
+        assert result.not_compared == "the plans could not run side by side twice"
 
     @pytest.mark.parametrize("baseline", [None, contender(0, None), contender(0, 0.0)])
     def test_nor_is_a_confirmation_that_came_to_nothing(self, baseline: Contender | None) -> None:
@@ -152,8 +152,8 @@ class TestWithoutConfirmation:
             ),
             (
                 Findings(trials=trials(8.0, 9.0), host_lost=True),
-                "a host cannot be reached any more",
-                NextStep(when="when it is back"),
+                "a host can no longer be reached",
+                NextStep(when="when it is reachable again"),
             ),
             (
                 Findings(trials=trials(8.0, 9.0), time_up=True),
@@ -166,7 +166,7 @@ class TestWithoutConfirmation:
                     baseline=contender(0, out="crashed: exit code 134; its last line: bad port"),
                     rivals=[contender(1)],
                 ),
-                "your current launch failed when it was started again: "
+                "your current launch failed when restarted: "
                 "crashed: exit code 134; its last line: bad port",
                 NextStep(kind="check"),
             ),
@@ -176,7 +176,7 @@ class TestWithoutConfirmation:
                     baseline=contender(0, 1.0),
                     rivals=[contender(1, out="crashed: rank 0 died")],
                 ),
-                "every other plan failed when it was started again: crashed: rank 0 died",
+                "every other plan failed when restarted: crashed: rank 0 died",
                 NextStep(kind="keep"),
             ),
         ],
@@ -318,7 +318,7 @@ class TestCannotWork:
         error = cannot_work(failed("it has no Trainer"), hopeless=True)
         assert error is not None
         assert (str(error), error.details) == ("it has no Trainer", None)
-        assert error.hint == "no plan changes that, so no other was tried"
+        assert error.hint == "no plan avoids that, so no other was tried"
 
     @pytest.mark.parametrize("hopeless", [True, False])
     def test_is_said_of_two_that_fail_alike_but_for_numbers(self, hopeless: bool) -> None:

@@ -63,7 +63,7 @@ def run(end: End) -> Result:
     return result
 
 
-AGAIN = "when it was started again"
+AGAIN = "when restarted"
 ENDS = {
     "today crashes at once in the second block": End(CRASH, "today", why=AGAIN),
     "today crashes in its third turn": End(CRASH, "today", step=4, why=AGAIN),

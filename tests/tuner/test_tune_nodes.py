@@ -118,7 +118,7 @@ class TestLosing:
         assert {trial.state for trial in ran} == {COMPLETED}
         assert lost.plan == runner.started[-1]
         assert not result.confirmation
-        assert any("the study ends there" in note for note in result.notes)
+        assert any("the study ends here" in note for note in result.notes)
 
     def test_a_study_goes_on_where_the_host_is_back(self, tmp_path: Path) -> None:
         study = tmp_path / "s.db"

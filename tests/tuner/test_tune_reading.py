@@ -153,7 +153,7 @@ def test_what_goes_wrong_while_ending_does_not_hide_the_steps() -> None:
         ([5.1, 4.8, 4.9], [5.0, 4.9, 4.8], None),
         ([None, None], [5.0, 4.9], None),
         ([5.0, 9.0], [], None),
-        ([math.nan], [], "the loss is NaN in step 1 of the launch as it was typed"),
+        ([math.nan], [], "the loss is NaN in step 1 of the current launch"),
         ([5.0, math.inf], [5.0, 4.9], "the loss is infinite in step 2"),
         ([5.0, 4.9, 4.8, 40.0], [5.0, 4.9, 4.8], "the loss is 40 at step 3"),
         ([7.5, 7.4, 7.6], [5.0, 4.9, 4.8], "the mean loss of the first 3 steps is 7.5"),

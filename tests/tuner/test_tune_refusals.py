@@ -170,7 +170,7 @@ def test_a_study_that_is_resumed_knows_it_already(tmp_path: Any) -> None:
 
 def test_what_todays_launch_shows_of_its_samples_keeps_values_out() -> None:
     for drawn, words in (
-        ("a stream", "a stream, which has no other order"),
+        ("a stream", "a stream, which has one order"),
         ("SequentialSampler", "by its own SequentialSampler"),
     ):
         space = cputune.search_space(FACTS, replace(JOB, drawn=drawn))

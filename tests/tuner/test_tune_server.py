@@ -261,6 +261,6 @@ class TestPostgreSQL:
     def test_a_server_that_is_away_gets_the_trials_when_it_is_back(self, server: Server) -> None:
         result, said = self.failing(server, "away", {1: server.stop, 3: server.start})
         assert "Connection refused" in said[0]
-        assert said[1:] == ["the study can be written again"]
+        assert said[1:] == ["the study is writable again"]
         assert len(self.read(server, "away").trials) == len(result.trials)
         assert PASSWORD not in "".join((*said, *result.notes))

@@ -163,7 +163,7 @@ class TestWhatIsToldOfATrial:
         book.remember(SMALL.workload)
         assert book.write_down() is None
         book.claim({"seed": 3, "schema": 1})
-        with pytest.raises(CannotError, match="is of another seed, schema"):
+        with pytest.raises(CannotError, match="measured another seed, schema"):
             book.claim({"seed": 4, "schema": 2})
         assert book.workload == SMALL.workload
         book.close()
@@ -241,7 +241,7 @@ class TestDamagedStudies:
             ("drop table trials", "tables of it are missing"),
             ("drop table study_user_attributes", "tables of it are missing"),
             ("drop table trial_user_attributes", "tables of it are missing"),
-            ("delete from trial_user_attributes", "does not say what was measured"),
+            ("delete from trial_user_attributes", "lacks its measurements"),
             (SET.format("study", "7", "workload"), UNREADABLE),
             *(
                 (SET.format("trial", value, "trial"), UNREADABLE)
@@ -371,7 +371,7 @@ class TestAStudyThatCannotBeWritten:
 
         result = tuned(study, on_event=hear)
         assert "another program holds the file locked" in said[0]
-        assert said[1:] == ["the study can be written again"]
+        assert said[1:] == ["the study is writable again"]
         assert not [note for note in result.notes if "--resume" in note]
         assert [trial for trial, _ in read(study)] == list(result.trials)
 

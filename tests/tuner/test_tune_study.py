@@ -346,7 +346,7 @@ class TestInterrupt:
 
     def test_a_study_is_not_overwritten(self, tmp_path: Path) -> None:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
-        with pytest.raises(CannotError, match="holds a study already"):
+        with pytest.raises(CannotError, match="already contains a study"):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
 
 

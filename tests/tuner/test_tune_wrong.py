@@ -41,7 +41,7 @@ def test_what_fell_in_its_confirmation_is_not_recommended() -> None:
     result = tuned(Falling(truthful()))
     assert result.best.plan.as_found
     assert result.speedup is None
-    assert "failed when it was started again: crashed: rank 0 died" in str(result.not_compared)
+    assert "failed when restarted: crashed: rank 0 died" in str(result.not_compared)
 
 
 def test_todays_launch_that_dies_is_not_laid_on_the_neighbours() -> None:
@@ -96,7 +96,7 @@ def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> N
     assert result is not None
     assert result.disturbed
     assert any("interrupted" in note for note in result.notes)
-    assert any("Nothing of it can be relied on: other processes" in n for n in result.notes)
+    assert any("Its numbers are not reliable: other processes" in n for n in result.notes)
 
 
 Way = Callable[[int, random.Random], float]

@@ -128,5 +128,5 @@ def test_a_host_that_is_not_reached_is_not_checked_with_its_cure(tmp_path):
 def test_a_launch_that_does_not_name_its_hosts_is_not_tried(tmp_path):
     (check,) = tried(tmp_path)
     assert check.state == "not checked"
-    assert "does not say which hosts" in check.summary
+    assert "does not name the hosts" in check.summary
     assert "--hosts" in check.remedy

@@ -142,7 +142,7 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     loopback, nodes = loopback_name(facts.network), env.job_nodes(facts)
     named = env.value(facts, "GLOO_SOCKET_IFNAME")
     if named == "lo" and nodes > 1:
-        why = f" with {nodes} machines: lo reaches none but its own"
+        why = f" with {nodes} machines: lo does not leave its machine"
         yield env.unset(gloo_loopback, facts, "GLOO_SOCKET_IFNAME", why)
     in_pod = facts.settings.container == "kubernetes"
     if loopback is None or named or (nodes < 2 and not in_pod):
@@ -206,7 +206,7 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
         yield ranks_alone.finding(
             f"accelerate {version}, ACCELERATE_USE_CPU={asked}, {ranks or 'no'} ranks here",
             severity=None if ranks > 1 else Severity.ADVICE,
-            title=None if ranks > 1 else "Several ranks would each train alone",
+            title=None if ranks > 1 else "Each of several ranks would train alone",
             command="export ACCELERATE_USE_CPU=true",
         )
 

@@ -50,7 +50,7 @@ def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
     name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
     asked = env.value(facts, name)
     if asked and accelerate and asked.lower() not in load().accelerate.dynamo_of(accelerate):
-        why = f": accelerate {accelerate} knows no such backend"
+        why = f": accelerate {accelerate} does not know this backend"
         yield env.unset(variable_refused, facts, name, why)
 
 
@@ -133,7 +133,7 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
     if intel and gnu:
         kept = shlex.quote(":".join(path for path in loaded if path not in gnu))
-        said = f"LD_PRELOAD holds {intel[0]} and {gnu[0]}"
+        said = f"LD_PRELOAD contains {intel[0]} and {gnu[0]}"
         yield openmp_two.finding(said, command=f"export LD_PRELOAD={kept}")
     if env.is_true(facts, "KMP_DUPLICATE_LIB_OK"):
         why = " hides that two runtimes are loaded"

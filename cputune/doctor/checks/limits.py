@@ -291,8 +291,8 @@ def _lifted(facts: HostFacts, name: str, found: Finding) -> Finding:
     if name not in facts.limits.fixed or facts.sys_resource is not False:
         return found
     remedy = (
-        "The hard limit is as low, and this shell cannot lift it. Train from a shell that is not "
-        "limited, or raise it where it is set: limits.conf, or the request of the job."
+        "The hard limit is as low, and this shell cannot raise it. Train "
+        "from another shell, or raise it in limits.conf or the request of the job."
     )
     return replace(found, command=None, remedy=remedy)
 
@@ -429,8 +429,8 @@ def file_size(facts: HostFacts) -> Iterator[Finding]:
     needed = FILE_BYTES if weights is None else 2 * weights  # the moments lie in one file
     if limit is not None and limit < needed:
         found = file_size.finding(
-            f"ulimit -f lets a file have {limit / MIB:.0f} MiB; a checkpoint may need "
-            f"{needed / MIB:.0f} MiB in one",
+            f"ulimit -f limits a file to {limit / MIB:.0f} MiB; "
+            f"one file of a checkpoint may need {needed / MIB:.0f} MiB",
             command="ulimit -f unlimited",
         )
         yield _lifted(facts, "file_bytes", found)

@@ -140,7 +140,7 @@ def stack_newer(facts: HostFacts) -> Iterator[Finding]:
         if why is not None:
             said.append(f"{DISTRIBUTIONS[name]} {versions.get(name)} {why}")
     if said:
-        yield stack_newer.finding(f"{'; '.join(said)}; the tables are of {day}")
+        yield stack_newer.finding(f"{'; '.join(said)}; the tables are dated {day}")
 
 
 CHECKS = checks_of(__name__)

@@ -34,7 +34,7 @@ def cpu_emulated(facts: HostFacts) -> Iterator[Finding]:
     name = facts.cpu.model_name or ""
     for sign, by in (("TCG", "QEMU's TCG"), ("VirtualApple", "Rosetta")):
         if sign in name:
-            yield cpu_emulated.finding(f"the processor calls itself {name}: {by} emulates it")
+            yield cpu_emulated.finding(f"the processor's name is {name}: {by} emulates it")
 
 
 @check("isa-hidden", Severity.WARNING, under=("isa-old", "cpu-emulated"))
@@ -66,11 +66,11 @@ def isa_hidden(facts: HostFacts) -> Iterator[Finding]:
         names = " or ".join(dict.fromkeys(row.name for row in generations))
         yield isa_hidden.finding(
             f"{cpu.model_name or 'the processor'} has the model number of {names}, which has "
-            f"{', '.join(lacking)}; here there is none of it"
+            f"{', '.join(lacking)}; it shows none of them"
         )
     elif "QEMU Virtual CPU" in (cpu.model_name or ""):
         yield isa_hidden.finding(
-            f"the processor calls itself {cpu.model_name}: a generic model, without AVX",
+            f"the processor's name is {cpu.model_name}: a generic model without AVX",
             severity=None if not cpu.has("avx2") else Severity.ADVICE,
         )
 

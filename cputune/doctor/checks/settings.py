@@ -70,7 +70,7 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
         meant = _meant(name)
         if meant is not None:
             yield variable_mistyped.finding(
-                f"{name}={text}; {meant} is read",
+                f"{name}={text}; libraries read {meant}",
                 command=f"export {meant}={shlex.quote(text)}\nunset {name}",
             )
 
@@ -122,7 +122,7 @@ def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
     Source: https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification
     """
     for name in facts.files_missing:
-        yield env.unset(file_named_absent, facts, name, ": nothing is there")
+        yield env.unset(file_named_absent, facts, name, ": the file does not exist")
 
 
 _SEVERAL = re.compile(

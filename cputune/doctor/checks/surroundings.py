@@ -71,10 +71,10 @@ def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
         if place in places and re.search(named, said) and (package.version or "?") in said:
             return replace(
                 finding,
-                evidence=f"{finding.evidence}; {package.name} {package.version} lies in {place}, "
-                "which PYTHONPATH names before the environment",
+                evidence=f"{finding.evidence}; {package.name} {package.version} is in {place}, "
+                "which PYTHONPATH puts before the environment",
                 command=_without(place, facts),
-                remedy="Take the folder out of PYTHONPATH, then run cputune doctor again.",
+                remedy="Remove the folder from PYTHONPATH, then run cputune doctor again.",
             )
     return finding
 
@@ -208,7 +208,7 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
         path = shlex.quote(place.path)
         files = place.free_files
         if files is not None and files < LEAST_FREE_FILES:
-            said = f"{files} files can still be made at {place.path} ({name})"
+            said = f"only {files} more files fit at {place.path} ({name})"
             yield folder_full.finding(said, command=f"df -i {path}")
         elif place.free_bytes < least:
             counted = "a checkpoint takes" if name == "--output_dir" and weights else "advised are"

@@ -143,7 +143,9 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
     limit, threads = env.number(facts, "OMP_THREAD_LIMIT"), env.number(facts, "OMP_NUM_THREADS")
     wanted = threads or len(usable_cores(facts))
     if limit is not None and 0 < limit < wanted:
-        yield env.unset(threads_limit, facts, "OMP_THREAD_LIMIT", f", {wanted} threads are wanted")
+        yield env.unset(
+            threads_limit, facts, "OMP_THREAD_LIMIT", f", but {wanted} threads are requested"
+        )
 
 
 @check("threads-siblings", Severity.ADVICE, under=("ranks-oversubscribed",))
@@ -225,7 +227,7 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     # A mask of taskset does not keep numactl from CPU 0; a cpuset does.
     if cpuset is not None and 0 not in cpuset and nodes and len(topology.numa_nodes) > 1:
         yield numa_not_zero.finding(
-            f"the cpuset holds CPUs {cpulist.render(cpuset)}; allowed are "
+            f"the cpuset has CPUs {cpulist.render(cpuset)}; allowed are "
             f"{cpulist.render(allowed)}, on NUMA node {','.join(nodes)}"
         )
 

@@ -64,8 +64,8 @@ _ENDED = "2026-03-30"
 """The day on which IPEX's repository was archived; its oneCCL bindings ended with it."""
 _INSTEAD = (
     "torch itself runs bf16 on AMX and AVX-512 (--bf16 --use_cpu), torch.compile compiles graphs, "
-    "cputune run, or python -m torch.backends.xeon.run_cpu, starts what ipexrun did, and gloo or "
-    "MPI takes the place of ccl"
+    "cputune run, or python -m torch.backends.xeon.run_cpu, replaces ipexrun, and gloo or "
+    "MPI replaces ccl"
 )
 
 
@@ -91,7 +91,7 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     """How to keep such a package, and what replaces each use. There is no command."""
     kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
-    stay = f"Stay: pin what fits together ({', '.join(pins)}), without mends from now on"
+    stay = f"Stay: pin what fits together ({', '.join(pins)}), without further fixes"
     change = version_change("today", versions)
     leave = "" if change is None else f" ({change.command()})"
     # No command: which of both is right is your decision, and other findings keep these versions.
@@ -109,7 +109,7 @@ def _oneccl_unused(versions: Versions) -> str | None:
     if versions.oneccl is None or not refused:
         return None
     if uses.ccl_use(versions, framework="accelerate") is None:
-        refused = (*refused, "scripts with an Accelerator of their own can")
+        refused = (*refused, "scripts with an Accelerator can")
     return "; ".join(refused)
 
 
@@ -122,7 +122,7 @@ def _remove(name: str, versions: Versions) -> tuple[str, str]:
     smallest = smallest_change(versions)
     if smallest is not None and (name, None) in smallest.changes:
         command = smallest.command() or command
-    return f"Remove it: training stays as it is, {_INSTEAD}.{said}", command
+    return f"Remove it: training does not change, {_INSTEAD}.{said}", command
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -527,7 +527,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
     own = any(folder.startswith(brought) for folder in found)
     yield oneccl_setvars.finding(
-        "no directory of LD_LIBRARY_PATH holds libccl.so",
+        "no directory of LD_LIBRARY_PATH contains libccl.so",
         command=f". '{brought}/env/setvars.sh'" if own else None,
     )
 

@@ -120,7 +120,7 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     kind = str(values.get("distributed_type") or "NO").upper()
     if kind in _GPU:
         if context.facts.accelerators == ():
-            text = f"distributed_type: {kind}, no GPU is here"
+            text = f"distributed_type: {kind}, but this machine has no GPU"
             ranks = number_of(str(values.get("num_processes"))) or 1
             fitting = "MULTI_CPU" if ranks > 1 else "'NO'"
             edits = with_value(document, context, ("distributed_type",), fitting)
@@ -154,7 +154,7 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
     local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
     for key in [key for key in document.mapping() if local and key not in known]:
         span = next((span for span in library.keys if span.name == key), None)
-        said = f"{key} is no key"
+        said = f"{key} is not a key of accelerate"
         if span:
             last = f" to {_text(span.last)}" if span.last else " on"
             said = f"{key} is known from {_text(span.first)}{last}"

@@ -96,10 +96,10 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
         edits = context.mended(Places.without_value, launch, "--tf32")
         said = context.at(launch.line, text)
-        yield no_cpu.finding(said, edits=edits, left=(f"{said}: it is taken out",))
+        yield no_cpu.finding(said, edits=edits, left=(f"{said}: it is removed",))
     attention = launch.argument("--attn_implementation") or ""
     if attention.startswith("flash_attention"):
-        text = f"--attn_implementation {attention} needs CUDA: sdpa is what CPUs have"
+        text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"
         edits = _value(launch, context, "--attn_implementation", attention, "sdpa")
         yield no_cpu.finding(context.at(launch.line, text), edits=edits)
     backend = launch.backend or ""
@@ -137,7 +137,7 @@ def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
     package = context.facts.package("bitsandbytes")
     version = package.version if package else None
     if bitsandbytes_steps_on_cpu(version) is False:
-        text = f"--optim {name}: bitsandbytes {version} steps on GPUs alone (CPUs from 0.50 on)"
+        text = f"--optim {name}: bitsandbytes {version} works only on GPUs (on CPUs from 0.50)"
         yield no_cpu.finding(context.at(launch.line, text))
 
 

@@ -184,11 +184,11 @@ def _nested(launch: Launch, context: Context) -> Iterator[Finding]:
     if inner is not None and inner.launcher in ("torchrun", "deepspeed") and launch.several:
         each = launch.ranks or number_of(launch.total)
         if (each or 1) > 1 and (inner.ranks or 1) > 1:
-            text = f"{launch.program} starts {each} times {inner.launcher} of {inner.ranks} ranks"
+            text = f"{launch.program} starts {inner.launcher} with {inner.ranks} ranks {each} times"
             yield nested.finding(context.at(launch.line, text))
     script = launch.script.rpartition("/")[2]
     if launch.launcher != "python" and script in (*BY_PROGRAM, "accelerate"):
-        text = f"{launch.program} runs {script}, which is a launcher and no script"
+        text = f"{launch.program} runs {script}, which is a launcher, not a script"
         yield nested.finding(context.at(launch.line, text))
 
 
@@ -217,7 +217,7 @@ def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
     if inside.option("--use_env") is not None:
         text = "python -m torch.distributed.launch is deprecated"
     elif script is not None and "local-rank" not in script and "argparse" in script:
-        text += f", and {launch.script} declares no --local-rank"
+        text += f", which {launch.script} does not declare"
         severity = Severity.ERROR
     if inside is not launch:
         yield deprecated.finding(context.at(launch.line, text), severity=severity)
@@ -358,7 +358,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
         if one.kind == "carriage return":
             edits = context.mended(_without_carriage_returns)
             text = (
-                "lines end with a carriage return, as on Windows: the shell takes it for a letter"
+                "lines end with a carriage return, as on Windows: the shell reads it as a character"
             )
             yield line_ends.finding(context.at(one.line, text), edits=edits)
             continue
@@ -376,8 +376,8 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
 _SAID = {
     "blank behind a backslash": "a blank follows the backslash: the command ends in this line",
     "comment inside": "a comment between two lines of a command ends it",
-    "lost backslash": "the line before has no backslash: this line is a command of its own, and "
-    "its arguments never reach the script",
+    "lost backslash": "the line before has no backslash: this line is another command, and "
+    "the script does not get its arguments",
 }
 
 

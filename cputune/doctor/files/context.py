@@ -129,7 +129,7 @@ class Context:
     @property
     def read_by(self) -> str:
         """``accelerate 1.15.0``, with a remark if it is not installed."""
-        absent = "" if self.versions.accelerate else " (not installed; today's stack)"
+        absent = "" if self.versions.accelerate else " (not installed; the newest of the tables)"
         return f"accelerate {self.accelerate}{absent}"
 
     def variables(self, launch: Launch) -> dict[str, str]:

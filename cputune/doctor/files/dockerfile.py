@@ -63,7 +63,7 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     if not pins and not launches:
         raise UsageError(
             f"{context.name} installs no part of the stack and starts no training",
-            hint="of a Dockerfile, pip install, CMD and ENTRYPOINT are judged",
+            hint="cputune judges pip install, CMD and ENTRYPOINT of a Dockerfile",
         )
     for instruction in found:
         if instruction[1].upper() == "FROM":

@@ -75,7 +75,7 @@ def read_documents(text: str, name: str) -> tuple[Document, ...]:
         said = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise UsageError(
             f"{name}:{mark.line + 1}: not YAML: {said}" if mark else f"{name}: not YAML: {said}",
-            hint="mind the indentation, and quote values that hold : or #; is it a text file?",
+            hint="check the indentation, and quote values that contain : or #",
         ) from error
 
 
@@ -88,7 +88,7 @@ def _document(root: yaml.Node, text: str) -> Document:
     def plain(node: yaml.Node, path: Path) -> Any:
         # An alias is the same node again: a few lines may stand for billions of values.
         if len(lines) > VALUES_AT_MOST:
-            raise ValueError("it holds too many values, or refers to itself")
+            raise ValueError("it has too many values, or refers to itself")
         lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.SequenceNode):
             return [plain(value, (*path, number)) for number, value in enumerate(node.value)]

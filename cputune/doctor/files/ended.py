@@ -121,7 +121,7 @@ def by_another(
     edits = context.mended(mending.relaunched, launch, said)
     if said.refused and context.places is not None and launch.script:
         program = " ".join(said.words)
-        text += f"; {program} has nothing for {', '.join(said.refused)}"
+        text += f"; {program} has no option for {', '.join(said.refused)}"
     elif not edits and context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
         text += f"; write: {translated(launch, said)} …"
@@ -154,7 +154,7 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
     for line, path, own, edits in mending.sourced(context.places):
         gone = absent if own else _is_gone(path, context)
         if gone:
-            why = ": the oneCCL bindings are not installed" if own else ", which is not there"
+            why = ": the oneCCL bindings are not installed" if own else ", which does not exist"
             text = f"{context.name}:{line}: sources {path}{why}"
             ended = path.endswith("setvars.sh")  # without the others another Python would train
             yield sourced_missing.finding(text, edits=edits if ended else ())

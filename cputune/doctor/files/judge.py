@@ -114,11 +114,11 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
         edits = _without_word(word, launch, context) if parser == "trainer" else ()
         left = tuple[str, ...]()
         if not (word.instead or "").startswith("--"):
-            left = (context.at(launch.line, f"{word.spelling} is taken out: {said}"),)
+            left = (context.at(launch.line, f"{word.spelling} is removed: {said}"),)
         if word.state is Fate.IGNORED:
             yield flag_ignored.finding(context.at(launch.line, said), edits=edits, left=left)
             continue
-        unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
+        unsure = "" if parser == "trainer" else ", if the script parses TrainingArguments"
         severity = Severity.WARNING if unsure else None
         said = context.at(launch.line, said + unsure)
         yield flag_refused.finding(said, severity=severity, edits=edits, left=left)
@@ -206,9 +206,9 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     backend = launch.backend
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
-        text = f"--ddp_backend {backend} in a run of one process is a ValueError"
+        text = f"--ddp_backend {backend} with one process raises ValueError"
         edits = context.mended(Places.without_value, launch, "--ddp_backend")
-        remedy = "Take --ddp_backend out."
+        remedy = "Remove --ddp_backend."
         said = context.at(launch.line, text)
         yield wrong_backend.finding(said, remedy=remedy, edits=edits, left=(said,))
     few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
@@ -311,10 +311,10 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     options = dict.fromkeys(word.partition("=")[0] for word in launch.options)
     refused = [option for option in options if option in REFUSED.get(dialect, ())]
     if refused:
-        text = f"{', '.join(refused)}: refused by {dialect}, which is the mpirun here"
+        text = f"{', '.join(refused)}: refused by {dialect}, the installed mpirun"
         edits = context.mended(mending.in_dialect, launch, dialect)
         left = tuple(
-            context.at(launch.line, f"{one} is taken out: {dialect} has nothing for it")
+            context.at(launch.line, f"{one} is removed: {dialect} has no such option")
             for one in mending.without_counterpart(launch, dialect)
         )
         yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, left=left)
@@ -370,7 +370,7 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
         yield replace(
             finding,
             evidence=evidence,
-            left=(f"{evidence}: it is taken out",) if takes_out else (),
+            left=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
             severity=Severity.WARNING if unsure else finding.severity,
             edits=_of_a_rank_mended(finding, options, launch, context),

@@ -125,11 +125,11 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
     if of_workers and not document.mapping("spec", "elasticPolicy"):
-        text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
+        text = "pytorchReplicaSpecs without Master: MASTER_ADDR is not set"
         yield job_field, _REPLICAS, text
     least, workers = document.get(*_LEAST), document.get(*_WORKERS)
     if document.get("kind") == "PyTorchJob" and workers == 0:
-        text = "Worker has replicas: 0, which the operator takes for unset: it makes one worker"
+        text = "Worker has replicas: 0, which the operator reads as unset: it creates one worker"
         yield job_no_workers, _WORKERS, text
     if isinstance(least, int) and isinstance(workers, int) and least < workers:
         text = f"minReplicas {least} of {workers} workers: {least} may train alone"
@@ -156,7 +156,7 @@ def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check
             text = f"memory: {memory} is not a quantity of Kubernetes (32Gi, 32G)"
             yield value_wrong, (*resources, kind, "memory"), text
     if cpus_of(limits.get("cpu")) % 1:
-        text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
+        text = f"cpu: {limits.get('cpu')} is not a whole number of CPUs"
         yield pod_resources, (*resources, "limits", "cpu"), text
 
 

@@ -54,7 +54,7 @@ def _compiler(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     compiler = context.variables(launch).get("CXX") or "g++"
     said = "--torch_compile" if named else "torch.compile"
     if context.host.which(compiler) is None:
-        words = f"{said}: there is no {compiler}"
+        words = f"{said}: {compiler} is not installed"
     elif (missing := _lacks(compiler, context)) is not None:
         words = f"{said}: {compiler}: {missing}"
     else:
@@ -104,7 +104,7 @@ def memory_short() -> None:
 def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
     around, ranks = context.facts.surroundings, launch.ranks or 1
     weights, each = around.model_bytes, around.held_bytes
-    why = "as a rank of this command held when it was tuned"
+    why = "as measured when this command was tuned"
     if each is None and weights is not None:
         frozen = any(launch.argument(name) is not None for name in ("--use_peft", "--use_lora"))
         few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))

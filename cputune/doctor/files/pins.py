@@ -87,7 +87,7 @@ def judge_pins(
     ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
     renewed = _renewed(context.places, pins)
     for pin in ended:
-        said = f"{pin.token.text}: leave it out, and install today's stack"
+        said = f"{pin.token.text}: remove it, and install the current stack"
         line = _line(context.places, pin.token.start)
         edits = (*without(ended), *renewed)
         yield package_ended.finding(context.at(line, said), edits=edits)
@@ -101,7 +101,7 @@ def judge_pins(
         yield pins_unfit.finding(context.at(line, said), edits=renewed)
     open_ones = [pin.token.text for pin in pins if pin.version is None and not pin.constrained]
     if open_ones:
-        said = f"{', '.join(open_ones)}: no version is named"
+        said = f"{', '.join(open_ones)}: no version is given"
         yield unpinned.finding(context.at(line, said))
 
 

@@ -40,7 +40,7 @@ def judge_requirements(context: Context) -> Iterator[Finding]:
     if not pins:
         raise UsageError(
             f"{context.name} installs no part of the stack",
-            hint="torch, transformers, accelerate and what goes with them are judged",
+            hint="cputune judges torch, transformers, accelerate and what they need",
         )
     yield from judge_pins(pins, context, None, lambda ended: _without_lines(places, ended))
 

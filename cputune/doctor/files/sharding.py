@@ -75,18 +75,20 @@ def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
     for number, names in named.items():
         loopback = [name for name in names if name in _LOOPBACK]
         if loopback and len(every) > 1:
-            text = f"{loopback[0]} beside other hosts: on each of them it means that host itself"
+            text = (
+                f"{loopback[0]} together with other hosts: on each of them it is that host itself"
+            )
             yield hosts_wrong.finding(context.at(number, text))
     found = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
     dialect = next(filter(None, found), "")
     for number in named:
         host, *more = lines[number - 1]
         if dialect in ("intelmpi", "mpich") and any(word.startswith("slots") for word in more):
-            text = f"{' '.join(more)}: {dialect}, which is the mpirun here, takes {host}:N"
+            text = f"{' '.join(more)}: {dialect}, the installed mpirun, takes {host}:N"
             yield hosts_wrong.finding(context.at(number, text))
         elif dialect.startswith("openmpi") and re.fullmatch(r"[^:]+:\d+", host):
             slots = host.rpartition(":")[2]
-            text = f"{host}: {dialect}, which is the mpirun here, takes HOST slots={slots}"
+            text = f"{host}: {dialect}, the installed mpirun, takes HOST slots={slots}"
             yield hosts_wrong.finding(context.at(number, text))
 
 

@@ -23,7 +23,7 @@ __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
 """Every check of several hosts. The checks of `network` need all hosts at the same time."""
-_TYPED = "what was typed"
+_TYPED = "the launch"
 
 
 def look_at_hosts(

@@ -347,15 +347,15 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
     works = next((by for _, by in reached.places if by and reached.carries(by)), None)
     for interface, pairs in stuck.items():
         yield large_blocked.finding(
-            f"{interface}: 64 KiB do not get from {', '.join(pairs)}"
-            + (f"; {works} carries them" if works else ""),
+            f"{interface}: 64 KiB do not arrive from {', '.join(pairs)}"
+            + (f"; they do over {works}" if works else ""),
             command=works and f"export GLOO_SOCKET_IFNAME={shlex.quote(works)}",
         )
 
 
 def _not_reached(where: str, failing: Mapping[str, str]) -> str:
     why = " / ".join(dict.fromkeys(failing.values()))
-    return f"{where} is not reached from {', '.join(failing)}: {why}"
+    return f"{where} cannot be reached from {', '.join(failing)}: {why}"
 
 
 CHECKS = checks_of(__name__)

@@ -93,7 +93,7 @@ class Cleared(NamedTuple):
 
 CLEARED = (
     Cleared(
-        "the numbers of another launch; torch believes them before those of MPI",
+        "rank numbers of another launch; torch prefers them to those of MPI",
         (
             "RANK",
             "WORLD_SIZE",
@@ -106,7 +106,7 @@ CLEARED = (
         ),
     ),
     Cleared(
-        "the numbers that an MPI or Slurm gave to this very process",
+        "rank numbers that MPI or Slurm gave to this process",
         (
             "PMI_*",
             "PMIX_*",
@@ -123,7 +123,7 @@ CLEARED = (
         ("ACCELERATE_*", "PET_*", "TORCHELASTIC_*", "FORK_LAUNCHED"),
     ),
     Cleared(
-        "threads and their places",
+        "threads and their binding",
         (
             "OMP_*",
             "GOMP_*",

@@ -55,11 +55,14 @@ _OF_OPENMPI = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
 def checked(name: str, *, nodes: int = 2) -> str:
     """The name, if it is valid and leads to other hosts. Raises UsageError."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
+        raise UsageError(
+            f"{name!r} is not a network interface",
+            hint="give its name, for example --interface eth0",
+        )
     if nodes > 1 and name == "lo":
         raise UsageError(
-            "lo is loopback: no other host can be reached by it",
-            hint="`ip -brief address` lists the interfaces; as in: --interface eth0",
+            "lo is loopback: it reaches no other host",
+            hint="list the interfaces with `ip -brief address`, then give one: --interface eth0",
         )
     return name
 

@@ -30,7 +30,7 @@ def node_counts(hosts: int) -> Sequence[int]:
 
 NODES = Knob(
     name="nodes",
-    summary="how many of the hosts that were named take part (tune --hosts)",
+    summary="how many of the hosts of tune --hosts take part",
     values=(1,),
     least=1,
     keeps="mathematics",
@@ -41,14 +41,14 @@ NODES = Knob(
         feature=lambda plan, at: math.log2(plan.nodes),
         scale=1.5,
         expected=lambda facts, plan: 0.2 * math.log2(plan.nodes),
-        source="assumed: adding up gradients over a network takes back part of what a second node "
-        "brings, anything from a little to more than all of it",
+        source="assumed: adding gradients over a network costs part of the "
+        "gain of a second node, or more than all of it",
     ),
 )
 
 RANKS = Knob(
     name="ranks",
-    summary="training processes on each machine; together they take one global batch",
+    summary="training processes on each machine; together they compute one global batch",
     values=(1,),
     least=1,
     keeps="mathematics",
@@ -59,7 +59,7 @@ RANKS = Knob(
         own=0.15,
         feature=lambda plan, at: math.log2(plan.processes_per_node),
         scale=1.5,
-        source="assumed: one rank for each NUMA node instead of one over all is worth 15 % or so",
+        source="assumed: one rank per NUMA node instead of one over all gains about 15 %",
     ),
 )
 
@@ -110,7 +110,7 @@ SMT = Knob(
         own=0.12,
         within={"layout": 0.08},
         label=lambda plan, at: at.on_siblings,
-        source="assumed: matrix products fill a core with one thread, so siblings cost or gain "
-        "a tenth",
+        source="assumed: one thread is enough for the matmuls of "
+        "a core, so siblings cost or gain a tenth",
     ),
 )

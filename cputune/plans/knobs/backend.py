@@ -32,9 +32,9 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
     """gloo; also ccl if these versions support it and Intel MPI is installed."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
-        why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
+        why = "oneCCL needs mpirun of Intel MPI, which was not found"
     if ask.fixed.get("backend") == "mpi":
-        no_mpi = "trials start ranks over gloo or ccl: the torch of PyPI is built without MPI"
+        no_mpi = "trials use gloo or ccl: torch from PyPI is built without MPI"
         return unless(no_mpi, "backend=mpi", "gloo")
     return unless(why, "backend=ccl", "gloo", "ccl")
 
@@ -49,7 +49,7 @@ def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
 
 BACKEND = Knob(
     name="backend",
-    summary="what adds up the gradients of the ranks: gloo, or oneCCL (ccl) where it is installed",
+    summary="what adds the gradients of the ranks: gloo, or oneCCL (ccl) if it is installed",
     values=BACKENDS,
     keeps="mathematics",
     offers=_backends,
@@ -68,7 +68,8 @@ BACKEND = Knob(
         own=0.1,
         within={"ranks": 0.1},
         label=lambda plan, at: _backend_argument(plan),
-        source="read on two ranks of a 4-layer BERT in bf16: 12.5 samples/s over ccl, 11.0 over "
+        source="measured with two ranks of a 4-layer BERT in bf16: 12.5 samples/s over ccl, 11.0 "
+        "over "
         "gloo (log 0.13); the share of the all-reduce grows with the ranks",
     ),
 )
@@ -102,7 +103,7 @@ def _workers(plan: Plan) -> str | None:
 
 CCL_WORKERS = Knob(
     name="ccl_workers",
-    summary="threads of a rank that move gradients for oneCCL, each on a core of its own",
+    summary="oneCCL's threads of a rank that send gradients, each on its own core",
     values=(0,),
     least=0,
     keeps="numbers",
@@ -130,6 +131,6 @@ CCL_WORKERS = Knob(
         within={"ranks": 0.08},
         part_of="backend",
         feature=lambda plan, at: math.log2(1 + plan.ccl_workers),
-        source="assumed: a worker more moves gradients sooner and takes a core from the threads",
+        source="assumed: another worker sends gradients sooner and takes a core from the threads",
     ),
 )

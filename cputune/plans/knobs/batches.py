@@ -53,9 +53,9 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     samples = None if workload is None else workload.global_batch_size
     why = None
     if ask.framework != "trainer":
-        why = "the script accumulates, or not, in a loop of its own"
+        why = "the script's own loop decides the accumulation"
     elif workload is not None and workload.batch_per_rank is not None:
-        why = "--batch-per-rank says what a rank takes at once"
+        why = "--batch-per-rank fixes the batch of a rank"
     elif (
         workload is not None
         and workload.licence is not None
@@ -65,11 +65,13 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     elif wanted is None:
         own = _own_batches(workload)
         if own is None:
-            why = "in how many batches the script takes a step is not known before it has run"
+            why = "the script's batches per step are not known before it has run"
         elif own == 1:
-            why = "the script takes its batch at once, and cutting it costs (--fix accumulation=2)"
+            why = (
+                "the script does not accumulate, and accumulating is slower (--fix accumulation=2)"
+            )
     elif wanted != DEFAULT and samples is not None and samples % int(wanted):
-        why = f"a global batch of {samples} cannot be cut into {wanted} batches"
+        why = f"a global batch of {samples} cannot be divided into {wanted} batches"
     return _numbers(ask, "accumulation", why, (1,))
 
 
@@ -97,7 +99,7 @@ def _batches_in_words(plan: Plan) -> str | None:
 
 ACCUMULATION = Knob(
     name="accumulation",
-    summary="in how many batches a rank takes its samples of one optimizer step",
+    summary="number of batches in which a rank computes its samples of one optimizer step",
     values=(DEFAULT,),
     least=1,
     keeps="mathematics",
@@ -110,8 +112,8 @@ ACCUMULATION = Knob(
         within={"ranks": 0.06, "precision": 0.04},
         expected=lambda facts, plan: -0.06 if accumulation_of(plan) == 1 else 0.0,
         source="read side by side on two cores, 8 samples of 128 tokens: taken in two batches 0.88 "
-        "times as fast as at once (log -0.13); a wary half of it is expected, since it weighs less "
-        "beside larger batches",
+        "times as fast as at once (log -0.13); half of it is expected, since "
+        "it matters less with larger batches",
     ),
 )
 
@@ -123,15 +125,15 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     share = None if job is None else job.loading_share
     why = None
     if ask.framework != "trainer":
-        why = "the script makes its data loader itself"
+        why = "the script creates its data loader itself"
     elif job is not None and job.refuses("workers"):
         why = job.refuses("workers")
     elif "workers" in ask.fixed:
         pass
     elif job is not None and job.drawn == STREAM:
-        why = "its samples come as a stream, and each worker would read all of it"
+        why = "its data set is a stream, and each worker would read all of it"
     elif typed is not None:
-        why = f"the script asks for --dataloader_num_workers {typed} itself"
+        why = f"the script sets --dataloader_num_workers {typed} itself"
     elif share is None:
         why = "how long a step waits for its data is not known before it has run"
     elif share < SHOWS:
@@ -164,7 +166,7 @@ WORKERS = Knob(
     ),
 )
 
-_NOT_RUN = "how much of the batches is padding is not known before it has run"
+_NOT_RUN = "the share of padding is not known before it has run"
 
 
 def _why_full(facts: HostFacts, ask: Ask) -> str | None:
@@ -185,7 +187,7 @@ def _why_full(facts: HostFacts, ask: Ask) -> str | None:
 
 PADDING = Knob(
     name="padding",
-    summary="whether columns that are padding in all samples of a batch are computed, or cut off",
+    summary="whether columns that are padding in all samples of a batch are computed or cut",
     values=("full", "cut"),
     keeps="mathematics",
     offers=_why_full,
@@ -197,8 +199,8 @@ PADDING = Knob(
         own=0.5,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.4 if "padding" in plan.settings else 0.0,
-        source="paired readings on a Zen 3 core, batches of 8: 4.2 times as fast where 23 % of the "
-        "columns are left, 2.0 where 55 % are (logs -1.4 and -0.7)",
+        source="paired readings on a Zen 3 core, batches of 8: 4.2 times as fast if 23 % of the "
+        "columns are left, 2.0 if 55 % are (logs -1.4 and -0.7)",
     ),
 )
 
@@ -224,10 +226,10 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     """Why the order of samples stays: another one pays only if lengths differ within a batch."""
     padding = None if ask.workload is None else ask.workload.padding
     if ask.framework != "trainer":
-        return "the script makes its data loader itself"
+        return "the script creates its data loader itself"
     drawn = None if ask.workload is None else ask.workload.drawn
     if drawn == STREAM:
-        return "its samples come as a stream, which has no other order"
+        return "its data set is a stream, which has one order"
     if drawn not in (None, AT_RANDOM):
         return f"the script draws its samples by its own {drawn}, and not at random"
     if "order" in ask.fixed:
@@ -237,14 +239,14 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     if padding.kept is not None and not padding.share:
         return padding.kept
     if padding.kept is not None and padding.left <= 1 - SHOWS:
-        return f"the columns that are padding stay: {padding.kept}"
+        return f"columns of padding cannot be cut: {padding.kept}"
     of_one_length = 1 - (1 - padding.share) / max(padding.left, 1 - padding.share, 1e-9)
-    return None if of_one_length >= SHOWS else "the samples of a batch are of like length already"
+    return None if of_one_length >= SHOWS else "the samples of a batch already have similar lengths"
 
 
 ORDER = Knob(
     name="order",
-    summary="whether samples are drawn at random, or those of a step are of like length",
+    summary="whether samples are drawn at random, or those of a step have similar lengths",
     values=("random", "length"),
     keeps="distribution",
     offers=_orders,
@@ -256,7 +258,7 @@ ORDER = Knob(
         own=0.25,
         within={"padding": 0.25, "layout": 0.1},
         expected=lambda facts, plan: -0.15 if "order" in plan.settings else 0.0,
-        source="assumed: batches of like length have few columns that are padding; 1 h 1 min "
+        source="assumed: batches of similar lengths have few columns of padding; 1 h 1 min "
         "instead of 4 h 38 min together with padding that is cut (Lefebvre Sarrut 2020, X-NLI)",
     ),
 )

@@ -33,20 +33,20 @@ def _why_dense(facts: HostFacts, ask: Ask) -> str | None:
     if "gradients" in ask.fixed:
         return None
     if job is None or job.gradient_bytes is None or job.touched_bytes is None:
-        return "which rows of its gradients a step touches is not known before it has run"
+        return "the rows of gradients that a step touches are not known before it has run"
     share = job.touched_bytes / job.gradient_bytes
     return None if share <= WORTH else f"a step touches {share:.0%} of the gradients"
 
 
 GRADIENTS = Knob(
     name="gradients",
-    summary="whether ranks send rows of an embedding that no token of the step has touched",
+    summary="whether ranks send embedding rows that no token of the step touched",
     values=("dense", "sparse"),
     keeps="mathematics",
     offers=_why_dense,
     put=in_settings("gradients", needless=_alone),
     set_in_torch=True,
-    shown=(changed_shown("gradients that are sent", "gradients", "gradients"),),
+    shown=(changed_shown("gradients sent", "gradients", "gradients"),),
     words=lambda plan: "sparse gradients" if "gradients" in plan.settings else None,
     effect=Effect(
         own=0.1,
@@ -54,7 +54,7 @@ GRADIENTS = Knob(
         expected=lambda facts, plan: -0.2 if _on_the_wire(plan, "gradients") else 0.0,
         source="read between two hosts of one core over 0.5 Gbit/s, 11 million parameters "
         "(benchmarks/second_node.py): a step in 0.86 s instead of 1.27 (log -0.39), 15.5 MB sent "
-        "instead of 44.8; a wary half of it is expected",
+        "instead of 44.8; half of it is expected",
     ),
 )
 
@@ -67,13 +67,13 @@ def _types(facts: HostFacts, ask: Ask) -> Choices:
     """fp32; also bf16 if the user allows it, because it changes the training."""
     why = None
     if not (ask.allow_bf16_gradients or "gradient_precision" in ask.fixed):
-        why = "other numbers, as rounded to bf16 (--allow-bf16-gradients tries it all the same)"
+        why = "it changes the numbers: they are rounded to bf16 (--allow-bf16-gradients tries it)"
     return unless(why, "gradient_precision=bf16", "fp32", "bf16")
 
 
 GRADIENT_PRECISION = Knob(
     name="gradient_precision",
-    summary="fp32, or bf16 in which ranks send their gradients and add them up",
+    summary="type in which ranks send and add their gradients: fp32 or bf16",
     values=("fp32", "bf16"),
     keeps="nothing",
     offers=_types,

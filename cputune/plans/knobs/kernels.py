@@ -60,8 +60,8 @@ IPEX = Knob(
     effect=Effect(
         own=0.15,
         within={"layout": 0.06, "precision": 0.06},
-        source="assumed: the guides promise a gain without a figure; the optimizer that it fuses "
-        "is worth up to a quarter where torch's own is not",
+        source="assumed: the guides give no number; its fused optimizer "
+        "gains up to a quarter if torch's is not fused",
     ),
 )
 
@@ -98,11 +98,11 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
     if stepped is not None:
         return None if stepped == _SHOWN[LOOP] else f"the script steps with {stepped}"
     if ask.framework == "accelerate":
-        return "which optimizer the script makes is not known before it has run"
+        return "the script's optimizer is not known before it has run"
     asked = None if ask.workload is None else ask.workload.argument("--optim")
     if asked is not None:
         known = asked in optimizers(versions) and asked != FUSED
-        return None if known else f"the script asks for --optim {asked} itself"
+        return None if known else f"the script sets --optim {asked} itself"
     if default_optimizer(versions) == FUSED:
         return (
             f"it is the default of transformers {versions.transformers} "
@@ -127,7 +127,7 @@ def _optimizer_in_words(plan: Plan) -> str | None:
 
 OPTIMIZER = Knob(
     name="optimizer",
-    summary="the script's own optimizer, or fused AdamW in the place of AdamW as a loop",
+    summary="the script's optimizer, or fused AdamW instead of AdamW as a loop",
     values=(DEFAULT, LOOP, FUSED),
     keeps="mathematics",
     offers=_optimizers,
@@ -148,8 +148,8 @@ OPTIMIZER = Knob(
         within={"layout": 0.06, "precision": 0.06},
         expected=lambda facts, plan: -0.15 if plan.setting("optimizer") == FUSED else 0.0,
         source="read side by side on two cores, 4 layers in bf16: AdamW as a loop 0.78 times as "
-        "fast as fused (log -0.25); a wary half of it is expected, since it weighs less beside "
-        "larger batches",
+        "fast as fused (log -0.25); half of it is expected, since "
+        "it matters less with larger batches",
     ),
 )
 
@@ -167,7 +167,7 @@ def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
     if why is not None:
         return why
     if facts.cpu.vendor is None:
-        return "whose processor this is, is not known: on Intel's torch draws masks on all threads"
+        return "the processor's vendor is not known: on Intel's torch draws masks on all threads"
     if facts.cpu.vendor == INTEL:
         return "on Intel's processors torch draws masks on all threads already"
     if training and training.dropout is False and "dropout" not in ask.fixed:

@@ -92,7 +92,7 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
 
 ALLOCATOR = Knob(
     name="allocator",
-    summary="the malloc that is preloaded: the libc's own, tcmalloc or jemalloc",
+    summary="the malloc: the libc's, or tcmalloc or jemalloc preloaded",
     values=ALLOCATORS,
     keeps="numbers",
     offers=lambda facts, ask: _found_here(facts, "allocator", ALLOCATORS),
@@ -131,7 +131,7 @@ def _blocktime(plan: Plan) -> Mapping[str, str]:
 
 OPENMP = Knob(
     name="openmp",
-    summary="the OpenMP runtime: the one that torch brings, or libiomp5 preloaded",
+    summary="the OpenMP runtime: torch's, or libiomp5 preloaded",
     values=OPENMP_RUNTIMES,
     keeps="numbers",
     offers=lambda facts, ask: _found_here(facts, "openmp", ("default", "libiomp5")),
@@ -185,9 +185,7 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
     blocks = None if ask.workload is None else ask.workload.mapped_blocks
     if not blocks and "malloc" not in ask.fixed:
         why = "today's launch gives no memory back to the kernel"
-        unknown = (
-            "what glibc's malloc does with the memory of a step is not known before it has run"
-        )
+        unknown = "how glibc's malloc handles the memory of a step is not known before it has run"
         return unless(unknown if blocks is None else why, "malloc", DEFAULT)
     pages = facts.settings.transparent_huge_pages
     if pages in ("madvise", "always"):
@@ -205,7 +203,7 @@ def _malloc_variables(plan: Plan) -> Mapping[str, str]:
 
 MALLOC = Knob(
     name="malloc",
-    summary="what glibc's malloc does with freed memory: as it is, kept, or in huge pages",
+    summary="what glibc's malloc does with freed memory: default, kept, or in huge pages",
     values=(DEFAULT, KEPT, HUGE),
     keeps="numbers",
     offers=_mallocs,
@@ -218,14 +216,14 @@ MALLOC = Knob(
             key="mapped_blocks",
             expected=lambda plan, _: "kept" if "malloc" in plan.settings else None,
             read=lambda plan, blocks: f"{blocks} mapped blocks" if blocks else "kept",
-            unknown="this libc does not tell its blocks: mallinfo2 is in glibc 2.33 and later",
+            unknown="this libc does not report its blocks: mallinfo2 needs glibc 2.33",
         ),
         Shown(
             what="huge pages",
             key="huge_pages_bytes",
             expected=lambda plan, _: "in use" if plan.settings.get("malloc") == HUGE else None,
             read=lambda plan, huge: "in use" if huge >= _IN_USE_BYTES else f"{huge >> 20} MiB",
-            unknown="/proc/self/smaps_rollup does not tell them",
+            unknown="/proc/self/smaps_rollup does not report them",
         ),
     ),
     words=lambda plan: {KEPT: "malloc keeps memory", HUGE: "huge pages"}.get(

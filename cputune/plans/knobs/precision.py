@@ -50,13 +50,13 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
     """fp32; also bf16 if the CPU has it in hardware or --allow-slow-precision is given."""
     fp16 = LeftOut(
         what="precision=fp16",
-        why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",
+        why="accelerate skips fp16 autocast on CPUs: such a run trains in fp32 without a message",
     )
     why = why_no_bf16(versions_of(facts)) if ask.framework == "trainer" else None
     if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
         why = (
-            f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times slower "
-            "than fp32 (--allow-slow-precision tries it all the same)"
+            f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times "
+            "slower than fp32 (--allow-slow-precision tries it)"
         )
     found = unless(why, "precision=bf16", "fp32", "bf16")
     return replace(found, left_out=(fp16, *found.left_out))
@@ -79,7 +79,7 @@ def _expected(facts: HostFacts, plan: Plan) -> float:
 
 PRECISION = Knob(
     name="precision",
-    summary="fp32, or bf16 autocast where the CPU multiplies bf16 in hardware",
+    summary="fp32, or bf16 autocast if the CPU multiplies bf16 in hardware",
     values=PRECISIONS,
     never=("fp16",),
     keeps="nothing",

@@ -70,9 +70,9 @@ def test_a_port_that_nobody_reaches_is_named_with_who_tried() -> None:
     seen = reached({"b eth0": "no answer"}, {"": "no answer", "a eth0": ""})
     master, mesh = judge_ports(seen)
     assert master.code == "hosts-master-port"
-    assert master.evidence == "a:29500 is not reached from b: no answer"
+    assert master.evidence == "a:29500 cannot be reached from b: no answer"
     assert mesh.code == "hosts-ports-blocked"
-    assert mesh.evidence == "10.0.0.2:40002 of b is not reached from a: no answer"
+    assert mesh.evidence == "10.0.0.2:40002 of b cannot be reached from a: no answer"
 
 
 def test_what_connects_and_carries_no_more_names_the_mtu_and_what_works_beside_it() -> None:
@@ -80,7 +80,7 @@ def test_what_connects_and_carries_no_more_names_the_mtu_and_what_works_beside_i
     seen = reached({"b eth0": stuck}, {"": "", "a eth0": stuck})
     (found,) = judge_ports(seen)
     assert found.code == "hosts-large-messages"
-    assert found.evidence == ("eth0: 64 KiB do not get from b to a, a to b; eth1 carries them")
+    assert found.evidence == ("eth0: 64 KiB do not arrive from b to a, a to b; they do over eth1")
     assert found.command == "export GLOO_SOCKET_IFNAME=eth1"
     assert [seen.carries(name) for name in ("eth0", "eth1")] == [False, True]
 
