@@ -102,8 +102,8 @@ def _found(
         return rehearsal_fails.finding(f"{rank}: it was ended by signal {message['signal']}")
     if "forked" in message:
         return fork_after_threads.finding(
-            f"{rank}: {message['where']} starts processes by fork, and {message['forked']} threads "
-            "of OpenMP run by then"
+            f"{rank}: {message['where']} starts processes by fork after torch has started threads; "
+            "in one that was forked there a tensor operation did not end"
         )
     if "late" in message:
         stands = re.search(r'File "([^"]+)", line (\d+) in (\S+)', done.stderr)
@@ -167,7 +167,7 @@ def fork_after_threads() -> None:
 
     Cause: a forked process has none of the threads of its parent, and the OpenMP pool of torch that
     it has inherited still counts on them. Its first large tensor operation waits for ever. The
-    script was rehearsed: it had computed with several threads before it started the processes.
+    script was rehearsed up to that line, and such an operation was tried in a forked process.
 
     Remedy: Start the processes before torch computes, use
     `multiprocessing.get_context("spawn")`, or call `torch.set_num_threads(1)` in what they run.

@@ -312,7 +312,7 @@ class ProcessRunner:
 
     def _with_its_line(self, difference: str) -> str:
         """A difference in threads, with the line of the script that sets them."""
-        if not difference.startswith("threads:"):
+        if not difference.startswith("threads"):
             return difference
         settings = (s for s in settings_of(self.source) if s.kind == "threads" and not s.function)
         lines = [named(setting, self._given.name) for setting in settings]

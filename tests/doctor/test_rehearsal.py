@@ -187,7 +187,7 @@ WEIGHTS = """
 import torch
 model = torch.nn.Linear(4, 2){cast}
 torch.optim.AdamW(model.parameters())
-model(torch.ones(1, 4)).sum().backward()
+model.weight.sum().backward()
 """
 
 

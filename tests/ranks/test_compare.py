@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from clean_machine import CLEAN
 
 from cputune.inside.messages import RankState
 from cputune.plans.plan import Plan
@@ -22,6 +24,8 @@ from cputune.ranks.compare import (
     samples_to_end,
     unseen,
 )
+from cputune.ranks.runner import ProcessRunner
+from cputune.records.steps import Infeasible
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
@@ -72,6 +76,19 @@ def test_ranks_that_see_the_plan_are_right(plan: Plan) -> None:
 )
 def test_what_differs_is_said_with_both_values(changed: dict[str, Any], words: str) -> None:
     assert differences(TWO, [state(TWO, 0, **changed), state(TWO, 1)]) == (words,)
+
+
+def test_threads_that_the_script_sets_are_named_with_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text('import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n')
+    seen = [state(ONE, 0, threads=1, samples=8)]
+    runner = ProcessRunner(Workload.script(["train.py"]), CLEAN, offline=True)
+    with runner, pytest.raises(Infeasible) as caught:
+        runner.believe(ONE, None, seen)  # type: ignore[arg-type]
+    words = "(train.py:2 os.environ['OMP_NUM_THREADS'] = '1')"
+    assert str(caught.value).endswith(f"1, the plan says 2 {words}")
 
 
 def test_what_differs_in_every_rank_is_said_once() -> None:

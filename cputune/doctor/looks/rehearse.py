@@ -32,6 +32,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from multiprocessing import popen_forkserver, popen_spawn_posix
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -42,6 +43,10 @@ CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_DEADLINE_SECONDS = 3
 """Before the ranks are ended each writes where it is."""
+
+
+LOOKS_AT_FORK = 12
+"""Quarters of a second that a forked process is given for a sum."""
 
 
 class Stopped(BaseException):
@@ -147,6 +152,7 @@ class Rehearsal:
         self.reported = False
         self.stopped = ""
         self.threads = 0
+        self.trying = False
         self.half = ""
 
     def stop(self, what: str) -> NoReturn:
@@ -207,14 +213,18 @@ class Rehearsal:
             tell(half=most)
 
     def forks(self) -> None:
-        """Report that the script forks processes that compute, after threads were started."""
-        more = native_threads() - self.threads
-        if more > 0:
+        """Report that the script forks processes in which torch hangs: one is tried."""
+        if self.trying or native_threads() <= self.threads:
+            return
+        self.trying = True  # the audit hook reports this fork, too
+        hangs = hangs_in_a_fork()
+        self.trying = False
+        if hangs:
             frames = traceback.extract_stack()
             places = [f"{at.filename}:{at.lineno}" for at in frames]
             script = os.path.realpath(sys.argv[0])
             own = [place for place in places if os.path.realpath(place).startswith(f"{script}:")]
-            tell(forked=more, where=(own or places)[-1])
+            tell(forked=True, where=(own or places)[-1])
 
     def trainer(self, original: Any) -> Callable[..., None]:
         """Replaces a Trainer's constructor: Python binds the arguments, then we stop."""
@@ -241,6 +251,32 @@ def native_threads() -> int:
         return len(os.listdir("/proc/self/task")) - threading.active_count()
     except OSError:
         return 0
+
+
+def hangs_in_a_fork() -> bool:
+    """Whether a forked process waits for ever for a sum that takes a millisecond."""
+    import torch
+
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.ones(1 << 22).sum()
+        finally:
+            os._exit(0)
+    asleep = 0
+    try:
+        for _ in range(LOOKS_AT_FORK):
+            time.sleep(0.25)
+            if os.waitpid(child, os.WNOHANG)[0] == child:
+                return False
+            with open(f"/proc/{child}/stat", encoding="utf-8", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+            asleep = asleep + 1 if state == "S" else 0
+    except OSError:
+        return False
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return asleep > LOOKS_AT_FORK / 2
 
 
 def computes_with_torch(function: Any) -> bool:
@@ -302,6 +338,8 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
             if not str(given[1][0]).startswith(LOOPBACK):
                 rehearsal.stop(f"the network: {given[1][0]}")
         elif event in STARTING and by_the_script(project):
+            if rehearsal.trying:
+                return
             if event == "os.fork":
                 rehearsal.forks()
             rehearsal.stop("another program")
@@ -318,6 +356,8 @@ def replace_parts(rehearsal: Rehearsal) -> None:
     """Replace what loads data and weights, builds trainers, and steps."""
     import torch
 
+    for module in (popen_spawn_posix, popen_forkserver):  # which Python's audit does not report
+        module.Popen._launch = rehearsal.stopping("another program")
     torch.Tensor.backward = rehearsal.stopping("the first step")
     torch.optim.Optimizer.step = rehearsal.stopping("the first step")
     add_group = torch.optim.Optimizer.add_param_group
