@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     asked = given(EmitOptions, options)
     choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
+    if options["root"] is not None and options["python"] is not None:
+        # A recorded machine, and the environment that will train on it.
+        facts = replace(facts, packages=facts_of().packages)
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]

@@ -55,7 +55,8 @@ EMIT: Groups = {
         "other_machine",
     ),
     "Kubernetes": (
-        *("job_name", "namespace", "image", "pvc", "memory", "node_selector"),
+        *("job_name", "namespace", "image", "pvc", "memory", "reserve_cpus", "node_selector"),
+        "max_restarts",
         *("image_pull_secret", "secret_env", "user_id", "runtime"),
     ),
     "Slurm": ("time", "partition", "account", "tune"),

@@ -114,6 +114,6 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
             if not (alone and is_left_out(job, file.name)):
                 files.setdefault(file.name, file)
     jobs = [chosen.name for chosen in formats if chosen in (PYTORCHJOB, TRAINJOB)]
-    if len(jobs) > 1:  # each has written one that names itself alone
-        files["kustomization.yaml"] = kustomization(jobs)
+    if len(jobs) > 1:  # one folder starts one job
+        files["kustomization.yaml"] = kustomization(jobs[0], jobs[1:])
     return tuple(files.values())

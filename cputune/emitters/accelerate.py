@@ -26,6 +26,8 @@ from cputune.plans.carrier.interface import launcher_variables
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
+PORT = 29500
+"""Of several machines accelerate wants one in its configuration; the script names a free one."""
 _OF_OPENMPI = {"OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
 _UNBOUND = {
     "intelmpi": {"I_MPI_PIN": "off"},
@@ -71,7 +73,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
         start=array("launch", started.words, WIDTH) + "\n",
         launches=(started.launch,),
-        files=" ".join(["rank.py", CONFIG, *shell.beside(job)]),
+        beside=shell.missed(["rank.py", CONFIG, *shell.beside(job)]),
     )
     content = configuration(job)
     text = words.document(content, job.header)
@@ -140,6 +142,7 @@ def configuration(job: LaunchJob) -> Manifest:
         "enable_cpu_affinity": False,
         "machine_rank": 0,
         "main_process_ip": words.YamlScalar(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        **({"main_process_port": PORT} if plan.nodes > 1 else {}),
         "main_training_function": "main",
         "mixed_precision": words.YamlScalar(precision(job)),
         "num_machines": plan.nodes,

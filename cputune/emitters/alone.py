@@ -28,7 +28,7 @@ def _beside(job: LaunchJob, command: Sequence[Word]) -> str:
     """Lines that find the folder of the script, and miss what is not in it."""
     named = [word.name for word in command if isinstance(word, Beside)]
     others = [name for name in shell.beside(job) if not is_left_out(job, name)]
-    return shell.fill("here.sh", {"files": " ".join(dict.fromkeys([*named, *others]))})
+    return shell.fill("here.sh", {"beside": shell.missed([*dict.fromkeys([*named, *others])])})
 
 
 def script_of_one(

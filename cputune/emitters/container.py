@@ -66,7 +66,7 @@ def constraints(job: LaunchJob) -> str:
         f"{name}=={version.partition('+')[0]}\n"
         for name, version in sorted(job.versions.items())
         if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
-        if name not in ("oneccl_bind_pt", "cputune")
+        if name not in ("oneccl_bind_pt", "cputune", "python")
     )
     return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
 

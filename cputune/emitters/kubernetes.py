@@ -36,6 +36,7 @@ from cputune.emitters.job import job_name
 from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
 from cputune.emitters.promise import Promise
+from cputune.emitters.reserve import note_of_reserve, pod_cpus, with_reserve
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.plans import placing
 from cputune.records.options import SecretKey
@@ -65,7 +66,8 @@ def pytorchjob(job: LaunchJob) -> Manifest:
 
     nprocPerNode is always written, as a string: unset means "auto", one process for each CPU.
     Master and workers, without an elastic policy: worker-only jobs have no MASTER_ADDR, and
-    ``minReplicas: 1`` trains on a subset after 30 s, silently.
+    ``minReplicas: 1`` trains on a subset after 30 s, silently. With ``--max-restarts`` the job is
+    elastic, of workers alone, and of a fixed size: all of them start, or none does.
     """
     program = {
         "image": YamlScalar(image(job)),
@@ -74,23 +76,35 @@ def pytorchjob(job: LaunchJob) -> Manifest:
         "resources": resources(job),
     }
     template = pod(job, "pytorch", program, automountServiceAccountToken=False)
-    replicas = {"Master": 1} | ({"Worker": job.plan.nodes - 1} if job.plan.nodes > 1 else {})
+    nodes, restarts = job.plan.nodes, job.cluster.max_restarts
+    spec: Manifest = {
+        "nprocPerNode": YamlScalar(job.plan.processes_per_node),
+        "runPolicy": {
+            "cleanPodPolicy": "None",
+            "backoffLimit": restarts or 0,
+            "ttlSecondsAfterFinished": TTL_SECONDS,
+        },
+    }
+    if restarts:
+        spec["elasticPolicy"] = {
+            "rdzvBackend": "c10d",
+            "minReplicas": nodes,
+            "maxReplicas": nodes,
+            "maxRestarts": restarts,
+        }
+        replicas = {"Worker": nodes}
+    else:
+        replicas = {"Master": 1} | ({"Worker": nodes - 1} if nodes > 1 else {})
+    again = "OnFailure" if restarts else "Never"
+    spec["pytorchReplicaSpecs"] = {
+        kind: {"replicas": count, "restartPolicy": again, "template": template}
+        for kind, count in replicas.items()
+    }
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": metadata(job, job_name(job)),
-        "spec": {
-            "nprocPerNode": YamlScalar(job.plan.processes_per_node),
-            "runPolicy": {
-                "cleanPodPolicy": "None",
-                "backoffLimit": 0,
-                "ttlSecondsAfterFinished": TTL_SECONDS,
-            },
-            "pytorchReplicaSpecs": {
-                kind: {"replicas": count, "restartPolicy": "Never", "template": template}
-                for kind, count in replicas.items()
-            },
-        },
+        "spec": spec,
     }
 
 
@@ -142,10 +156,6 @@ def image(job: LaunchJob) -> str:
     return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
 
 
-def namespace(job: LaunchJob) -> str:
-    return job.cluster.namespace or "default"
-
-
 def claim(job: LaunchJob) -> str:
     """The name of the volume claim that holds data and output."""
     return job.cluster.pvc or f"{job_name(job)}-data"
@@ -185,25 +195,14 @@ def _note_of_memory(job: LaunchJob) -> str:
     )
 
 
-def pod_cpus(job: LaunchJob) -> int:
-    """CPUs that a pod asks for. A Kubernetes CPU is a hyperthread.
-
-    A plan with one thread on each core asks for all siblings of its cores: two
-    hyperthreads of one core would else be two of its "cores".
-    """
-    plan = job.plan
-    threads = plan.threads_per_process * (1 if job.on_siblings else job.threads_per_core)
-    workers = plan.ccl_workers * job.threads_per_core
-    return plan.processes_per_node * (threads + workers)
-
-
 def metadata(job: LaunchJob, name: str) -> Manifest:
-    """Name, namespace and labels of a document."""
-    return {
-        "name": YamlScalar(name),
-        "namespace": YamlScalar(namespace(job)),
-        "labels": labels(job),
-    }
+    """Name and labels of a document, and the namespace if one was asked for.
+
+    ``kubectl create -n NS`` refuses a document that names another one.
+    """
+    space = job.cluster.namespace
+    named = {} if space is None else {"namespace": YamlScalar(space)}
+    return {"name": YamlScalar(name), **named, "labels": labels(job)}
 
 
 def labels(job: LaunchJob) -> dict[str, YamlScalar]:
@@ -394,11 +393,6 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
         said.append(
             f"A Kubernetes CPU is a hyperthread, so each pod asks for {pod_cpus(job)} CPUs."
         )
-    if job.physical_cores and pod_cpus(job) >= job.physical_cores * job.threads_per_core:
-        said.append(
-            f"Each pod asks for all {pod_cpus(job)} CPUs of such a machine, and a node keeps some "
-            "for itself: without a larger node the pods stay Pending; tune with fewer threads."
-        )
     if job.script is not None and job.script.startswith("/"):
         said.append(f"{job.script} must be in the image at that path.")
     return tuple(said)
@@ -427,16 +421,22 @@ PATCHED = (
     "Fields of your own: a kustomization in a folder beside this one. A patch that names its job "
     "(apiVersion, kind, metadata.name) and has no target fails where there is no such job."
 )
-TWO_JOBS = "Two jobs that train the same: take the line out of the one that your cluster has not."
 
 
-def kustomization(names: Sequence[str]) -> EmittedFile:
-    """What ``kubectl apply -k`` makes of a folder with the jobs of these formats."""
+def kustomization(name: str, others: Sequence[str] = ()) -> EmittedFile:
+    """What ``kubectl apply -k`` makes of a folder: the job of this format, and no other.
+
+    ``others`` are formats whose jobs train the same, and are in the folder, too.
+    """
     content = {
-        "resources": ["pvc.yaml", *(f"{name}.yaml" for name in names)],
-        "configurations": [f"{name}.{CONFIGURATION}" for name in names],
+        "resources": ["pvc.yaml", f"{name}.yaml"],
+        "configurations": [f"{name}.{CONFIGURATION}"],
     }
-    said = ["kubectl apply -k .", PATCHED, *([TWO_JOBS] if len(names) > 1 else [])]
+    said = ["kubectl apply -k .", PATCHED]
+    said += [
+        f"{other}.yaml trains the same: to start it instead, write {other} for {name} here."
+        for other in others
+    ]
     return EmittedFile(name="kustomization.yaml", text=words.document(content, said))
 
 
@@ -449,16 +449,19 @@ def _format(
     """
     name = kind.lower()
 
-    def write(job: LaunchJob) -> tuple[EmittedFile, ...]:
-        said, recipe = notes(job), job.workload.recipe is not None
+    def write(measured: LaunchJob) -> tuple[EmittedFile, ...]:
+        job = with_reserve(measured)
+        reserve = note_of_reserve(job, measured)
+        said = (*notes(job), *([] if reserve is None else [reserve]))
+        recipe = job.workload.recipe is not None
         title = f"Launch of {job.workload.name} as a {kind}."
         values = {
             "kind": name,
-            "first": first,
+            "first": "-worker-0" if job.cluster.max_restarts and kind == "PyTorchJob" else first,
             "label": label,
             "header": comment(job.header),
             "image": ShellWord(image(job)),
-            "namespace": ShellWord(namespace(job)),
+            "namespace": ShellWord(job.cluster.namespace or ""),
             "job": ShellWord(job_name(job)),
             "claim": ShellWord(claim(job)),
             "context": '"$here"' if recipe else '"$PWD"',
@@ -483,7 +486,7 @@ def _format(
         main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
         return (
             EmittedFile(name=main.name, text=main.text, notes=said, document=content),
-            kustomization([name]),
+            kustomization(name),
             *others,
             EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),
         )

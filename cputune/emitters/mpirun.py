@@ -48,9 +48,16 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         mpirun="${MPIRUN:-mpirun}",
         **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
         launches=tuple(one.launch for one in started.values()),
-        start=shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n',
+        start=_by_its_path(job)
+        + (shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n'),
     )
     return (script, *host_files(job, dialects_of(job)))
+
+
+def _by_its_path(job: LaunchJob) -> str:
+    """A line for Open MPI, which finds itself on other hosts only by an absolute path."""
+    several = job.plan.nodes > 1 and any(map(is_openmpi, dialects_of(job)))
+    return 'launch[0]=$(command -v -- "$mpirun")\n' if several else ""
 
 
 def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:

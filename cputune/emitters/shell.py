@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cputune.emitters import header
@@ -58,7 +58,7 @@ def launch_script(
         "needs": needs(job, bound=job.plan.nodes == 1 or format == "torchrun"),
         "training": training(job),
         "exports": exports(variables(job)),
-        "files": " ".join(["rank.py", *beside(job)]),
+        "beside": missed(["rank.py", *beside(job)]),
         **values,
     }
     text = fill(template or f"{format}.sh", filled) + header.promised(job, format)
@@ -76,6 +76,17 @@ def beside(job: LaunchJob) -> list[str]:
     named = [word.name for word in job.command if isinstance(word, Beside)]
     found = dict.fromkeys([*named, *(file.name for file in job.companions)])
     return [name for name in found if name != "rank.py"]
+
+
+def missed(names: Sequence[str], hint: str = "copy it here") -> str:
+    """Lines that end the script if one of these files is not beside it."""
+    if len(names) == 1:
+        (name,) = names
+        return f'[[ -f $here/{name} ]] || fail "{name} is not beside ${{0##*/}}" "{hint}"\n'
+    first = f"for file in {' '.join(names)}; do"
+    then = f'[[ -f $here/$file ]] || fail "$file is not beside ${{0##*/}}" "{hint}"; done'
+    between = " " if len(first) + len(then) < WIDTH else "\n  "
+    return f"{first}{between}{then}\n"
 
 
 def clear() -> str:

@@ -45,6 +45,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         ranks=str(plan.processes_per_node * siblings),
         least=str(cpus_per_task(job)),
         rank=shell.rank(shell.rank_words(job, "slurm", offered=True)),
+        beside=shell.missed(["rank.py", *shell.beside(job)], "LAUNCH_DIR=DIR sbatch slurm.sh"),
         start=started.command(WIDTH),
         launches=(started.launch,),
     )

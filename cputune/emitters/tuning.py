@@ -11,6 +11,7 @@ from cputune.emitters import kubernetes, shell, words
 from cputune.emitters.command import as_typed
 from cputune.emitters.format import EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
+from cputune.emitters.reserve import with_reserve
 from cputune.emitters.words import Argument, Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.errors import UsageError
 from cputune.plans.workload import recipe_names
@@ -50,7 +51,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
         "image": YamlScalar(kubernetes.image(job)),
         "command": command,
         "env": [hub, *secrets],
-        "resources": kubernetes.resources(job),
+        "resources": kubernetes.resources(with_reserve(job)),
     }
     template = kubernetes.pod(
         job, "tune", program, automountServiceAccountToken=False, restartPolicy="Never"

@@ -307,6 +307,12 @@ class Cluster:
     image: str | None = option(None, "Container image, e.g. registry.example.com/bert:1.")
     pvc: str | None = option(None, "Volume claim for data and output.")
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.")
+    reserve_cpus: int | None = option(
+        None, "CPUs of a node that pods leave to the kubelet. Default: by its size."
+    )
+    max_restarts: int | None = option(
+        None, "Restarts of a PyTorchJob, which is then elastic, of a fixed size."
+    )
     node_selector: tuple[tuple[str, str], ...] = option(
         (), "Nodes to run on.", metavar="LABEL=VALUE", reads=_labels, repeated=True
     )
@@ -335,6 +341,11 @@ class Cluster:
             object.__setattr__(self, "memory", kubernetes_memory(self.memory))
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", slurm_time(self.time_limit))
+        for name in ("reserve_cpus", "max_restarts"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < 10_000:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} is 0 or more, not {number}", hint=f"{flag} 1")
         if self.user_id is not None and not 0 <= self.user_id < 1 << 31:
             raise UsageError(
                 f"--user-id must be 0 to {(1 << 31) - 1}, not {self.user_id}", hint="--user-id 1000"

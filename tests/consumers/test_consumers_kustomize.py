@@ -20,19 +20,19 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
-Kustomize = Callable[[str], "subprocess.CompletedProcess[str]"]
+Kustomize = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def kustomize(tmp_path: Path) -> Kustomize:
-    """Builds a kustomization beside what ``emit -f all`` has written for a job called bert."""
+    """Builds a kustomization beside what ``emit -f FORMAT`` has written for a job called bert."""
     case = one_socket()
     (tmp_path / "launch").mkdir()
     cluster = Cluster(image="registry.example/bert:1", job_name="bert")
-    for file in emit(case.result, "all", facts=case.facts, cluster=cluster):
-        (tmp_path / "launch" / file.name).write_text(file.text, encoding="utf-8")
 
-    def build(text: str) -> subprocess.CompletedProcess[str]:
+    def build(text: str, format: str = "all") -> subprocess.CompletedProcess[str]:
+        for file in emit(case.result, format, facts=case.facts, cluster=cluster):
+            (tmp_path / "launch" / file.name).write_text(file.text, encoding="utf-8")
         team = tmp_path / "team"
         team.mkdir()
         (team / "kustomization.yaml").write_text(text, encoding="utf-8")
@@ -63,7 +63,13 @@ def test_the_patches_of_the_page_are_applied_and_leave_the_plan(
     (tmp_path / "team.yaml").write_text(done.stdout, encoding="utf-8")
     (verdict,) = verify([tmp_path / "team.yaml"], run=False)
     plans = [check for check in verdict.checks if check.name == "plan"]
-    assert [check.state for check in plans] == ["passed", "passed"], plans
+    assert [check.state for check in plans] == ["passed"], plans
+
+
+def test_a_folder_of_all_formats_starts_one_job(kustomize: Kustomize) -> None:
+    done = kustomize("resources: [../launch]\n")
+    kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout)]
+    assert sorted(kinds) == ["PersistentVolumeClaim", "PyTorchJob"]
 
 
 def test_a_patch_for_what_is_not_there_is_an_error(kustomize: Kustomize) -> None:
@@ -84,7 +90,7 @@ def test_what_a_patch_changes_of_the_plan_is_seen(
     kind: str, kustomize: Kustomize, tmp_path: Path
 ) -> None:
     text = "resources: [../launch]\npatches:\n- patch: |-\n    apiVersion: "
-    done = kustomize(text + CHANGES[kind] + "\n    metadata: {name: bert}\n")
+    done = kustomize(text + CHANGES[kind] + "\n    metadata: {name: bert}\n", kind.lower())
     assert done.returncode == 0, done.stderr
     (tmp_path / "team.yaml").write_text(done.stdout, encoding="utf-8")
     (verdict,) = verify([tmp_path / "team.yaml"], run=False)

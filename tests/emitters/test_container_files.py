@@ -94,11 +94,11 @@ def test_the_steps_call_docker_and_kubectl(kind: str, tmp_path: Path) -> None:
     assert "--build-arg PIP_INDEX_URL=https://mirror.example.com" in build
     assert build.startswith(f"build --build-context launch={launch} --file {launch}/Dockerfile")
     assert push.strip() == "push r/i:1"
-    assert step("submit")[-1].strip() == f"apply --filename {launch}/{kind}.yaml"
+    assert step("submit")[-1].strip() == f"--namespace team apply --filename {launch}/{kind}.yaml"
     (launch / "image.digest").write_text(f"r/i@sha256:{'0' * 64}\n")
-    assert step("submit")[-1].strip() == "apply --filename -"
+    assert step("submit")[-1].strip() == "--namespace team apply --filename -"
     assert step("delete") == [f"--namespace team delete --ignore-not-found {kind} bert "]
-    assert any("cp team/bert-fetch:/data/out" in call for call in step("fetch"))
+    assert any("--namespace team cp bert-fetch:/data/out" in call for call in step("fetch"))
     with pytest.raises(subprocess.CalledProcessError):
         step("")
 

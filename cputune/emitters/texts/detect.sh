@@ -3,5 +3,5 @@ command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$pytho
 mpirun={{mpirun}}
 case $("$mpirun" --version 2>&1 || true) in
 {{dialects}}
-  *) fail "$mpirun is not {{of_mpi}}" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "${mpirun##*/} is not {{of_mpi}}" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac

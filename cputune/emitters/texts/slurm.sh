@@ -10,8 +10,6 @@ beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
 for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
-[[ -f $here/rank.py ]] ||
-  fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
 {{beside}}
 {{python}}
 {{clear}}

@@ -1,6 +1,7 @@
 
-# Start this on every node: pdsh -w {{all}} FILE. Each finds which of them it is; NODE_RANK
-# (0 on the first, 1 on the next) says it where names and addresses do not.
+# Start this on every node, from a folder that all of them see (pdsh begins in $HOME):
+#   pdsh -w {{all}} "cd '$PWD' && bash launch/torchrun.sh"
+# Each finds which of them it is. If names and addresses do not tell, set NODE_RANK (0 on the first).
 node_rank=${node_rank:-$("$python" -c 'import os, socket, sys
 def is_here(host):
     if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):

@@ -13,8 +13,7 @@ set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py accelerate.yaml carry.py; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
@@ -43,7 +42,7 @@ command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$pytho
 mpirun=mpirun
 case $("$mpirun" --version 2>&1 || true) in
   *HYDRA*) hosts=$here/hosts.hydra ;;
-  *) fail "$mpirun is not MPICH" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "${mpirun##*/} is not MPICH" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
 launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
   --num_cpu_threads_per_process 28 --mixed_precision bf16 --mpirun_hostfile "$hosts"

@@ -13,8 +13,7 @@ set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
@@ -40,7 +39,7 @@ mpirun=${MPIRUN:-mpirun}
 case $("$mpirun" --version 2>&1 || true) in
   *"(Open MPI) "* | *"(OpenRTE) "*) launch=("$mpirun" -n 2 --host localhost:2 --map-by ppr:2:node --bind-to none)
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
-  *) fail "$mpirun is not Open MPI 5" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "${mpirun##*/} is not Open MPI 5" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
 launch+=("${rank[@]}" -- "${train[@]}")
 exec "${launch[@]}" "$@"

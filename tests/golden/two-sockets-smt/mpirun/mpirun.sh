@@ -15,8 +15,7 @@ set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
@@ -53,7 +52,7 @@ command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$pytho
 mpirun=${MPIRUN:-mpirun}
 case $("$mpirun" --version 2>&1 || true) in
   *"Intel(R) MPI"*) launch=("$mpirun" -n 4 -ppn 2 -f "$here/hosts.hydra" -iface eth0) ;;
-  *) fail "$mpirun is not Intel MPI" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "${mpirun##*/} is not Intel MPI" "install it, mend PATH, or cputune emit --mpi NAME" ;;
 esac
 launch+=("${rank[@]}" -- "${train[@]}")
 # accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a

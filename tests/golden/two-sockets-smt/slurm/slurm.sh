@@ -25,11 +25,8 @@ beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
 for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
-[[ -f $here/rank.py ]] ||
-  fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
 for file in rank.py train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \

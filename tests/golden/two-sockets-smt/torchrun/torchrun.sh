@@ -15,8 +15,7 @@ set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 node_rank=${NODE_RANK:-}
 # What a shell or another launch has set would change the plan.
@@ -40,8 +39,9 @@ set -eu
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 
-# Start this on every node: pdsh -w node1,node2 FILE. Each finds which of them it is; NODE_RANK
-# (0 on the first, 1 on the next) says it where names and addresses do not.
+# Start this on every node, from a folder that all of them see (pdsh begins in $HOME):
+#   pdsh -w node1,node2 "cd '$PWD' && bash launch/torchrun.sh"
+# Each finds which of them it is. If names and addresses do not tell, set NODE_RANK (0 on the first).
 node_rank=${node_rank:-$("$python" -c 'import os, socket, sys
 def is_here(host):
     if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):

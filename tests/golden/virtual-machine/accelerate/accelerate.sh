@@ -16,8 +16,7 @@ fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 python=${PYTHON:-python3}
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "keep the emitted files in one directory"
-done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 # What a shell or another launch has set would change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
   MASTER_PORT "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \

@@ -17,10 +17,11 @@
 set -euo pipefail
 
 image='<your-registry>/bert-mini:latest'
-namespace=default
+namespace=${NAMESPACE:-''} # empty: the one of kubectl's context
 job=bert-mini
 claim=bert-mini-data
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+kubectl() { command kubectl ${namespace:+--namespace "$namespace"} "$@"; }
 
 if [[ $image == *"<"* ]]; then
   echo "error: the image is still a placeholder: $image" >&2
@@ -39,7 +40,7 @@ case ${1:-} in
       { grep -F "${image%:*}@sha256:" || true; } | head -n 1 >"$here/image.digest"
     ;;
   submit)
-    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
+    kubectl get pvc "$claim" >/dev/null 2>&1 ||
       kubectl apply --filename "$here/pvc.yaml"
     pinned=$(cat -- "$here/image.digest" 2>/dev/null || true)
     if [[ -n $pinned ]]; then
@@ -50,28 +51,28 @@ case ${1:-} in
     fi
     ;;
   watch)
-    kubectl --namespace "$namespace" get pytorchjob "$job"
-    kubectl --namespace "$namespace" get pods --selector "training.kubeflow.org/job-name=$job" --output wide
-    pod=$(kubectl --namespace "$namespace" get pods --selector "training.kubeflow.org/job-name=$job" --output name |
+    kubectl get pytorchjob "$job"
+    kubectl get pods --selector "training.kubeflow.org/job-name=$job" --output wide
+    pod=$(kubectl get pods --selector "training.kubeflow.org/job-name=$job" --output name |
       grep -- "-master-0" | head -n 1)
-    kubectl --namespace "$namespace" logs --follow "$pod"
+    kubectl logs --follow "$pod"
     ;;
   fetch)
     # The pods of a job that is done cannot be copied from; a small one mounts the volume.
-    kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
+    kubectl run "$job-fetch" --image busybox:1.36 --restart Never \
       --overrides '{"spec": {"securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [{"name": "fetch", "image": "busybox:1.36",
         "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
         "command": ["sleep", "3600"], "volumeMounts": [{"name": "data", "mountPath": "/data"}]
         }],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "'"$claim"'"}}]}}'
-    kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
-    kubectl cp "$namespace/$job-fetch:/data/out" "./$job-output"
-    kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
+    kubectl wait --for condition=Ready "pod/$job-fetch" --timeout 5m
+    kubectl cp "$job-fetch:/data/out" "./$job-output"
+    kubectl delete pod "$job-fetch" --grace-period 1
     ;;
   delete)
-    kubectl --namespace "$namespace" delete --ignore-not-found pytorchjob "$job"
-    echo "the volume stays; to delete it: kubectl --namespace $namespace delete pvc $claim"
+    kubectl delete --ignore-not-found pytorchjob "$job"
+    echo "the volume stays; to delete it: kubectl delete pvc $claim"
     ;;
   *)
     echo "usage: $0 build|submit|watch|fetch|delete" >&2
