@@ -14,14 +14,19 @@ A plan that is accepted, and stopped by the guard of its emitted launch, counts 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import importlib
 import json
 import os
+import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -51,9 +56,12 @@ SPREAD = 1.25
 """How far a plan that draws other numbers may be from the mean of other draws, relative to them."""
 
 TYPED_DRAWS, PLAN_DRAWS = 5, 3
-STEPS, REHEARSAL_SECONDS, LONGEST_SECONDS = 12, 300.0, 300.0
+STEPS, REHEARSAL_SECONDS, LONGEST_SECONDS, ENDING_SECONDS = 12, 300.0, 300.0, 10.0
 
 GUARDED = "stopped by the guard"
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+FORKS = False
+"""Whether what trains to the end are forks of this process, without torchrun: ``--forks``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +154,10 @@ def by_hand(whole: Whole) -> Plan:
     )
 
 
-def run(words: list[str], folder: Path, **variables: str) -> tuple[int | None, str]:
+def run(words: Sequence[str], folder: Path, **variables: str) -> tuple[int | None, str]:
     """Exit status and output of a command in a folder; no status: it did not end in time."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
     bin_folder = Path(sys.executable).parent
+    environment = {**os.environ, **OFFLINE, **variables}
     environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
     process = subprocess.Popen(
         words,
@@ -168,6 +176,73 @@ def run(words: list[str], folder: Path, **variables: str) -> tuple[int | None, s
         output, _ = process.communicate()
         return None, output
     return process.returncode, output
+
+
+def forked(
+    words: Sequence[str], folder: Path, ranks: int, **variables: str
+) -> tuple[int | None, str]:
+    """The same of python with these words, in forks of this process, which has imported torch."""
+    numbers: list[dict[str, str]] = [{}]
+    if ranks > 1:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        numbers = [
+            {"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": str(ranks), **meet}
+            for n in range(ranks)
+        ]
+    output = folder / "output"
+    children = []
+    for number in numbers:
+        pid = os.fork()
+        if pid == 0:
+            _child(words, folder, output, {**OFFLINE, **variables, **number})
+        children.append(pid)
+    until, left, statuses = time.monotonic() + LONGEST_SECONDS, set(children), []
+    while left:
+        for pid in [*left]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                left.discard(pid)
+                statuses.append(os.waitstatus_to_exitcode(status))
+                if status:  # as torchrun ends the other ranks
+                    until = min(until, time.monotonic() + ENDING_SECONDS)
+        if time.monotonic() > until:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            break
+        time.sleep(0.02)
+    status = next(filter(None, statuses), None if left else 0)
+    return status, output.read_text(errors="replace")
+
+
+def _child(words: Sequence[str], folder: Path, output: Path, variables: Mapping[str, str]) -> None:
+    """Run a script as its own process would, and end."""
+    status = 1
+    try:
+        os.setsid()
+        atexit._clear()  # what this process has to remove at its end
+        os.chdir(folder)
+        os.environ.update(variables)
+        opened = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(opened, 1)
+        os.dup2(opened, 2)
+        sys.argv = [*words]
+        sys.path[0] = str(folder)
+        import torch
+
+        torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "2")))
+        runpy.run_path(words[0], run_name="__main__")
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +270,17 @@ def truth(
         seeds = [{"DRAWS": str(n)} for n in range(TYPED_DRAWS)]
     alone, several = [], []
     for number, seed in enumerate(seeds):
-        words = [sys.executable, script.name]
-        alone.append(trained(words, script, place / f"typed-{number}", **seed))
+        alone.append(trained(script, place / f"typed-{number}", **seed))
         if alone[-1].failed:
             return {"failed": f"as typed it does not train: {alone[-1].failed}"}
+    if plan.settings.get("padding") == "cut" and "CUT" in whole.source:
+        # The emitted launch looks at each batch again before it cuts it; the script does not.
+        cut = trained(script, place / "cut", CUT="1")
+        return {"apart": apart_of(alone[0], cut), "end": "ended, cut by the script"}
     files = render(plan, workload, "torchrun", Emission(facts=facts, python=sys.executable))
     for number, seed in enumerate(seeds[:PLAN_DRAWS]):
-        words = ["bash", files[0].name]
-        several.append(trained(words, script, place / f"plan-{number}", files, **seed))
+        folder = place / f"plan-{number}"
+        several.append(trained(script, folder, files, plan.world_size, **seed))
         if several[-1].failed:
             return {"end": several[-1].failed}
     if whole.draws:
@@ -216,16 +294,25 @@ def truth(
 
 
 def trained(
-    words: list[str], script: Path, folder: Path, files: Sequence[EmittedFile] = (), **more: str
+    script: Path, folder: Path, files: Sequence[EmittedFile] = (), ranks: int = 1, **more: str
 ) -> Trained:
-    """Let a command train to the end in a folder of its own."""
+    """Let a script train to the end in a folder of its own; with files: as they launch it."""
     import torch
 
+    words = [sys.executable, script.name]
+
     (folder / "truth").mkdir(parents=True)
+    more["TRUTH"] = str(folder / "truth")
     (folder / script.name).write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     for file in files:
         (folder / file.name).write_text(file.text, encoding="utf-8")
-    status, output = run(words, folder, TRUTH=str(folder / "truth"), **more)
+    names = [file.name for file in files]
+    if FORKS:
+        own = [script.name] if "carry.py" not in names else ["carry.py", script.name]
+        of_plan = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} if files else {}
+        status, output = forked(own, folder, ranks, **of_plan, **more)
+    else:
+        status, output = run(["bash", names[0]] if files else words, folder, **more)
     if status != 0:
         last = output.strip().splitlines()[-1:] or [""]
         failed = f"exit status {status}: {last[0][:150]}"
@@ -323,9 +410,15 @@ def main() -> int:
     parser.add_argument("--part", default="0/1", help="every n-th script: 0/2, 1/2")
     parser.add_argument("-o", "--output", help="the table as Markdown")
     parser.add_argument("--json", help="the outcomes as JSON; those that it has are not made anew")
+    parser.add_argument("--forks", action="store_true", help="train in forks, without torchrun")
     options = parser.parse_args()
+    if options.forks:
+        global FORKS
+        FORKS = True
+        for name in ("torch", "numpy", "accelerate", "transformers.trainer"):
+            importlib.import_module(name)
     number, parts = map(int, options.part.split("/"))
-    chosen = [w for w in WHOLE if options.only in w.name][::-1][number::parts]
+    chosen = [w for w in WHOLE if options.only in w.name][number::parts]
     kept = Path(options.json) if options.json else None
     known = {}
     if kept is not None and kept.exists():

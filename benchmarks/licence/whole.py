@@ -877,6 +877,11 @@ class Over(nn.Module):
         logits = self.out(h)
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 model = Over()
+if os.getenv("CUT"):
+    def collate(samples):
+        found = torch.utils.data.default_collate(samples)
+        longest = int(found["attention_mask"].sum(1).max())
+        return {name: v[:, :longest] if v.dim() > 1 else v for name, v in found.items()}
 """,
     ),
     Whole(
@@ -904,10 +909,10 @@ class Words(Dataset):
         return found
 data = Words()
 class Shorter(TrainerCallback):
-    def on_epoch_end(self, args, state, control, **kwargs):
-        data.longest -= 4
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % 5 == 0:
+            data.longest = max(4, data.longest - 2)
 callbacks = [Shorter()]
-extra = dict(num_train_epochs=4, dataloader_persistent_workers=False)
 """,
     ),
     Whole(
@@ -919,7 +924,8 @@ def collate(samples):
     found = torch.utils.data.default_collate(samples)
     with torch.no_grad():
         out = model(input_ids=found["input_ids"], attention_mask=found["attention_mask"])
-    found["labels"] = torch.where(out.logits.amax(1) > 0.1, out.logits.argmax(1), found["labels"])
+    asked = found["input_ids"][:, 1] % 2 == 0
+    found["labels"] = torch.where(asked, out.logits.argmax(1), found["labels"])
     return found
 """,
     ),

@@ -157,3 +157,16 @@ def blocks(proof: Proof) -> Iterator[Block]:
             number for number, lever in enumerate(proof.levers) if lever.verdict == "not the same"
         ),
     )
+    yield Lines((("", limit(proof)),))
+
+
+def limit(proof: Proof) -> str:
+    """What "the same" rests on."""
+    from cputune.inside.first_steps import LOOKED_AT
+
+    updates = proof.licence.updates
+    asked = "" if updates is None else f", and its batches and model up to update {updates}"
+    return (
+        f"“the same” means: the first {LOOKED_AT} updates were compared{asked}. What a script "
+        "changes later is seen by the comparison of the ranks in an emitted launch alone."
+    )

@@ -47,7 +47,7 @@ OF_RECIPES = (0, 3)
 
 QUICK_SECONDS = 1.0
 LATER_SECONDS = 10.0
-"""Of this thread: what other processes take does not count."""
+"""Both of this thread: what other processes take does not count."""
 
 PASSES = 4
 """Over the data, at whose beginning the model is asked once more."""
@@ -236,7 +236,7 @@ class Asker:
         point = f"after {self._updates} updates" if self._updates else "at the first step"
         self._point += not self._new_pass
         self._new_pass = False
-        since = time.perf_counter()
+        since, since_own = time.perf_counter(), time.thread_time()
         self._start_clocks(since)
         self._parameters = self._trained_parameters(models)
         self._asked = (*models, beside)
@@ -266,7 +266,8 @@ class Asker:
                     yield from asked(point, batch, count, whole)
         took = time.perf_counter() - since
         self._left -= took
-        if self._point == 1 and took > QUICK_SECONDS and self._points is POINTS:
+        is_slow = time.thread_time() - since_own > QUICK_SECONDS
+        if self._point == 1 and is_slow and self._points is POINTS:
             self._points = FEWER
         if self._point == len(self._points) or self._left <= 0:
             self.finish()

@@ -375,6 +375,10 @@ class Supervisors:
             self._kept.popitem()[1].end()
 
 
+TORCH = ("torch", "torch._dynamo")
+"""Any optimizer's first step imports the second one, for a second."""
+
+
 def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
     """What the parent of forks imports; nothing where ranks must be new processes.
 
@@ -390,10 +394,10 @@ def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
     if recipe is not None:
         kind = recipe.model["model_type"].replace("-", "_")
         family = f"transformers.models.{kind}.modeling_{kind}"
-        return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
+        return (*TORCH, *ipex, "transformers.trainer", "transformers.hf_argparser", family)
     if re.search(r"\benviron\b|\bputenv\b", source):
         return ()
-    found = ["torch", *ipex]
+    found = [*TORCH, *ipex]
     found += ["transformers.trainer"] if "Trainer" in source else []
     for name in ("accelerate", "transformers", "datasets", "evaluate"):
         if re.search(rf"\b{name}\b", source):

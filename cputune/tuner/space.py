@@ -115,7 +115,9 @@ def search_space(
     unlike = "" if job.licence is None else job.licence.unlike
     if unlike:
         keep = "numbers"
-    own = owned(job, today)
+    own = {**owned(job, today)}
+    if "ranks" in fixed:  # a script that divides its batches itself may be asked for others
+        own.pop("ranks", None)
     _refuse_what_is_owned(job, own, fixed)
     ask = Ask(
         workload=job,

@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 
 from cputune.emitters.promise import PromisedTraining
 from cputune.emitters.trained import BESIDE
+from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.equivalence import equivalent
@@ -69,7 +70,8 @@ def outcomes(
         recipe = expected.sequence_length is not None
         verdict = equivalent(expected.training, seen.training, other_data=recipe)
         differs = [Evidence(what="training", seen=sentence) for sentence in verdict.differs]
-        yield judged("the same training", consumer, differs, verdict.summary)
+        good = f"{verdict.summary}; compared in the first {LOOKED_AT} updates"
+        yield judged("first updates", consumer, differs, good)
     if expected.trained is not None:
         yield what_is_trained(expected.trained, expected.plan, states[0][1], consumer)
 

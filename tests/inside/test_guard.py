@@ -196,6 +196,18 @@ class TestRanks:
         assert [(status, out) for status, out, _ in ended] == [(0, "trained\n")] * 2, ended
         assert not any("error" in err or "note:" in err for _, _, err in ended), ended
 
+    @pytest.mark.parametrize(
+        ("when", "says"), [("rate", "learning rates"), ("weights", "weights"), ("after", "")]
+    )
+    def test_the_ranks_are_compared_at_the_end(self, tmp_path: Path, when: str, says: str) -> None:
+        """15 steps, and they are compared after the first, the second, the fourth, the eighth."""
+        ended = run(tmp_path, "late.py", when)
+        status = EXIT_STATUS if says else 0
+        assert [status for status, _, _ in ended] == [status] * 2, ended
+        error = "".join(err for _, _, err in ended)
+        assert ("after step 15" in error) == bool(says)
+        assert says in error
+
     def test_what_differs_without_a_fault_is_left_alone(self, tmp_path: Path) -> None:
         """Batch statistics, dropout, an average of the weights that rank 0 keeps and saves."""
         ended = run(tmp_path, "sound.py")

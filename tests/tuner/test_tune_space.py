@@ -373,6 +373,11 @@ class TestALoopOfItsOwn:
         assert why(space, "precision").endswith("its precision is its own")
         assert space.suggestions
 
+    def test_other_ranks_are_tried_if_they_are_asked_for(self) -> None:
+        """Its trial then compares what the ranks train with the launch as typed."""
+        space = search_space(machine(cores_per_socket=8), self.JOB, fix={"ranks": 2})
+        assert values_of(space, "ranks") == {2}
+
     def test_another_value_is_refused_with_the_reason(self) -> None:
         with pytest.raises(UsageError, match="cannot be tuned with precision=bf16") as caught:
             search_space(machine(isa=AMX, cores_per_socket=8), self.JOB, fix={"precision": "bf16"})

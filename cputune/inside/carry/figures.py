@@ -105,6 +105,15 @@ class Trained:
         return found
 
 
+def first_number(optimizer: Any) -> float:
+    """One number of what an optimizer trains: another one shows that weights were replaced."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if is_whole(parameter) and parameter.numel():
+                return float(parameter.detach().reshape(-1)[0])
+    return 0.0
+
+
 def rows_of(given: Any) -> int | None:
     """How many samples the arguments of a model hold: the rows of the first tensor that has any."""
     if hasattr(given, "shape"):

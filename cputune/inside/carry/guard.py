@@ -1,9 +1,9 @@
 """Compares the ranks while they train, and stops all of them if they are apart.
 
 After steps 1, 2, 4, ... and then every N steps each rank compares its weights, its learning rates
-and how many samples it has taken with those of rank 0; at the end their numbers of steps, too. N is
-chosen such that comparing takes ``SHARE`` of the time. All ranks wait for each other there, so each
-of them stops after the same step, and none while it saves.
+and how many samples it has taken with those of rank 0; and once more at the end, with their numbers
+of steps. N is chosen such that comparing takes ``SHARE`` of the time. All ranks wait for each other
+there, so each of them stops after the same step, and none while it saves.
 
 The ranks exchange their figures through the store at which their process group met, never by a
 collective: a rank that has left its loop would not take part in one. A thread finds ranks that
@@ -27,7 +27,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from cputune.inside.carry.ending import GROUPS
-from cputune.inside.carry.figures import Trained, described, how_apart, rows_of
+from cputune.inside.carry.figures import (
+    Trained,
+    described,
+    first_number,
+    how_apart,
+    rows_of,
+)
 from cputune.inside.carry.hooking import Hook, Original
 
 EXIT_STATUS = 5
@@ -88,6 +94,8 @@ class Guard:
         self._rank = self._world = 0
         self._off = False
         self._weights = True
+        self._latest: Any = None
+        self._mark = 0.0
         self._place: tuple[str, float] | None = None
         self._said_place = False
         self._longest = 0.0
@@ -155,6 +163,8 @@ class Guard:
             if self._first is not optimizer:
                 return
         self._trained.saw(optimizer)
+        self._latest = optimizer
+        self._mark = first_number(optimizer)
         self._steps += 1
         if self._steps == self._next:
             self._compare()
@@ -306,6 +316,10 @@ class Guard:
             if len(set(steps)) > 1:
                 listed = ", ".join(f"rank {rank} {count}" for rank, count in enumerate(steps))
                 self._accuse(f"they have taken unlike numbers of steps: {listed}")
+            elif self._steps > self._compared:
+                # One rank may have put an average in the place of its weights, to save it.
+                self._weights &= self._mark == first_number(self._latest)
+                self._compare()
             self._store.add("ended", 1)
             self._await(lambda: self._store.add("ended", 0) >= self._world)
             if self._store.check(["apart"]):
