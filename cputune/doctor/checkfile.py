@@ -9,7 +9,7 @@ named (``named_stack.stack_facts``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cputune.doctor.files import (
@@ -237,18 +237,26 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
 
 def judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
     """Every fault of one document; None if its kind is not judged."""
-    if requirements.is_environment(document):
-        return requirements.judge_environment(document, context)
-    if workloads.is_workload(document):
-        return workloads.judge_workload(document, context)
-    if sharding.is_deepspeed(document):
-        return sharding.judge_deepspeed(document, context)
-    kind = document.get("kind")
-    if kind in kubeflow.RANKS:
-        return kubeflow.judge_job(document, context)
-    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
-        return accelerate.judge_accelerate(document, context)
+    for is_it, judge_it in DOCUMENTS:
+        if is_it(document):
+            return judge_it(document, context)
     return None
+
+
+DOCUMENTS: tuple[
+    tuple[
+        Callable[[documents.Document], bool],
+        Callable[[documents.Document, Context], Iterator[Finding]],
+    ],
+    ...,
+] = (
+    (requirements.is_environment, requirements.judge_environment),
+    (workloads.is_workload, workloads.judge_workload),
+    (sharding.is_deepspeed, sharding.judge_deepspeed),
+    (kubeflow.is_job, kubeflow.judge_job),
+    (accelerate.is_configuration, accelerate.judge_accelerate),
+)
+"""The kinds of documents: what is one, and what judges it. The first that fits judges."""
 
 
 FILE_CHECKS: tuple[Check, ...] = (

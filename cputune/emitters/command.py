@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from cputune.doctor.checkfile import judge_document
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import Document
-from cputune.doctor.files.judge import judge_launches, one_process
+from cputune.doctor.files.judge import judge_everywhere, one_process
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
@@ -247,7 +248,9 @@ def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
         here=False,
         parser=parser_of(job.workload),
     )
-    found = list(dict.fromkeys(judge_launches(file.launches, context.on(file.target))))
+    on_target = context.on(file.target)
+    each = (judge_everywhere(launch, on_target) for launch in file.launches)
+    found = list(dict.fromkeys(chain.from_iterable(each)))
     if file.document is not None:
         found += judge_document(Document(value=file.document), context) or ()
     return by_severity(found)

@@ -104,6 +104,12 @@ def unreadable() -> None:
     """
 
 
+def is_configuration(document: Document) -> bool:
+    """Whether a document is a configuration of accelerate, or of its launcher."""
+    known = any(key in document.mapping() for key in MARKS)
+    return known and document.get("kind") is None
+
+
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one configuration file."""
     values = {key: document.get(key) for key in document.mapping()}

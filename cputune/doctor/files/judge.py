@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
@@ -42,23 +43,28 @@ from cputune.text import cpulist
 
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
-    """Every fault of these launches.
+    """Every fault of these launches, wherever they run and on the machine of the context."""
+    known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
+    for launch in (_in_batch(one, context.target) for one in launches):
+        yield from judge_everywhere(launch, context)
+        if context.here and not _is_behind_unknown(launch):
+            of_task = context.of_a_task(launch)
+            yield from judge_needs(launch, of_task)
+            yield from _of_a_rank(launch, of_task, known)
+
+
+def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
+    """The faults that a launch has on every machine with these packages.
 
     If a launch begins with an unknown variable only its arguments are judged: the variable may hold
     any launcher.
     """
-    known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
-    for launch in (_in_batch(one, context.target) for one in launches):
-        yield from _flags(launch, context)
-        yield from judge_arguments(launch, context)
-        if any(word.startswith("$") for word in launch.before):
-            continue
-        for judge in (judge_ended, judge_around, _bf16, _backend, _accelerate, _mpirun):
-            yield from judge(launch, context)
-        if context.here:
-            of_task = context.of_a_task(launch)
-            yield from judge_needs(launch, of_task)
-            yield from _of_a_rank(launch, of_task, known)
+    for judge in JUDGES_OF_ARGUMENTS if _is_behind_unknown(launch) else JUDGES:
+        yield from judge(launch, context)
+
+
+def _is_behind_unknown(launch: Launch) -> bool:
+    return any(word.startswith("$") for word in launch.before)
 
 
 def _in_batch(launch: Launch, target: Target) -> Launch:
@@ -516,4 +522,16 @@ def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
     return allowed
 
 
+Judge: TypeAlias = Callable[[Launch, Context], Iterator[Finding]]
+JUDGES_OF_ARGUMENTS: tuple[Judge, ...] = (_flags, judge_arguments)
+JUDGES: tuple[Judge, ...] = (
+    *JUDGES_OF_ARGUMENTS,
+    judge_ended,
+    judge_around,
+    _bf16,
+    _backend,
+    _accelerate,
+    _mpirun,
+)
+"""What is judged of a launch wherever it runs, in the order in which it is printed."""
 CHECKS = checks_of(__name__)

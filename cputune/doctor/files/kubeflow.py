@@ -116,6 +116,11 @@ RANKS: dict[str, Path] = {
 }
 
 
+def is_job(document: Document) -> bool:
+    """Whether a document is a job of Kubeflow."""
+    return document.get("kind") in RANKS
+
+
 def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
     """What the operator does wrongly with a job: fault, path and evidence."""
     place = RANKS[str(document.get("kind"))]
