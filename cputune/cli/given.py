@@ -252,6 +252,11 @@ def opened(word: str | None) -> tuple[Result, str]:
             f"there is no {DEFAULT_RESULT} here",
             hint="`cputune tune` makes one, `cputune history` lists earlier ones",
         )
+    if word is not None and word.endswith(".py"):
+        hint = f"a script comes after --: -- {word}"
+        if click.get_current_context().info_name not in ("run", "emit"):
+            hint = f"`cputune tune -- {word}` makes a result"
+        raise UsageError(f"{word} is a script, not a result", hint=hint)
     path = DEFAULT_RESULT if word is None else result_path(word)
     kept = word is not None and path != Path(word)
     return Result.load(path), path.stem if kept else str(path)

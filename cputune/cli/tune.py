@@ -40,7 +40,7 @@ from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions, keywords
-from cputune.records.words import RESUME, duration
+from cputune.records.words import RESUME, exactly
 from cputune.text.documents import plain
 from cputune.text.plain import count
 
@@ -166,7 +166,7 @@ def _say_limit(options: TuneOptions) -> float:
     """Say how long the study takes at most, in seconds."""
     most = options.max_time_seconds or DEFAULT_LIMIT_SECONDS
     if most < math.inf:
-        tell(f"this takes at most {duration(most)} (--max-time)")
+        tell(f"this takes at most {exactly(most)} (--max-time)")
     return most
 
 

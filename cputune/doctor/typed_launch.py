@@ -22,7 +22,7 @@ from cputune.doctor.rehearsal import rehearsed
 from cputune.errors import UsageError
 from cputune.host import Around, Host
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import shebang
+from cputune.host.interpreter import has_module, shebang, training_python
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
 from cputune.plans.training_command import require_trainable, script_text
@@ -33,7 +33,14 @@ _STACK = ("torch", "transformers", "accelerate")
 
 
 def read_launch(words: Sequence[str]) -> Launch:
-    """The launch that these words are. Raises UsageError if they start no training."""
+    """The launch that these words are; ``train.py`` means ``python train.py``, as for ``tune``.
+
+    Raises UsageError if they start no training.
+    """
+    if words and (words[0].endswith(".py") or words[0] == "-m"):
+        # As for `tune`: the Python of cputune, unless it cannot train (pipx, uvx).
+        program = training_python() if has_module("torch") else "python"
+        words = (program, *words)
     launches = read_words(words)
     if not launches:
         raise UsageError(

@@ -5,6 +5,7 @@ A recipe is a TOML file of validated data; ``recipes/README.md`` describes its k
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -419,7 +420,11 @@ def load_recipe(name: str) -> Recipe:
     except OSError as error:
         known = ", ".join(recipe_names())
         if not own:
-            raise RecipeError(f"no recipe is called {name!r}", hint=f"recipes: {known}") from error
+            hint = f"recipes: {known}"
+            near = difflib.get_close_matches(name, recipe_names(), n=1)
+            if near:
+                hint = f"did you mean {near[0]}?"
+            raise RecipeError(f"no recipe is called {name!r}", hint=hint) from error
         raise RecipeError(
             f"cannot read the recipe {name!r}: {error.strerror}",
             hint=f"give the path of a TOML file, or one of: {known}",

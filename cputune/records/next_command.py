@@ -57,11 +57,8 @@ def command_of(step: NextStep, result: Result) -> str:
         replaced["--budget"] = str(step.budget)
     at = argv.index("--") if "--" in argv else len(argv)
     options = list(_without(argv[2:at], {"--resume", "--force"} | replaced.keys()))
-    # Without --force a new study refuses to replace the files of the one before.
     if resume:
         options.append("--resume")
-    else:
-        options.append("--force")
     for option, value in replaced.items():
         options += [option, value]
     return _joined(argv[:2] + options + argv[at:], result)

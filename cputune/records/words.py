@@ -246,6 +246,14 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def exactly(seconds: float) -> str:
+    """Format a time limit without rounding it: ``45 s``, ``2 min 30 s``, ``1 h 30 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"
+
+
 def slower_by(text: str) -> float:
     """Parse an allowed loss of speed, ``5%`` or ``0.05``, as a share. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*(%?)", text.strip())

@@ -256,9 +256,9 @@ class TuningStudy:
         if gone is None:
             return
         error = NotMeasurableError(
-            f"measuring stopped: {gone}",
-            hint="--resume goes on with what was measured before, once they are given back; "
-            "--force starts over with those that are left",
+            f"not measurable any more: {gone}",
+            hint="once they are given back, --resume continues with what was measured before; "
+            "without it a new study starts with those that are left",
         )
         with suppress(NoValidTrialError):
             error.result = self._concluded()

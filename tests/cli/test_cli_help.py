@@ -83,6 +83,11 @@ HINTS = (
     ("tine --dry-run", "tine"),
     ("tune --dry-run --budgt 3", "--budgt"),
     ("emit", "emit"),
+    ("tune --dry-run --recipe bert-min", "bert-min"),
+    ("recipes bert-min", "bert-min"),
+    ("doctor --recipe distilbert-squat", "distilbert-squat"),
+    ("emit --format slurm --time 4hours", "--time 4hours"),
+    ("history --jsn", "--jsn"),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,3 +112,26 @@ def test_hosts_are_named_by_their_names_from_python() -> None:
     job = library.Workload.from_recipe("bert-base-squad")
     with pytest.raises(library.UsageError, match="twice"):
         library.tune(job, hosts="alpha,alpha")
+
+
+def test_a_script_in_the_place_of_a_result_is_told_where_it_belongs(cputune: Run) -> None:
+    for words in (("run", "train.py"), ("emit", "--format", "torchrun", "train.py")):
+        ended = cputune(*words)
+        assert ended.code == 2
+        assert "-- train.py" in ended.err
+    assert "cputune tune -- train.py" in cputune("show", "train.py").err
+
+
+def test_the_doctor_takes_a_script_as_tune_does(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = [
+        {finding["code"] for finding in json.loads(cputune(*words).out)["findings"]}
+        for words in (
+            ("doctor", "--json", "--", "gone.py", "--epochs", "3"),
+            ("doctor", "--json", "--", sys.executable, "gone.py", "--epochs", "3"),
+        )
+    ]
+    assert codes[0] == codes[1]
+    assert "launch-script" in codes[0]

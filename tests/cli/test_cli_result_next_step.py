@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
     ),
     "out of time, from Python": (
         lambda: replace(kept(None, NextStep(seconds=700.0)), resumable=False, command=()),
-        "Do now: cputune tune --budget 12 --force --max-time 12m",
+        "Do now: cputune tune --budget 12 --max-time 12m",
     ),
     "from Python, with options": (
         lambda: replace(
@@ -108,8 +108,7 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
             command=(),
             asked={"fix": {"precision": "fp32"}, "knobs": ("threads",), "keep": "numbers"},
         ),
-        "Do now: cputune tune --knobs threads --fix precision=fp32 --keep numbers --force "
-        "--budget 20",
+        "Do now: cputune tune --knobs threads --fix precision=fp32 --keep numbers --budget 20",
     ),
     "CPUs were taken away": (
         lambda: kept(None, NextStep(when="when the CPUs are available again")),
@@ -117,7 +116,7 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
     ),
     "one plan alone": (
         lambda: kept(None, NextStep(kind="tune", budget=20)),
-        "Do now: cputune tune --force --budget 20",
+        "Do now: cputune tune --budget 20",
     ),
     "the launch fails": (
         lambda: of_a_script(kept(None, NextStep(kind="check"))),
@@ -133,11 +132,11 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
     ),
     "another machine": (
         lambda: of_a_script(replace(here(), host=tuned().host)),
-        f"Do now: cputune tune --budget 12 --force {SCRIPT_WORDS}",
+        f"Do now: cputune tune --budget 12 {SCRIPT_WORDS}",
     ),
     "another torch": (
         lambda: replace(here(), versions={"torch": "1.13.1"}),
-        "Do now: cputune tune --budget 3 --force",
+        "Do now: cputune tune --budget 3",
     ),
 }
 

@@ -63,7 +63,7 @@ def test_the_waterfall_goes_from_today_over_each_change_to_the_best() -> None:
     said = words(drawn)
     assert "precision bf16" in said
     assert "×2.00 (1.90–2.10)" in said
-    assert {"×0.90 (0.80–1.05)", "not sure"} <= {*said}
+    assert {"×0.90 (0.80–1.05)", "undecided"} <= {*said}
 
 
 def test_a_change_that_loses_for_sure_has_the_colour_of_a_loss() -> None:

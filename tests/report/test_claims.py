@@ -183,7 +183,7 @@ def test_a_result_that_is_shown_elsewhere_says_where_it_was_measured(context: st
         assert first_lines(text).startswith("Measured for train.py on Intel(R) Xeon(R) w5-3425")
         assert LAUNCHES[context].says.removeprefix("not ") in first_lines(text)
     do = ResultToShow(result=HERE, facts=facts).verdict().do
-    assert do == "cputune tune --force -- python train.py --lr 3e-5"
+    assert do == "cputune tune -- python train.py --lr 3e-5"
 
 
 def test_a_notebook_says_where_it_was_measured() -> None:

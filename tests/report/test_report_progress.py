@@ -9,7 +9,7 @@ from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 
 import cputune
 from cputune.records.result import Throughput, Trial
-from cputune.records.words import duration
+from cputune.records.words import duration, exactly
 from cputune.report.live import MOST_LINES, Standing, live_lines
 from cputune.tuner.events import (
     ComparisonSoFar,
@@ -151,3 +151,11 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45, "45 s"), (150, "2 min 30 s"), (360, "6 min"), (5400, "1 h 30 min"), (0, "0 s")],
+)
+def test_a_limit_is_not_rounded(seconds: float, text: str) -> None:
+    assert exactly(seconds) == text

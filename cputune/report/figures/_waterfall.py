@@ -90,7 +90,7 @@ def _draw_change(axes: Axes, row: int, before: float, change: Worth) -> float:
     _whisker(axes, row, before * gain.low, before * gain.high)
     words = f"×{gain.ratio:.2f} ({gain.low:.2f}–{gain.high:.2f})"
     if not sure and gain.high >= 1:
-        words += "\nnot sure"
+        words += "\nundecided"
     place = (max(after, before * gain.high), row)
     axes.annotate(
         words, place, xytext=(6, 0), textcoords="offset points", va="center", color=INK, fontsize=9
