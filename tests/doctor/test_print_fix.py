@@ -14,7 +14,8 @@ from cputune.doctor.checkfile import check_file, mended
 from cputune.host.facts import Launcher
 from cputune.launch.edit import Edit, apply, unified
 
-GUIDES = sorted((Path(__file__).parent / "guides").iterdir())
+HERE = Path(__file__).parent
+GUIDES = sorted((HERE / "guides").iterdir())
 FACTS = machine(TODAY, cores=16)
 MENDED = (
     # a line of shell, and what becomes of it
@@ -142,3 +143,15 @@ def test_a_line_that_reaches_several_launches_is_written_once() -> None:
     after, left = mended(head + inside, "job.sh", FACTS)
     assert after.count("export SRUN_CPUS_PER_TASK") == 2
     assert left == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(">-\n                  torchrun", ""), ('"torchrun', '"')]
+)
+def test_words_of_a_folded_scalar_are_changed_in_their_lines(first: str, last: str) -> None:
+    text = (HERE.parent / "launch" / "files" / "folded.yaml").read_text()
+    text = text.replace(">-\n                  torchrun", first).replace("/out\n", f"/out{last}\n")
+    after, _ = mended(text, "job.yaml", FACTS)
+    changed = [line.strip() for line in after.splitlines() if line not in text.splitlines()]
+    assert changed == ["--use_cpu"]
+    assert after.replace("--use_cpu", "--no_cuda") == text

@@ -114,8 +114,10 @@ def _word(node: yaml.ScalarNode, text: str) -> Word:
     value, span = str(node.value), Span(node.start_mark.index, node.end_mark.index)
     source = text[span.start : span.end]
     exact = source in (value, f'"{value}"', f"'{value}'")
-    if exact or node.style != "|":
-        return Word(value, span if exact else None, exact=exact)
+    if exact:
+        return Word(value, span)
+    if node.style != "|":
+        return Word(value, places=_letters(value, text, span, node.style))
     places, at = list[int](), text.find("\n", span.start) + 1
     for line in value.splitlines(keepends=True):
         end = text.find("\n", at)
@@ -126,6 +128,29 @@ def _word(node: yaml.ScalarNode, text: str) -> Word:
         places += range(first, first + len(line))
         at = end + 1
     return Word(value, places=tuple(places))
+
+
+def _letters(value: str, text: str, span: Span, style: str | None) -> tuple[int, ...]:
+    """The place of each letter of a scalar over several lines; none if it is not as it is written.
+
+    Line ends in it become blanks, so the letters are followed and the blanks are passed over.
+    """
+    at = span.start
+    if style == ">":
+        at = text.find("\n", span.start)
+    elif style in ("'", '"'):
+        at += 1
+    places = list[int]()
+    for letter in value:
+        if not letter.isspace():
+            while at < span.end and text[at].isspace():
+                at += 1
+            if text[at : at + 1] != letter:
+                return ()
+        places.append(min(at, span.end - 1))
+        if not letter.isspace():
+            at += 1
+    return tuple(places)
 
 
 def _end(node: yaml.Node) -> int:
