@@ -13,6 +13,7 @@ from functools import cache
 
 from cputune.doctor.overridden import override_of, positional
 from cputune.doctor.release_answers import Answer, Asked, Versions, between
+from cputune.doctor.tensor_sizes import answer_of_sizes
 from cputune.stack import interface
 from cputune.stack.tables import load
 from cputune.text.documents import packaged_toml
@@ -28,7 +29,7 @@ def answer_of(failure: Failure, versions: Versions) -> Answer | None:
             made = answer(found, failure, versions)
             if made is not None:
                 return made
-    return None
+    return answer_of_sizes(said)
 
 
 # --- arguments --------------------------------------------------------------------------

@@ -333,3 +333,27 @@ def test_a_few_typed_words_in_the_form_of_an_exception() -> None:
     assert name_of("StrangeInvalid: the words of it") == "unknown"
     assert name_of("FutureWarning: the words of it") is None
     assert name_of("StrangeInvalid: the words of it\n" * 6) is None
+
+
+SIZES = (
+    "The size of tensor a ({}) must match the size of tensor b ({}) at non-singleton dimension {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "at", "said"),
+    [
+        (716, 512, 1, "max_length=512"),
+        (1024, 512, 1, "truncation=True"),
+        (30524, 30522, 2, "resize_token_embeddings"),
+        (128256, 2, 0, None),
+        (512, 716, 1, None),
+        (8, 3, 0, None),
+    ],
+)
+def test_what_two_sizes_mean(a: int, b: int, at: int, said: str | None) -> None:
+    text = f"RuntimeError: {SIZES.format(a, b, at)}"
+    if said is None:
+        assert name_of(text) == "unknown"
+    else:
+        assert said in words_of(text)
