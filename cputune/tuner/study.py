@@ -256,7 +256,7 @@ class TuningStudy:
         if gone is None:
             return
         error = NotMeasurableError(
-            f"not measurable any more: {gone}",
+            f"measuring stopped: {gone}",
             hint="once they are given back, --resume continues with what was measured before; "
             "without it a new study starts with those that are left",
         )
