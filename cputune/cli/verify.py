@@ -136,4 +136,4 @@ def _details(check: Outcome) -> Iterator[tuple[str, str]]:
         rank = "" if row.rank is None else f", rank {row.rank}"
         yield f"{check.name}{rank}", f"{row.what}: {row.seen}{expected}"
     if check.remedy:
-        yield f"{check.name}, cure", check.remedy
+        yield f"{check.name}, hint", check.remedy

@@ -54,3 +54,8 @@ def test_what_is_no_result_is_refused_by_the_schema(key: str, value: object) -> 
     document = json.loads(json.dumps(tuned().to_json())) | {key: value}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["run/cputune.json", "terminal/result.json"])
+def test_a_published_result_is_as_its_schema_says(name: str) -> None:
+    jsonschema.validate(json.loads((DOCS / name).read_text()), SCHEMA)
