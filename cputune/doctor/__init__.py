@@ -20,9 +20,9 @@ def diagnose(facts: HostFacts) -> Diagnosis:
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.checks.surroundings import pythonpath_first
 
-    found = (finding for check in CHECKS for finding in check(facts))
-    found = (pythonpath_first(finding, facts) for finding in found)
-    return Diagnosis(facts=facts, findings=by_severity(found))
+    findings = (finding for check in CHECKS for finding in check(facts))
+    findings = (pythonpath_first(finding, facts) for finding in findings)
+    return Diagnosis(facts=facts, findings=by_severity(findings))
 
 
 # `cputune.doctor` is this package and `cputune.doctor()` a function: Python has one name for both.

@@ -77,7 +77,9 @@ def check_file(
         return by_severity(requirements.judge_requirements(context))
     if sharding.is_hostfile(name):
         return by_severity(sharding.judge_hosts(text, context))
-    sets = "setenv" if is_csh(text, name) else "export"
+    sets = "export"
+    if is_csh(text, name):
+        sets = "setenv"
     places = Places(text, yaml=is_yaml(text, name), sets=sets)
     return by_severity(_judge(text, replace(context, places=places)))
 
@@ -125,9 +127,9 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
     A change is dropped if the file would no longer parse after it.
     """
     fixed, stuck = list[Finding](), set[str]()
-    found = check_file(text, name, facts, host)
+    findings = check_file(text, name, facts, host)
     for _ in range(ROUNDS):
-        fixable = [one for one in found if one.edits and one.code not in stuck]
+        fixable = [one for one in findings if one.edits and one.code not in stuck]
         if not fixable:
             break
         code = min(
@@ -141,14 +143,14 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
             stuck.add(code)
             continue
         try:
-            found = check_file(after, name, facts, host)
+            findings = check_file(after, name, facts, host)
         except UsageError:
             stuck.add(code)
             continue
         text = after
         fixed += same
-    left_out = dict.fromkeys(words for one in fixed for words in one.left)
-    left = (*found, *(option_left.finding(words) for words in left_out))
+    left_out = dict.fromkeys(option for one in fixed for option in one.left)
+    left = (*findings, *(option_left.finding(option) for option in left_out))
     return Mended(text=text, left=left, fixed=tuple(fixed))
 
 

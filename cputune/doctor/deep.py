@@ -42,19 +42,22 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         return (skipped.finding("torch is not installed"),)
     from cputune.doctor.proof import work  # which runs its child as this module does
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for look in (imports, product, work):
         try:
-            found += look(facts, host)
+            findings += look(facts, host)
         except OSError as error:
-            found.append(skipped.finding(f"{look.__name__}: no child could be started: {error}"))
-    return by_severity(found)
+            findings.append(skipped.finding(f"{look.__name__}: no child could be started: {error}"))
+    return by_severity(findings)
 
 
 def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Import torch and what is installed with it, each library in a child of its own."""
     versions = versions_of(facts)
-    modules = ["transformers"] if facts.package("transformers") is not None else []
+    if facts.package("transformers") is not None:
+        modules = ["transformers"]
+    else:
+        modules = []
     if versions.ipex is not None:
         modules.append("intel_extension_for_pytorch")
     if versions.oneccl is not None:
@@ -64,9 +67,9 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         lines = messages_of(done)
         for line in lines:
             if "error" in line:
-                words = without_secrets(line["said"], host.environment())
-                said = f"import {line['module']}: {line['error']}: {words}"
-                yield _import_failed(said, line["module"], versions)
+                message = without_secrets(line["said"], host.environment())
+                evidence = f"import {line['module']}: {line['error']}: {message}"
+                yield _import_failed(evidence, line["module"], versions)
         loaded = [line for line in lines if "openmp" in line]
         if done.returncode != 0 or not lines:
             trying = next((line["trying"] for line in reversed(lines) if "trying" in line), "torch")
@@ -139,7 +142,9 @@ def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Comp
     """Run one of our scripts in a child."""
     path = resources.files("cputune.doctor.looks").joinpath(script)
     argv = (host.executable, str(path), *arguments)
-    environment = {**host.environment(), **variables} if variables else None
+    environment = None
+    if variables:
+        environment = {**host.environment(), **variables}
     return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
 
 
@@ -165,13 +170,15 @@ def how_it_ended(done: Completed) -> str:
     """How a child ended, and the last line that it wrote."""
     # IPEX prints its ERROR on stdout.
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    said = f": {lines[-1][:300]}" if lines else ""
+    last_line = ""
+    if lines:
+        last_line = f": {lines[-1][:300]}"
     code = done.returncode
     if code is None:
-        return f"did not end in {done.seconds:.0f} seconds{said}"
+        return f"did not end in {done.seconds:.0f} seconds{last_line}"
     if -code in set(signal.Signals):
-        return f"was ended by {signal.Signals(-code).name}{said}"
-    return f"ended with {code}{said}"
+        return f"was ended by {signal.Signals(-code).name}{last_line}"
+    return f"ended with {code}{last_line}"
 
 
 @fault("deep-illegal-instruction", Severity.ERROR)

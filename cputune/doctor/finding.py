@@ -92,7 +92,9 @@ class Finding:
     @property
     def worth(self) -> tuple[float, float] | None:
         """By how many times this advice sped training up, from and to; None if not known."""
-        return GAINS.get(self.code) if self.severity is Severity.ADVICE else None
+        if self.severity is Severity.ADVICE:
+            return GAINS.get(self.code)
+        return None
 
     @property
     def worth_words(self) -> str:
@@ -106,10 +108,13 @@ class Finding:
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
-        said = asdict(self)
-        del said["edits"], said["left"]  # of a file that the reader of the document may not have
+        fields = asdict(self)
+        del (
+            fields["edits"],
+            fields["left"],
+        )  # of a file that the reader of the document may not have
         shown = {"severity": self.severity.value, "worth": self.worth, "docs": self.docs}
-        return {**said, **shown}
+        return {**fields, **shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +194,9 @@ def fault(
 
     def made(named: Callable[[], None]) -> Check:
         described = replace(_described(code, severity, named), under=under)
-        return described if find is None else replace(described, find=partial(find, described))
+        if find is None:
+            return described
+        return replace(described, find=partial(find, described))
 
     return made
 
@@ -243,8 +250,8 @@ class FoundOn:
 
     def __repr__(self) -> str:
         lines = [f"<cputune.{type(self).__name__}: {self._counts() or 'nothing is wrong'}>"]
-        for found in self.findings[:MOST_SHOWN]:
-            lines.append(f"{found.severity.value:7} {visible(found.title)}  [{found.code}]")
+        for finding in self.findings[:MOST_SHOWN]:
+            lines.append(f"{finding.severity.value:7} {visible(finding.title)}  [{finding.code}]")
         more = len(self.findings) - MOST_SHOWN
         if more > 0:
             lines.append(f"and {more} more: .findings")
@@ -253,11 +260,13 @@ class FoundOn:
     def _repr_html_(self) -> str:
         """A table of the findings for a notebook, the worst first."""
         rows = []
-        for found in self.findings:
-            command = "" if found.command is None else f"<pre>{escape(found.command)}</pre>"
-            said = f"<b>{escape(found.title)}</b><br>{escape(found.evidence)}"
-            said += f"<br><i>{escape(found.remedy)}</i>{command}"
-            cells = (found.severity.value, said, f"<code>{found.code}</code>")
+        for finding in self.findings:
+            command = ""
+            if finding.command is not None:
+                command = f"<pre>{escape(finding.command)}</pre>"
+            said = f"<b>{escape(finding.title)}</b><br>{escape(finding.evidence)}"
+            said += f"<br><i>{escape(finding.remedy)}</i>{command}"
+            cells = (finding.severity.value, said, f"<code>{finding.code}</code>")
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f"<p>{self._counts() or 'Nothing is wrong.'}</p><table>{''.join(rows)}</table>"
 

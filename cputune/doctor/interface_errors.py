@@ -22,11 +22,11 @@ from cputune.text.failure_log import Failure
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
     """The answer of the interface tables to an exception or a refused command line; else None."""
-    said = failure.whole
+    message = failure.whole
     for pattern, answer in _PATTERNS:
-        found = pattern.search(said)
-        if found is not None:
-            made = answer(found, failure, versions)
+        match = pattern.search(message)
+        if match is not None:
+            made = answer(match, failure, versions)
             if made is not None:
                 return made
     return answer_of_sizes(said)
@@ -48,10 +48,13 @@ _PREFERRED = (
 """The classes that scripts call most; Python before 3.10 does not name the class in its message."""
 
 
-def _unexpected(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    owner, function, name = found["owner"] or "", found["function"], found["name"]
+def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    owner, function, name = match["owner"] or "", match["function"], match["name"]
     owner = owner.rpartition(".")[2]
-    called = owner if function == "__init__" and owner else f"{owner}.{function}".lstrip(".")
+    if function == "__init__" and owner:
+        called = owner
+    else:
+        called = f"{owner}.{function}".lstrip(".")
     package, called = _callable(called, name, failure)
     if not package:
         return override_of(function, name, failure)
@@ -131,7 +134,10 @@ def _new_name(package: str, called: str, name: str) -> str:
     by_hand = {row.name: row for row in load().transformers.arguments}
     if package == "transformers" and name in by_hand and by_hand[name].instead_after:
         return f"{by_hand[name].instead_after}"
-    taken = frozenset[str]() if newest is None else interface.arguments(package, called, newest)
+    if newest is None:
+        taken = frozenset[str]()
+    else:
+        taken = interface.arguments(package, called, newest)
     for new in interface.renamed(package, name):
         if new in taken:
             return new
@@ -159,7 +165,10 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
         return None
     taken = interface.arguments(package, called, newest)
     near = difflib.get_close_matches(name, taken, n=1)
-    fix = f"write {near[0]}" if near else f"remove {name}, or pass it to the object that takes it"
+    if near:
+        fix = f"write {near[0]}"
+    else:
+        fix = f"remove {name}, or pass it to the object that takes it"
     return Answer(
         title=f"{called} of {package} takes {name} in no release",
         cause=f"no release of {package} from {interface.releases(package)[0]} to {newest} "
@@ -171,8 +180,8 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
 # --- names and modules ------------------------------------------------------------------
 
 
-def _import_name(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    home, name, path = found["home"], found["name"], found["path"] or ""
+def _import_name(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    home, name, path = match["home"], match["name"], match["path"] or ""
     package = home.partition(".")[0]
     if package in interface.PACKAGES and not path.endswith(f"/{package}.py"):
         return _name(package, home, name, failure, versions)
@@ -260,8 +269,8 @@ def _elsewhere(package: str, home: str, name: str) -> str:
     return min(there, key=lambda place: (place.count("."), len(place)), default="")
 
 
-def _module(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    wanted = found["name"]
+def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    wanted = match["name"]
     package, _, below = wanted.partition(".")
     if not below or package not in interface.PACKAGES:
         return _distribution(wanted)
@@ -301,8 +310,8 @@ _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
 @cache
 def _table(name: str) -> Mapping[str, str]:
     """``distributions``: what pip calls a module; ``instead``: what replaces a removed name."""
-    found: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
-    return found
+    table: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
+    return table
 
 
 def _distribution(wanted: str) -> Answer:
@@ -331,20 +340,20 @@ def _distribution(wanted: str) -> Answer:
     )
 
 
-def _module_attribute(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    home, name = found["home"], found["name"]
+def _module_attribute(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    home, name = match["home"], match["name"]
     package = home.partition(".")[0]
     if package not in interface.PACKAGES:
         return None
     return _name(package, home, name, failure, versions)
 
 
-def _member(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    owner, name = found["owner"] or found["type"], found["name"]
+def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    owner, name = match["owner"] or match["type"], match["name"]
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         always = presence is not None and presence.always and presence.still
-        if always and owner.endswith("State") and found["owner"]:
+        if always and owner.endswith("State") and match["owner"]:
             return _not_set_up(package, owner, name)
         if presence is not None:
             return _of_class(package, owner, "has", name, presence, failure, versions)
@@ -369,8 +378,8 @@ def _not_set_up(package: str, owner: str, name: str) -> Answer:
 # --- options of a command line ----------------------------------------------------------
 
 
-def _options(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    given = re.findall(r"--[A-Za-z][\w-]*", found["words"])
+def _options(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    given = re.findall(r"--[A-Za-z][\w-]*", match["words"])
     answers = (_option(word, failure, versions) for word in given)
     return next((answer for answer in answers if answer is not None), None)
 
@@ -410,14 +419,16 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
     )
 
 
-def _config_keys(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    keys = re.findall(r"\w+", found["keys"])
+def _config_keys(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    keys = re.findall(r"\w+", match["keys"])
     rows = {row.name: row for row in load().accelerate.keys}
     for key in keys:
         row = rows.get(key)
         if row is None:
             continue
-        since = f"{row.first[0]}.{row.first[1]}" if row.first else ""
+        since = ""
+        if row.first:
+            since = f"{row.first[0]}.{row.first[1]}"
         if row.last is not None:
             return Answer(
                 title=f"accelerate no longer knows the key {key}",
@@ -487,18 +498,20 @@ def raised_by(failure: Failure) -> str:
     """Which releases raise a message, in words; empty if the tables do not have it."""
     if failure.kind != "exception" or not failure.message:
         return ""
-    found = interface.messages(failure.message)
-    if not found:
+    messages = interface.messages(failure.message)
+    if not messages:
         return ""
-    nearest = _in_traceback(found, failure)
+    nearest = _in_traceback(messages, failure)
     same = [
-        each for each in found if each.package == nearest.package and each.module == nearest.module
+        each
+        for each in messages
+        if each.package == nearest.package and each.module == nearest.module
     ]
     presence = same[0].presence
     for each in same[1:]:
         presence = presence | each.presence
-    words = presence.range_text() or "all known releases"
-    return f"{nearest.module} of {nearest.package} raises it ({words})"
+    releases = presence.range_text() or "all known releases"
+    return f"{nearest.module} of {nearest.package} raises it ({releases})"
 
 
 def _in_traceback(found: Iterable[interface.Message], failure: Failure) -> interface.Message:

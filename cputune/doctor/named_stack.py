@@ -30,7 +30,10 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     ``python`` for another interpreter. Raises UsageError if it cannot be read.
     """
     installed = spec.strip() == "installed"
-    asked = facts if installed else stack_facts(spec, facts)
+    if installed:
+        asked = facts
+    else:
+        asked = stack_facts(spec, facts)
     known = (*versions.CHECKS, *packages.CHECKS, *CHECKS)
     checks = [check for check in known if installed or check not in versions.INSTALLED]
     return by_severity(finding for check in checks for finding in check(asked))
@@ -88,10 +91,15 @@ def stack_python(facts: HostFacts) -> Iterator[Finding]:
         return
     fitting = pythons_for(asked)
     change = smallest_change(asked)
-    remedy = f"Use Python {_runs(pythons(), fitting)}" if fitting else ""
+    remedy = ""
+    if fitting:
+        remedy = f"Use Python {_runs(pythons(), fitting)}"
     if change is not None:
         stay = f"with Python {asked.python} these fit: {change.command()}"
-        remedy = f"{remedy}; or {stay}" if remedy else stay.capitalize()
+        if remedy:
+            remedy = f"{remedy}; or {stay}"
+        else:
+            remedy = stay.capitalize()
     yield stack_python.finding("; ".join(said), remedy=f"{remedy}." if remedy else None)
 
 
@@ -118,7 +126,9 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         fitting = [version for version in releases if fits(**{name: version})]
         known = _runs(releases, fitting)
         if name == "numpy":
-            known = "1 or 2" if releases[-1] in fitting else "below 2"
+            known = "below 2"
+            if releases[-1] in fitting:
+                known = "1 or 2"
         said.append(f"{DISTRIBUTIONS[name]}: {known}")
     # A Python that has no wheel of what was named is not among those that fit.
     broken = set(misfits(asked.changed(python=None)))
@@ -185,7 +195,9 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
         said = f"no releases of {load().era(era).says} fit all of {asked.describe()}"
         yield asking.finding(said, remedy="Name fewer packages.")
     else:
-        becomes = f"becomes {change.result.describe()}" if change.changes else "stays as it is"
+        becomes = "stays as it is"
+        if change.changes:
+            becomes = f"becomes {change.result.describe()}"
         yield asking.finding(f"{asked.describe()} {becomes}", command=change.command())
 
 

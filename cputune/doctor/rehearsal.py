@@ -87,9 +87,13 @@ def _found(
     """The finding for a message of a rank; None if it reports no fault."""
     rank = f"rank {message.get('rank', 0)}"
     if "error" in message:
-        where = f" ({message['where']})" if message["where"] else ""
+        where = ""
+        if message["where"]:
+            where = f" ({message['where']})"
         said = without_secrets(f"{message['error']}: {message['said']}", variables)
-        severity = Severity.WARNING if "tiny" in message["during"] else None
+        severity = None
+        if "tiny" in message["during"]:
+            severity = Severity.WARNING
         during = f", at {message['during']}"
         return rehearsal_fails.finding(f"{rank}: {said}{where}{during}", severity=severity)
     if "exit" in message:
@@ -107,7 +111,9 @@ def _found(
         )
     if "late" in message:
         stands = re.search(r'File "([^"]+)", line (\d+) in (\S+)', done.stderr)
-        place = f"; it is at {stands[1]}:{stands[2]} ({stands[3]})" if stands else ""
+        place = ""
+        if stands:
+            place = f"; it is at {stands[1]}:{stands[2]} ({stands[3]})"
         return rehearsal_late.finding(f"{rank}: {SECONDS} seconds were not enough{place}")
     return None
 
@@ -136,7 +142,9 @@ def _half(message: Mapping[str, Any], launch: Launch, text: str, facts: HostFact
     lines = [named(each, launch.script) for each in settings_of(text) if each.kind == "weights"]
     by = ", ".join(lines) or "by the dtype of its checkpoint (transformers 5 keeps it)"
     native = {"bfloat16": "bf16", "float16": "fp16"}[name] in native_precisions(facts)
-    speed = "it has the instructions" if native else "it emulates them, and computes slower"
+    speed = "it emulates them, and computes slower"
+    if native:
+        speed = "it has the instructions"
     said = f"the weights that are trained are {name}, {by}; this CPU: {speed}"
     return weights_half.finding(f"rank {message.get('rank', 0)}: {said}")
 

@@ -62,9 +62,13 @@ def between(asked: Asked) -> Answer | None:
     presence, package = asked.presence, asked.package
     words = presence.range_text()
     if not words:
-        return _always(asked) if asked.verb != "takes" else None
+        if asked.verb != "takes":
+            return _always(asked)
+        return None
     said = parse(asked.versions.get(package))
-    version = said if said is not None and not presence.at(said) else None
+    version = None
+    if said is not None and not presence.at(said):
+        version = said
     since = f"{presence.first.major}.{presence.first.minor}"
     too_old = version is not None and version < presence.first
     too_new = version is not None and version > presence.last
@@ -83,7 +87,9 @@ def between(asked: Asked) -> Answer | None:
         return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
     if too_new:
         after = presence.after
-        gone = f"{after.major}.{after.minor}" if after else ""
+        gone = ""
+        if after:
+            gone = f"{after.major}.{after.minor}"
         title = f"{package} {gone} and later: {asked.no_longer}"
         return _after(asked, caller, title, cause)
     title = f"Another {package} is needed: {asked.what} {words}"
@@ -120,7 +126,9 @@ def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
         )
     if asked.new.startswith("nothing"):
         why = asked.new.removeprefix("nothing").lstrip(", :")
-        fix = f"remove it: {why}" if why else "remove it"
+        fix = "remove it"
+        if why:
+            fix = f"remove it: {why}"
         return Answer(title=title, cause=cause, fix=fix, source=asked.source)
     if asked.new:
         return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
@@ -135,4 +143,6 @@ def _caller(failure: Failure, package: str) -> str:
         for frame in failure.frames
         if frame.package not in ("python", package) and not frame.file.endswith("/deprecation.py")
     ]  # a decorator that renames arguments passes the call on
-    return outside[-1].package if outside else ""
+    if outside:
+        return outside[-1].package
+    return ""

@@ -55,15 +55,15 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     except PermissionError as error:
         hint = "run the doctor as its user, or as root"
         raise CannotError(f"process {pid} belongs to another user", hint=hint) from error
-    own = _ranks(family)
-    found: list[Finding] = [job_seen.finding(_shown(each)) for each in own]
-    for each in own:
-        found += _of_rank(each, facts)
-        found += _waits(each, [other for other in family if other.parent == each.pid], host)
-    found += _shared_cpus(own)
-    if own:
-        found += _variables(own[0], facts, same_limits(host, own[0].pid))
-    return by_severity(found)
+    ranks = _ranks(family)
+    findings: list[Finding] = [job_seen.finding(_shown(each)) for each in ranks]
+    for each in ranks:
+        findings += _of_rank(each, facts)
+        findings += _waits(each, [other for other in family if other.parent == each.pid], host)
+    findings += _shared_cpus(ranks)
+    if ranks:
+        findings += _variables(ranks[0], facts, same_limits(host, ranks[0].pid))
+    return by_severity(findings)
 
 
 def _ranks(family: tuple[Running, ...]) -> list[Running]:
@@ -78,7 +78,9 @@ def _ranks(family: tuple[Running, ...]) -> list[Running]:
 
 
 def _name(each: Running) -> str:
-    return f"rank {each.rank} (process {each.pid})" if each.rank else f"process {each.pid}"
+    if each.rank:
+        return f"rank {each.rank} (process {each.pid})"
+    return f"process {each.pid}"
 
 
 def _shown(each: Running) -> str:
@@ -108,8 +110,10 @@ def _precision(each: Running) -> Iterator[str]:
 
 def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
     """Threads, libraries and memory of one rank."""
-    asked = each.environment.get("OMP_NUM_THREADS", "").partition(",")[0]
-    wanted = int(asked) if asked.isdigit() else 0
+    setting = each.environment.get("OMP_NUM_THREADS", "").partition(",")[0]
+    wanted = 0
+    if setting.isdigit():
+        wanted = int(setting)
     ready = sum(thread.ready for thread in each.threads)
     if each.running > len(each.cpus) > 0:
         yield job_threads.finding(
@@ -237,7 +241,9 @@ class Wait:
     def in_words(self) -> str:
         """The cause, the place, and what to do about a deadlock."""
         said = f"{self.cause} ({self.place})"
-        return f"{said}. {FORK_REMEDY}" if self.is_deadlock else said
+        if self.is_deadlock:
+            return f"{said}. {FORK_REMEDY}"
+        return said
 
 
 def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
@@ -258,7 +264,10 @@ def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | No
         "peers": ", ".join(peers) or "no connection is open",
     }
     cause = _cause(each, stack, peers, port).format(**meant)
-    place = _place(stack) if stack else why
+    if stack:
+        place = _place(stack)
+    else:
+        place = why
     return Wait(cause=cause, place=place, has_stack=bool(stack))
 
 
@@ -273,7 +282,9 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
         if wait is not None:
             waits.append(wait)
     waits.sort(key=lambda wait: not wait.is_deadlock)
-    return waits[0] if waits else None
+    if waits:
+        return waits[0]
+    return None
 
 
 def _place(stack: Sequence[str]) -> str:
@@ -302,7 +313,9 @@ def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wa
         stack, _ = python_stack(host, child)
         if stack and not _LOCKED_BY_PYTHON.search(stack[0]):
             of_tokenizer = any("token" in frame for frame in stack[:2])
-            threads = "threads of the tokenizer" if of_tokenizer else "OpenMP threads"
+            threads = "OpenMP threads"
+            if of_tokenizer:
+                threads = "threads of the tokenizer"
             return Wait(
                 cause=f"its pool was forked after {threads} had started, which a forked process "
                 f"does not have: process {child.pid} waits for them for ever",
@@ -329,9 +342,9 @@ def _in_futex(child: Running) -> bool:
 def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: str) -> str:
     """One sentence about the innermost frame that explains the wait; else what the kernel shows."""
     for frame in stack:
-        for pattern, said in _WAITS:
+        for pattern, sentence in _WAITS:
             if re.search(pattern, frame):
-                return said
+                return sentence
     if port and any(peer.endswith(f":{port}") for peer in peers):
         return "it is connected to the store of its ranks, and waits for one of them: {store}"
     if any(peer.rpartition(":")[2] in ("443", "80") for peer in peers):

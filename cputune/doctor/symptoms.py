@@ -68,7 +68,9 @@ class Symptom:
     @property
     def in_words(self) -> str:
         """Title, fix and check in a line."""
-        before = f" (cputune doctor finds it: {self.finds[0]})" if self.finds else ""
+        before = ""
+        if self.finds:
+            before = f" (cputune doctor finds it: {self.finds[0]})"
         return f"{self.title}: {self.fix}{before}"
 
 
@@ -90,8 +92,10 @@ def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom,
 
 def quotes_of(check: Check) -> tuple[str, ...]:
     """The errors that a check quotes in its "Symptom:" lines; ``…`` matches anything."""
-    said = re.search(r"Symptom:(.*?)(?:\n\n|$)", check.story, re.DOTALL)
-    return tuple(re.findall(r'"([^"]+)"', " ".join(said[1].split()))) if said else ()
+    symptom = re.search(r"Symptom:(.*?)(?:\n\n|$)", check.story, re.DOTALL)
+    if symptom:
+        return tuple(re.findall(r'"([^"]+)"', " ".join(symptom[1].split())))
+    return ()
 
 
 @cache
@@ -99,12 +103,12 @@ def quoted() -> tuple[tuple[Symptom, tuple[re.Pattern[str], ...]], ...]:
     """The checks as explanations of the errors that they quote."""
     from cputune.doctor.registry import all_checks  # which lists the check of this module, too
 
-    found = []
+    rows = []
     for check in all_checks():
         quotes = quotes_of(check)
         if quotes:
-            found.append((_symptom_of(check), tuple(map(_quote_pattern, quotes))))
-    return tuple(found)
+            rows.append((_symptom_of(check), tuple(map(_quote_pattern, quotes))))
+    return tuple(rows)
 
 
 def _symptom_of(check: Check) -> Symptom:
@@ -127,8 +131,12 @@ def _quote_pattern(quote: str) -> re.Pattern[str]:
 
 def _words(part: str) -> str:
     """A pattern for these words that does not match inside a longer word."""
-    before = r"(?<!\w)" if part[:1].isalnum() else ""
-    after = r"(?!\w)" if part[-1:].isalnum() else ""
+    before = ""
+    if part[:1].isalnum():
+        before = r"(?<!\w)"
+    after = ""
+    if part[-1:].isalnum():
+        after = r"(?!\w)"
     return before + re.escape(part) + after
 
 
@@ -147,10 +155,10 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     decisive = log.decisive
     if decisive is None or decisive.kind in ("error", "exit"):
         return _of_words(log, known) or _named(decisive or _typed_exception(log))
-    found = explain_failure(decisive, known)
-    if not found.known and (follows(decisive) or decisive.name == "SIGABRT"):
-        return _of_words(log, known) or found
-    return found
+    explanation = explain_failure(decisive, known)
+    if not explanation.known and (follows(decisive) or decisive.name == "SIGABRT"):
+        return _of_words(log, known) or explanation
+    return explanation
 
 
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
@@ -176,7 +184,9 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
         if symptom is not None:
             later.append(Explanation(failure=failure, symptom=symptom))
     if later or errors:
-        return later[0] if later else None
+        if later:
+            return later[0]
+        return None
     for number, text in _numbered(log):
         failure = Failure(kind="warning", line=number, text=text.strip())
         symptom = _row(failure, TABLES, goes_on=True)
@@ -193,14 +203,14 @@ def _typed_exception(log: FailureLog) -> Failure | None:
     if len(log.lines) > TYPED_LINES:
         return None
     for number, text in reversed(list(_numbered(log))):
-        found = _CAMEL.fullmatch(text.strip())
-        if found is not None and not found["name"].endswith("Warning"):
+        match = _CAMEL.fullmatch(text.strip())
+        if match is not None and not match["name"].endswith("Warning"):
             return Failure(
                 kind="exception",
                 line=number,
                 text=text.strip(),
-                name=found["name"],
-                message=found["message"],
+                name=match["name"],
+                message=match["message"],
             )
     return None
 
@@ -237,14 +247,14 @@ def _removed_column(failure: Failure) -> Symptom | None:
     return replace(row, title=f"{row.title}: {failure.message.strip()}")
 
 
-def _quoting(said: str) -> list[Symptom]:
+def _quoting(message: str) -> list[Symptom]:
     """The checks that quote an error, the one with the longest quote first."""
-    found = []
+    quoting = []
     for symptom, patterns in quoted():
-        lengths = [len(pattern.pattern) for pattern in patterns if pattern.search(said)]
+        lengths = [len(pattern.pattern) for pattern in patterns if pattern.search(message)]
         if lengths:
-            found.append((max(lengths), symptom))
-    return [symptom for _, symptom in sorted(found, key=lambda pair: -pair[0])]
+            quoting.append((max(lengths), symptom))
+    return [symptom for _, symptom in sorted(quoting, key=lambda pair: -pair[0])]
 
 
 def _of_interface(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
@@ -274,13 +284,13 @@ def _row(
     failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
 ) -> Symptom | None:
     """The first row of these tables that matches a failure, with its groups filled in."""
-    said = _said(failure)
+    message = _said(failure)
     for row, pattern in _compiled(tables):
         if goes_on is not None and row.goes_on is not goes_on:
             continue
-        found = pattern.search(said)
-        if found is not None:
-            first = next((group for group in found.groups() if group), "")
+        match = pattern.search(message)
+        if match is not None:
+            first = next((group for group in match.groups() if group), "")
             return replace(
                 row,
                 title=row.title.replace("{0}", first),
@@ -302,7 +312,9 @@ def _said(failure: Failure) -> str:
 
 
 def _named(failure: Failure | None) -> Explanation | None:
-    return None if failure is None else _in_its_words(failure)
+    if failure is None:
+        return None
+    return _in_its_words(failure)
 
 
 def _in_its_words(failure: Failure) -> Explanation:
@@ -319,11 +331,10 @@ def _in_its_words(failure: Failure) -> Explanation:
     elif called:
         at = f"{called[-1].file}, line {called[-1].line}"
         inside = not failure.frames[-1].package
-        fix = (
-            f"look at {at}: the exception is raised there"
-            if inside
-            else f"look at {at}, which calls it"
-        )
+        if inside:
+            fix = f"look at {at}: the exception is raised there"
+        else:
+            fix = f"look at {at}, which calls it"
     if raised and failure.kind == "exception":
         title += f", raised in {raised}"
     releases = raised_by(failure)
@@ -342,7 +353,10 @@ def place_of(failure: Failure) -> str:
         return ""
     last = failure.frames[-1]
     frames = [frame for frame in failure.frames if frame.package != "python"]
-    package = frames[-1].package if frames else last.package
+    if frames:
+        package = frames[-1].package
+    else:
+        package = last.package
     if package:
         return package
     return f"{last.file.rpartition('/')[2]}, line {last.line}"
@@ -371,23 +385,25 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     installed = {
         package.name.replace("-", "_"): package.version or "" for package in facts.packages
     }
-    found = explain(text, installed)
-    if found is None:
+    explanation = explain(text, installed)
+    if explanation is None:
         count = len([line for line in text.splitlines() if line.strip()])
         raise CannotError(
             f"no error in this text ({count} lines): warnings and prints do not end a job",
             hint="give more of the log, with its last lines: --symptom train.log, or -",
         )
-    symptom = found.symptom
+    symptom = explanation.symptom
     here = [finding for finding in diagnose(facts).findings if finding.code in symptom.finds]
     # A command with this machine's numbers is in its own finding.
     others = {finding.command for finding in here} - {None, symptom.command}
-    command = None if others else symptom.command
+    command = None
+    if not others:
+        command = symptom.command
     yield Finding(
         code=known_error.code,
         severity=_severity(symptom),
         title=symptom.title,
-        evidence=_evidence(found, text, installed),
+        evidence=_evidence(explanation, text, installed),
         remedy=f"{symptom.fix[:1].upper()}{symptom.fix[1:]}.",
         command=command,
         source=symptom.source or known_error.source,
@@ -398,16 +414,25 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
 def _severity(symptom: Symptom) -> Severity:
     if symptom.harmless:
         return Severity.ADVICE
-    return Severity.WARNING if symptom.goes_on else known_error.severity
+    if symptom.goes_on:
+        return Severity.WARNING
+    return known_error.severity
 
 
-def _evidence(found: Explanation, text: str, installed: Mapping[str, str]) -> str:
+def _evidence(explanation: Explanation, text: str, installed: Mapping[str, str]) -> str:
     """The line, where it was raised, its cause and the checks that find it."""
-    failure, symptom = found.failure, found.symptom
-    line = failure.text if len(failure.text) <= LONGEST_LINE else failure.text[:LONGEST_LINE] + "…"
+    failure, symptom = explanation.failure, explanation.symptom
+    if len(failure.text) <= LONGEST_LINE:
+        line = failure.text
+    else:
+        line = failure.text[:LONGEST_LINE] + "…"
     several = len(text.splitlines()) > 1
-    where = f"line {failure.line}: " if several else ""
-    rank = f"rank {failure.rank}, " if failure.rank is not None else ""
+    where = ""
+    if several:
+        where = f"line {failure.line}: "
+    rank = ""
+    if failure.rank is not None:
+        rank = f"rank {failure.rank}, "
     evidence = f"{rank}{where}{line}"
     raised = place_of(failure)
     if raised:

@@ -83,31 +83,35 @@ def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
 
 def _folder(launch: Launch) -> str:
     """The folder that Python searches first."""
-    return os.getcwd() if launch.module else os.path.dirname(os.path.realpath(launch.script))
+    if launch.module:
+        return os.getcwd()
+    return os.path.dirname(os.path.realpath(launch.script))
 
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, in addition to those of the machine."""
-    found = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
+    findings = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
     if not host.live:
-        return by_severity(found)
-    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+        return by_severity(findings)
+    path = None
+    if launch.launcher == "accelerate":
+        path = launch.option("--config_file")
     if path:
         try:
-            found += check_file(host.read_text(path), path, facts, host)
+            findings += check_file(host.read_text(path), path, facts, host)
         except (OSError, ValueError, UsageError) as error:
-            found.append(script_unfit.finding(f"--config_file {path}: {error}"))
-    sharded = {one.code for one in found} & {"argument-sharded"}
+            findings.append(script_unfit.finding(f"--config_file {path}: {error}"))
+    sharded = {one.code for one in findings} & {"argument-sharded"}
     text = ""
     try:
         require_trainable(launch.argv, sharded=bool(sharded))
         text = script_text(launch.argv)
     except UsageError as error:
-        found.append(script_unfit.finding(str(error), remedy=error.hint or None))
-    found += (*_absent(launch, facts, host), *_imports(launch, text, host))
-    if text and not any(one.severity is Severity.ERROR for one in found):
-        found += rehearsed(launch, text, facts, host)
-    return by_severity(found)
+        findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
+    findings += (*_absent(launch, facts, host), *_imports(launch, text, host))
+    if text and not any(one.severity is Severity.ERROR for one in findings):
+        findings += rehearsed(launch, text, facts, host)
+    return by_severity(findings)
 
 
 def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
@@ -122,28 +126,32 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)
     messages = messages_of(done)
     needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
-    for said in messages:
-        if "error" in said and (said["module"] in needed or said["error"] != "ModuleNotFoundError"):
-            yield _failed({**said, "said": without_secrets(said["said"], variables)}, folder)
+    for message in messages:
+        if "error" in message and (
+            message["module"] in needed or message["error"] != "ModuleNotFoundError"
+        ):
+            yield _failed({**message, "said": without_secrets(message["said"], variables)}, folder)
     if done.returncode != 0:
-        trying = "".join(f"import {said['trying']}" for said in messages[-1:] if "trying" in said)
+        trying = "".join(
+            f"import {message['trying']}" for message in messages[-1:] if "trying" in message
+        )
         ended = without_secrets(how_it_ended(done), variables)
         yield import_fails.finding(f"{trying or 'python'} {ended}")
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:
     """What was imported, how it failed, and in which file; one of our files by name."""
-    said = f"import {failure['module']}: {failure['error']}: {failure['said']}"
+    evidence = f"import {failure['module']}: {failure['error']}: {failure['said']}"
     where = failure["where"]
-    if where and where not in said:
-        said += f" ({where})"
+    if where and where not in evidence:
+        evidence += f" ({where})"
     missing = re.search(r"No module named '([\w.]+)'", failure["said"])
     remedy = None
     if missing:
         remedy = f"Install {missing[1].partition('.')[0]} into the environment that trains."
     elif where.startswith(f"{folder}/"):
         remedy = "The file that fails is next to the script: rename it, or fix it."
-    return import_fails.finding(said, remedy=remedy)
+    return import_fails.finding(evidence, remedy=remedy)
 
 
 _REPORTERS = {"wandb", "mlflow", "comet_ml", "clearml", "swanlab", "neptune", "dvclive"}
@@ -162,8 +170,8 @@ def _asked_for(launch: Launch) -> Iterator[str]:
     """Modules that Trainer imports because of these arguments."""
     if (reporter := launch.argument("--report_to")) in _REPORTERS:
         yield reporter
-    words = (launch.argument("--optim") or "").split("_")
-    yield from dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in words)
+    parts = (launch.argument("--optim") or "").split("_")
+    yield from dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in parts)
 
 
 _READ = ("--resume_from_checkpoint", "--train_file", "--validation_file", "--test_file")
@@ -181,12 +189,12 @@ def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
     model = launch.argument("--model_name_or_path") or ""
     offline = [n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if variables.get(n) in _ON]
     if model and offline and facts.surroundings.model_bytes is None and not os.path.isdir(model):
-        said = (
+        evidence = (
             f"{offline[0]}={variables[offline[0]]}, but the weights of {model} are not on "
             "this machine"
         )
         command = f"unset {' '.join(offline)}"
-        yield named_absent.finding(said, command=command)
+        yield named_absent.finding(evidence, command=command)
 
 
 _ON = ("1", "ON", "YES", "TRUE", "true", "yes", "on", "True")

@@ -110,7 +110,9 @@ def job_nodes(facts: HostFacts) -> int:
     if nodes is not None:
         return nodes
     ranks, local = world_size(facts), local_ranks(facts)
-    return -(-ranks // local) if ranks and local else 1
+    if ranks and local:
+        return -(-ranks // local)
+    return 1
 
 
 def pin_domains(facts: HostFacts) -> tuple[tuple[int, ...], ...] | None:
@@ -143,8 +145,10 @@ def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:
 
 def advised(facts: HostFacts) -> Advice:
     """Ranks and threads for this machine, with the ranks of the current launcher, if any."""
-    asked = 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
-    return advise(facts, ranks=local_ranks(facts) or None, ccl_workers=asked)
+    workers = 0
+    if not oneccl_absent(facts):
+        workers = number(facts, "CCL_WORKER_COUNT") or 0
+    return advise(facts, ranks=local_ranks(facts) or None, ccl_workers=workers)
 
 
 def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = False) -> str | None:
@@ -157,7 +161,9 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
         variables += " CCL_WORKER_COUNT=1"
     if advice.ranks == 1:
         narrower = set(advice.cpus) < set(facts.topology.allowed)
-        binding = f"taskset -c {cpulist.render(advice.cpus)} " if narrower else ""
+        binding = ""
+        if narrower:
+            binding = f"taskset -c {cpulist.render(advice.cpus)} "
         return f"{variables} {binding}python {script}"
     variables += " ACCELERATE_USE_CPU=true"
     names = {item.name for item in facts.launchers}
@@ -166,10 +172,14 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
         variables += " MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         cores = len(advice.cores[0])
         each = f" --map-by ppr:{advice.ranks}:node:pe={cores}"
-        mapping = each if (mpirun.dialect or "").startswith("openmpi") else ""
+        mapping = ""
+        if (mpirun.dialect or "").startswith("openmpi"):
+            mapping = each
         return f"{variables} mpirun -n {advice.ranks}{mapping} python {script}"
     if "torchrun" in names or facts.package("torch"):
-        program = "torchrun" if "torchrun" in names else "python -m torch.distributed.run"
+        program = "python -m torch.distributed.run"
+        if "torchrun" in names:
+            program = "torchrun"
         return f"{variables} {program} --nproc-per-node {advice.ranks} {script}"
     return None
 

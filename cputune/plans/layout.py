@@ -36,7 +36,9 @@ def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
     if not cores:
         return ()
     nodes, caches = len(groups(cores, by_node=True)), len(by_caches(cores))
-    least_cores = 1 if len(cores) <= 8 else 2
+    least_cores = 2
+    if len(cores) <= 8:
+        least_cores = 1
     most = max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
     return (*range(1, most + 1), *((caches,) if most < caches <= len(cores) // 2 else ()))
 
@@ -52,7 +54,10 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
     if nodes % ranks and ranks % sockets and ranks % nodes:
         return f"this number of ranks cannot be divided evenly over {sockets} sockets"
     size = len(rank_slices(cores, ranks)[0])
-    least = LEAST_USED_SHARE * len(cores) if paid is None else QUOTA_SHARE * paid
+    if paid is None:
+        least = LEAST_USED_SHARE * len(cores)
+    else:
+        least = QUOTA_SHARE * paid
     if size * ranks < least:
         return f"ranks of equal size would leave too many of {len(cores)} cores idle"
     return None
@@ -131,7 +136,8 @@ def advise(
         parts, part = len({core.socket for core in cores}), "socket"
         if 2 * parts > len(cores):
             parts, part = len({core.numa_node for core in cores}), "NUMA node"
-        parts = parts if 2 * parts <= len(cores) else 1
+        if not (2 * parts <= len(cores)):
+            parts = 1
         good = [n for n in rank_counts(cores, paid=paid_cores(facts)) if n <= parts]
         fit = [n for n in good if batch is None or batch % (n * nodes) == 0]
         ranks = max(fit, default=1)
@@ -141,9 +147,17 @@ def advise(
             why = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
     else:
         why = f"{ranks} ranks, as they are started"
-    slices = rank_slices(cores, ranks) if ranks <= len(cores) else (cores[:1],) * ranks
-    least = len(slices[0]) if cores else 1
-    workers = ccl_workers if ccl_workers < least else min(1, least - 1)
+    if ranks <= len(cores):
+        slices = rank_slices(cores, ranks)
+    else:
+        slices = (cores[:1],) * ranks
+    least = 1
+    if cores:
+        least = len(slices[0])
+    if ccl_workers < least:
+        workers = ccl_workers
+    else:
+        workers = min(1, least - 1)
     return Advice(cores=slices, threads=max(1, least - workers), ccl_workers=workers, why=why)
 
 
@@ -174,9 +188,11 @@ def default_threads(facts: HostFacts) -> int:
     cores = max(1, len(facts.topology.allowed_cores))
     has_mkl = facts.cpu.architecture in (None, "x86_64")
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS") if has_mkl else ("OMP_NUM_THREADS",):
-        asked = facts.environment.get(name, "").split(",")[0].strip()
-        if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
-            return min(int(asked), cores) if has_mkl else int(asked)
+        setting = facts.environment.get(name, "").split(",")[0].strip()
+        if re.fullmatch(r"[0-9]{1,6}", setting) and int(setting) > 0:
+            if has_mkl:
+                return min(int(setting), cores)
+            return int(setting)
     return cores
 
 
@@ -212,7 +228,9 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
     If they are possible for this workload it has IPEX, and oneCCL with one worker on its own core.
     """
     ask = Ask(workload=workload)
-    batch = None if workload is None else workload.global_batch_size
+    batch = None
+    if workload is not None:
+        batch = workload.global_batch_size
     advice = advise(facts, batch=batch, nodes=nodes)
     ccl = advice.ranks > 1 and _lives(BACKEND, "ccl", facts, ask)  # several have two cores each
     return make_plan(
@@ -256,7 +274,10 @@ def make_plan(
                 f"{ccl_workers} oneCCL workers leave no core of {len(cores_of_rank)} for threads"
             )
         workers = cores_of_rank[:ccl_workers]
-        computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
+        if share_cores:
+            computing = cores_of_rank
+        else:
+            computing = cores_of_rank[ccl_workers:]
         if not smt:
             computing = tuple(team(computing, len(computing) if threads is None else threads))
         siblings = None if smt else 1
@@ -264,7 +285,10 @@ def make_plan(
         rank_cpus.append(tuple(cpus))
         worker_cpus.append(tuple(core.cpus[0] for core in workers))
     least = min(map(len, rank_cpus))
-    count = least if threads is None else threads
+    if threads is None:
+        count = least
+    else:
+        count = threads
     if count > least:
         raise ValueError(f"{count} threads do not fit on the {plain.count(least, 'CPU')} of a rank")
     return Plan(

@@ -51,7 +51,9 @@ def in_words(low: float, high: float, takes: Takes) -> str:
 
 def times(low: float, high: float) -> str:
     """``×1.12–1.30 on 2 cores``; a single factor was computed from the script itself."""
-    return f"×{low:.2f}–{high:.2f} {READ_ON}" if high > low else f"×{low:.2f}"
+    if high > low:
+        return f"×{low:.2f}–{high:.2f} {READ_ON}"
+    return f"×{low:.2f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,23 +106,23 @@ def untried(
 
     ``cure`` is the command that installs tcmalloc, if the doctor misses it.
     """
-    found = [
-        Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {out.option}")
+    levers = [
+        Lever(what=name, low=low, high=high, takes="your decision", do=f"tune {out.option}")
         for out in left_out
         if out.option is not None and out.what in _BRINGS
-        for words, low, high in (_BRINGS[out.what],)
+        for name, low, high in (_BRINGS[out.what],)
     ]
     if cure is not None:
         low, high = GAINS["allocator-missing"]
         what = "tcmalloc is not installed"
-        found.append(Lever(what=what, low=low, high=high, takes="one command", do=cure))
+        levers.append(Lever(what=what, low=low, high=high, takes="one command", do=cure))
     if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = [out for out in left_out if out.what in ("padding", "order", "order=length")]
         left_so = next((out.option for out in of_padding if out.option), None)
         tried = padding.left == 1 and not of_padding  # batches of like length
         if left_so is not None or (padding.kept is not None and not tried):
-            found.append(_of_padding(padding, left_so))
-    return tuple(sorted(found, key=lambda lever: (-lever.high, -lever.low)))
+            levers.append(_of_padding(padding, left_so))
+    return tuple(sorted(levers, key=lambda lever: (-lever.high, -lever.low)))
 
 
 def _of_padding(padding: Padding, option: str | None) -> Lever:
@@ -139,5 +141,7 @@ def _of_padding(padding: Padding, option: str | None) -> Lever:
         do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
     else:
         do = "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"
-    why = "" if padding.kept is None or option else f", and {padding.kept}"
+    why = ""
+    if not (padding.kept is None or option):
+        why = f", and {padding.kept}"
     return Lever(what=share + why, low=factor, high=factor, takes="your decision", do=do)

@@ -31,10 +31,15 @@ def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
     if recipe is not None and recipe.parameters is not None:
         batch = workload.global_batch_size or ranks * nodes
         per_rank = workload.batch_per_rank
-        samples = -(-batch // nodes) if per_rank is None else per_rank * ranks
+        if per_rank is None:
+            samples = -(-batch // nodes)
+        else:
+            samples = per_rank * ranks
         kept = samples * recipe.sample_bytes
         dtype = recipe.model.get("dtype") or recipe.model.get("torch_dtype")
-        value_bytes = 2 if dtype in ("bfloat16", "float16") else 4
+        value_bytes = 4
+        if dtype in ("bfloat16", "float16"):
+            value_bytes = 2
         values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
         state = values * value_bytes * recipe.parameters
     return ranks * (PROCESS_BYTES + state) + kept
@@ -49,4 +54,6 @@ def room_bytes(facts: HostFacts) -> int | None:
 def spare_bytes(facts: HostFacts) -> float | None:
     """The free memory that a study may use; None if it is not known."""
     free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
-    return SPARE * min(free) if free else None
+    if free:
+        return SPARE * min(free)
+    return None

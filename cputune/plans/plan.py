@@ -118,8 +118,8 @@ class Plan:
 
     def value(self, name: str) -> KnobValue:
         """The value of a knob that does not decide CPUs. Raises UsageError for an unknown knob."""
-        found: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
-        return found
+        value: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
+        return value
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan with another value of such a knob."""
@@ -133,8 +133,11 @@ class Plan:
 
     def describe(self) -> str:
         """One line for people: ``2 × 14 threads, bf16, tcmalloc``."""
-        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
-        parts += [words for knob in KNOBS if (words := knob.words(self)) is not None]
+        if self.nodes > 1:
+            parts = [f"{self.nodes} nodes"]
+        else:
+            parts = []
+        parts += [text for knob in KNOBS if (text := knob.words(self)) is not None]
         if self.as_found:
             parts.append("as found")
         return ", ".join(parts)
@@ -145,7 +148,10 @@ class Plan:
         Ranks of a node × threads of each, the precision, the preloaded libraries; every other knob
         as ``--fix`` takes it. The current launch is marked: ``1×2 fp32 (today)``.
         """
-        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
+        if self.nodes > 1:
+            parts = [f"{self.nodes} nodes"]
+        else:
+            parts = []
         parts += [f"{self.processes_per_node}×{self.threads_per_process}", self.precision]
         if self.world_size > 1 and self.backend != "gloo":
             parts.append(self.backend)
@@ -160,8 +166,12 @@ class Plan:
     def legend(self) -> str:
         """How to read its short name: ``2×14 means 2 ranks with 14 threads each``."""
         ranks, threads = self.processes_per_node, self.threads_per_process
-        who = "1 rank" if ranks == 1 else f"{ranks} ranks"
-        each = "1 thread" if threads == 1 else f"{threads} threads"
+        who = "1 rank"
+        if ranks != 1:
+            who = f"{ranks} ranks"
+        each = "1 thread"
+        if threads != 1:
+            each = f"{threads} threads"
         return f"{ranks}×{threads} means {who} with {each}" + (" each" if ranks > 1 else "")
 
     def to_json(self) -> dict[str, object]:

@@ -76,8 +76,13 @@ def _read(node: ast.AST) -> Iterator[tuple[Kind, str | None]]:
             if isinstance(target, ast.Subscript) and _names_threads(target):
                 yield "threads", _constant(node.value)
     if isinstance(node, ast.Call):
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else name
+        name = ""
+        if isinstance(node.func, ast.Name):
+            name = node.func.id
+        if isinstance(node.func, ast.Attribute):
+            called = node.func.attr
+        else:
+            called = name
         yield from _threads(node, called)
         yield from _weights(node, called)
 
@@ -126,7 +131,9 @@ def _names_threads(node: ast.Subscript) -> bool:
 
 
 def _constant(node: ast.expr) -> str | None:
-    return str(node.value) if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return None
 
 
 def _type_name(node: ast.expr) -> str | None:

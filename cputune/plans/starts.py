@@ -25,7 +25,9 @@ def data_apart(answers: Sequence[ModelAnswer], others: Sequence[ModelAnswer]) ->
         return OTHER_DATA.format(f"{own[0]} samples, and {other[0]}")
     count = min(len(own), len(other)) - 1
     apart = sum(one != another for one, another in zip(own[1:], other[1:], strict=False))
-    return OTHER_DATA.format(f"{apart} of {count} samples differ") if apart else ""
+    if apart:
+        return OTHER_DATA.format(f"{apart} of {count} samples differ")
+    return ""
 
 
 def _digests_in(answers: Sequence[ModelAnswer]) -> Sequence[str]:

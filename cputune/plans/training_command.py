@@ -44,8 +44,13 @@ def require_trainable(argv: Sequence[str], *, sharded: bool = False) -> None:
             warnings.simplefilter("ignore")  # about the script's own words: python says it too
             ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        line = ""
+        if isinstance(error, SyntaxError) and error.lineno:
+            line = f", line {error.lineno}"
+        if isinstance(error, SyntaxError):
+            what = error.msg
+        else:
+            what = str(error)
         raise UsageError(
             f"{path}{line}: {what}", hint="fix it first: python cannot run this file either"
         ) from error
@@ -78,14 +83,16 @@ def script_file(argv: Sequence[str]) -> Path:
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
-    found = module_file(name) if re.fullmatch(r"\w+(?:\.\w+)*", name) else None
-    if found is None:
+    path = None
+    if re.fullmatch(r"\w+(?:\.\w+)*", name):
+        path = module_file(name)
+    if path is None:
         raise UsageError(
             f"there is no module {name!r} here",
             hint=f"-m package.train, with dots and without .py; it is looked for in {os.getcwd()} "
             "and among the installed packages",
         )
-    return Path(found)
+    return Path(path)
 
 
 def _runnable(path: Path) -> Path:
@@ -143,7 +150,8 @@ def read_typed(words: Sequence[str]) -> Typed:
     words = tuple(words)
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
-    words = ("python", *words) if words[0] == "-m" else words
+    if words[0] == "-m":
+        words = ("python", *words)
     if launcher_at(words, 0) is None:
         return _program(words)
     launch = launch_of(words)
@@ -260,37 +268,44 @@ def _refuse_unfit(launch: Launch) -> None:
 
 def _configured(launch: Launch) -> Mapping[str, Any]:
     """The file of ``accelerate launch --config_file``; empty if there is none."""
-    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+    path = None
+    if launch.launcher == "accelerate":
+        path = launch.option("--config_file")
     if not path:
         return {}
     import yaml
 
     try:
-        found = yaml.safe_load(read_document(path, most_bytes=1 << 20))
+        config = yaml.safe_load(read_document(path, most_bytes=1 << 20))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(
             f"cannot read the configuration {path!r}: {getattr(error, 'strerror', error)}",
             hint="accelerate config --config_file FILE writes one",
         ) from error
-    return found if isinstance(found, dict) else {}
+    if isinstance(config, dict):
+        return config
+    return {}
 
 
 def _ranks_of(launch: Launch) -> int:
     """How many processes the launch starts on this machine."""
-    asked: object = launch.total
+    requested: object = launch.total
     if launch.launcher == "accelerate":
         # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.
         config = _configured(launch)
         by_mpi = config.get("mpirun_config")
         named = isinstance(by_mpi, dict) and by_mpi.get("mpirun_hostfile")
         with_mpi = launch.option("--mpirun_hostfile") or named
-        asked = (asked or config.get("num_processes")) if with_mpi else None
-    if launch.launcher == "torchrun" and asked in ("auto", "cpu", "gpu"):
+        if with_mpi:
+            requested = requested or config.get("num_processes")
+        else:
+            requested = None
+    if launch.launcher == "torchrun" and requested in ("auto", "cpu", "gpu"):
         return os.cpu_count() or 1
-    ranks = number_of(str(asked or 1))
+    ranks = number_of(str(requested or 1))
     if not ranks:
         raise UsageError(
-            f"{asked!r} is not a number of processes", hint="give a whole number, 1 or more"
+            f"{requested!r} is not a number of processes", hint="give a whole number, 1 or more"
         )
     return ranks
 

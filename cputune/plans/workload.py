@@ -105,7 +105,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("model_type"), str):
             raise ValueError("model needs a model_type, as in a transformers configuration")
-        quantiles = () if self.lengths is None else self.lengths.quantiles
+        if self.lengths is not None:
+            quantiles = self.lengths.quantiles
+        else:
+            quantiles = ()
         if list(quantiles) != sorted(quantiles):
             raise ValueError("the quantiles of lengths must not decrease")
 
@@ -113,7 +116,9 @@ class Recipe:
     def every_length(self) -> int | None:
         """Tokens of the samples of each batch; None if it is padded to its longest."""
         longest = self.lengths is not None and self.lengths.padding == "longest"
-        return None if longest else self.sequence_length
+        if longest:
+            return None
+        return self.sequence_length
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""
@@ -278,17 +283,22 @@ class Workload:
     @property
     def hidden_arguments(self) -> tuple[str, ...]:
         """Names of the arguments whose values are left out: ``hub_token``."""
-        found = []
+        hidden = []
         for before, word in pairwise(("", *self.argv)):
             if self.secret_of(word) is not None:
-                name = word.partition("=")[0] if "=" in word else before
-                found.append(name.lstrip("-+~"))
-        return tuple(found)
+                if "=" in word:
+                    name = word.partition("=")[0]
+                else:
+                    name = before
+                hidden.append(name.lstrip("-+~"))
+        return tuple(hidden)
 
     @property
     def program(self) -> tuple[str, ...]:
         """What is run, without its arguments: a script, or ``-m`` and a module."""
-        words = 2 if self.argv[:1] == ("-m",) else 1
+        words = 1
+        if self.argv[:1] == ("-m",):
+            words = 2
         return self.argv[:words]
 
     @property
@@ -334,11 +344,11 @@ class Workload:
 
     def filled(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Words of argv with the values of their secrets. Raises UsageError for an unset one."""
-        found = []
+        filled = []
         for word in words:
             secret = self.secret_of(word)
             if secret is None:
-                found.append(word)
+                filled.append(word)
                 continue
             before, name = secret
             if name not in variables:
@@ -347,14 +357,17 @@ class Workload:
                     hint=f"export {name}=…, or type the whole command again: secrets are not "
                     "stored in a result",
                 )
-            found.append(before + variables[name])
-        return found
+            filled.append(before + variables[name])
+        return filled
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
         """A text that a trial wrote, without the values of secrets, the workload's and others."""
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
-            whole = re.escape(value) if len(value) > 5 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            if len(value) > 5:
+                whole = re.escape(value)
+            else:
+                whole = rf"(?<!\w){re.escape(value)}(?!\w)"
             text = re.sub(whole, HIDDEN, text)
         return without_secrets(text, variables)
 
@@ -403,7 +416,9 @@ def left_out(names: Iterable[str]) -> str:
 def recipes_dir() -> Path:
     """The folder of the shipped recipes: inside the wheel, or next to the package in a checkout."""
     inside = Path(str(resources.files("cputune") / "recipes"))
-    return inside if inside.is_dir() else inside.parent.parent / "recipes"
+    if inside.is_dir():
+        return inside
+    return inside.parent.parent / "recipes"
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -413,13 +428,16 @@ def recipe_names() -> tuple[str, ...]:
 
 def load_recipe(name: str) -> Recipe:
     """Read and validate a recipe by name or path. Raises RecipeError."""
-    own = name.endswith(".toml") or "/" in name
-    path = Path(name) if own else recipes_dir() / f"{name}.toml"
+    is_path = name.endswith(".toml") or "/" in name
+    if is_path:
+        path = Path(name)
+    else:
+        path = recipes_dir() / f"{name}.toml"
     try:
         text = read_document(path, most_bytes=MOST_BYTES)
     except OSError as error:
         known = ", ".join(recipe_names())
-        if not own:
+        if not is_path:
             hint = f"recipes: {known}"
             near = difflib.get_close_matches(name, recipe_names(), n=1)
             if near:

@@ -73,7 +73,10 @@ def tune(job: Workload, asked: AskedToTune) -> Result:
 
 def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     facts, runner = asked.facts, asked.runner
-    started = time.monotonic() if asked.started is None else asked.started
+    if asked.started is None:
+        started = time.monotonic()
+    else:
+        started = asked.started
     if asked.resume and asked.study is None:
         raise UsageError("there is no study to resume", hint="name the study: --study FILE.db")
     _require_optuna()
@@ -96,7 +99,9 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     def opens(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         return open_runner(runner, workload, facts, hear, fresh=fresh, hosts=hosts)
 
-    until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
+    until = None
+    if asked.max_time_seconds is not None:
+        until = started + asked.max_time_seconds
     real, share = runner is None, asked.share_machine
     look = real and hosts is None
     with ExitStack() as held:

@@ -29,7 +29,9 @@ class Neighbours:
 
     def still_there(self) -> tuple[str, ...]:
         """Those that compute now, if there were some at the start too."""
-        return self.look() if self.at_start else ()
+        if self.at_start:
+            return self.look()
+        return ()
 
 
 @contextmanager
@@ -49,12 +51,15 @@ def measuring_alone(
     with ExitStack() as held:
         if real and not share:
             held.enter_context(measuring_lock(wait_for, until=until))
-        looks = _who_computes_here() if look else tuple
+        if look:
+            looks = _who_computes_here()
+        else:
+            looks = tuple
         busy = looks()
         if busy and not share:
             names = visible("; ".join(busy))
-            said = f"warning: the machine is busy, speeds may be wrong: {names}"
-            hear(Message(text=said, warns=True))
+            text = f"warning: the machine is busy, speeds may be wrong: {names}"
+            hear(Message(text=text, warns=True))
         yield Neighbours(at_start=busy, look=looks)
 
 

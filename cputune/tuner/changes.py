@@ -56,7 +56,7 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
     values = {**meant, **{name: baseline.value(name) for name in separate}}
     if begin is not None and place:
         values.update(begin)
-    found = {tuple(of.items()): plan for plan, of in space.values.items()}
+    plans = {tuple(of.items()): plan for plan, of in space.values.items()}
     pending: list[tuple[str, str]] = []
     path: list[Change] = []
     for name in order:
@@ -67,7 +67,7 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
         elif values[name] != meant[name]:
             values[name] = meant[name]
             pending.append((name, str(meant[name])))
-        plan = found.get(tuple(values.items()))
+        plan = plans.get(tuple(values.items()))
         if plan is not None and pending:
             knobs, texts = zip(*pending, strict=True)
             path.append(Change(knob=", ".join(knobs), value=", ".join(texts), plan=plan))
@@ -154,5 +154,7 @@ def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
 
 def layout_words(plan: Plan) -> str:
     """``2 × 14 threads``, and the number of nodes if there are several."""
-    words = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
-    return words if plan.nodes == 1 else f"{plan.nodes} nodes, {words}"
+    text = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
+    if plan.nodes == 1:
+        return text
+    return f"{plan.nodes} nodes, {text}"

@@ -90,7 +90,9 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
     cannot run here nothing is measured, and ``not_compared`` says why. Raises CannotError if
     another process of the user measures until the time is up.
     """
-    plans = (before.best.plan, after.best.plan) if after is not None else None
+    plans = None
+    if after is not None:
+        plans = (before.best.plan, after.best.plan)
     first, second = plans or (before.baseline.plan, before.best.plan)
     facts = asked.facts
     if facts is None:
@@ -102,9 +104,14 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
         why = SAME_PLAN
     if why is not None:
         return Comparison(before=first, after=second, not_compared=why)
-    started = time.monotonic() if asked.started is None else asked.started
+    if asked.started is None:
+        started = time.monotonic()
+    else:
+        started = asked.started
     hear = logged(asked.on_event)
-    until = None if asked.max_time_seconds is None else started + asked.max_time_seconds
+    until = None
+    if asked.max_time_seconds is not None:
+        until = started + asked.max_time_seconds
     real = asked.runner is None
     limit = asked.max_time_seconds
     if limit is None and real:
@@ -156,8 +163,8 @@ def _job(workload: Workload) -> object:
     recipe = workload.recipe
     if recipe is None:
         return workload.program
-    said = ("name", "description", "source")
-    return {key: value for key, value in recipe.to_json().items() if key not in said}
+    descriptive = ("name", "description", "source")
+    return {key: value for key, value in recipe.to_json().items() if key not in descriptive}
 
 
 def _named(workload: Workload) -> str:
@@ -189,8 +196,10 @@ def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
     assert base is not None, "they were measured"
     runs = tuple(findings.confirm_runs)
     why = _why_no_pairs(measuring, base, rival)
-    found = fastest_of(base, [rival], noise) if why is None else None
-    if found is None:
+    gain = None
+    if why is None:
+        gain = fastest_of(base, [rival], noise)
+    if gain is None:
         why = why or "the plans could not run side by side twice"
         return Comparison(
             before=before,
@@ -202,7 +211,7 @@ def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
     return Comparison(
         before=before,
         after=after,
-        speedup=found[1].speedup,
+        speedup=gain[1].speedup,
         before_rate=throughput_of(base, noise),
         after_rate=throughput_of(rival, noise),
         runs=runs,

@@ -82,7 +82,9 @@ def conclude(
     missing = [
         finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
     ]
-    cure = missing[0].command or "`cputune doctor` says how" if missing else None
+    cure = None
+    if missing:
+        cure = missing[0].command or "`cputune doctor` says how"
     return Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
@@ -139,7 +141,9 @@ def recommend(
     if not valid:
         raise _nothing_valid(findings, busy, seconds)
     baseline = findings.baseline
-    found = None if baseline is None else fastest_of(baseline, paired(findings), noise)
+    found = None
+    if baseline is not None:
+        found = fastest_of(baseline, paired(findings), noise)
     if baseline is None or found is None or findings.taken_away is not None:
         base = next((trial for trial in valid if trial.plan.as_found), valid[0])
         alone = _measured(base)
@@ -377,11 +381,11 @@ def _way_of(trial: Trial) -> tuple[str | None, str]:
 
 
 def _versions(facts: HostFacts) -> dict[str, str]:
-    found = {"cputune": __version__}
+    versions = {"cputune": __version__}
     if facts.python is not None:
-        found["python"] = facts.python
+        versions["python"] = facts.python
     for name in _VERSIONS:
         package = facts.package(name)
         if package is not None and package.version is not None:
-            found[name] = package.version
-    return found
+            versions[name] = package.version
+    return versions

@@ -192,7 +192,9 @@ class Confirmation:
         everybody = (self.baseline, *self.rivals)
         for block in range(MOST_ALONE):
             racing = [contender for contender in everybody if contender.out is None]
-            first = block % len(racing) if racing else 0
+            first = 0
+            if racing:
+                first = block % len(racing)
             logs = {}
             for contender in racing[first:] + racing[:first]:
                 if self.is_over:
@@ -214,7 +216,9 @@ class Confirmation:
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
-        return "enough" if done or len(logs) >= BLOCK_STEPS else "more"
+        if done or len(logs) >= BLOCK_STEPS:
+            return "enough"
+        return "more"
 
     def _is_answered(self, leader: Contender) -> bool:
         """Whether to stop: decided, not decidable, or too slow."""
@@ -372,7 +376,9 @@ class Confirmation:
 
     def _let_the_slower_sit_out(self) -> None:
         left = [rival for rival in self.rivals if rival.out is None]
-        leads = self._leader() if len(left) > 1 else None
+        leads = None
+        if len(left) > 1:
+            leads = self._leader()
         if leads is None:
             return
         for rival in left:
@@ -387,7 +393,9 @@ class Confirmation:
         findings.delayed_turns += entry.delayed
         rounds = zip(contender.logs, contender.blocks, strict=True)
         logs = [log for log, at in rounds if at == block and log is not None]
-        rate = throughput(logs or entry.counted, self._noise) if entry.counted else None
+        rate = None
+        if entry.counted:
+            rate = throughput(logs or entry.counted, self._noise)
         if rate is None and reason is None:
             reason = "not measured: the comparison ended before"
             if entry.delayed:

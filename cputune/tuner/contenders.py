@@ -64,7 +64,9 @@ def level_rounds(contenders: Sequence[Contender]) -> None:
     """Convert each round to the mean batch; the same samples mean the same batches."""
     taking = [contender for contender in contenders if contender.steps]
     alike = len({_order(contender.plan) for contender in taking}) < 2
-    common = min((len(contender.sizes) for contender in taking), default=0) if alike else None
+    common = None
+    if alike:
+        common = min((len(contender.sizes) for contender in taking), default=0)
     for contender in taking:
         sizes = contender.sizes[:common]
         if len(set(sizes)) < 2:
@@ -103,7 +105,9 @@ def gain_of(
             blocks[block].append(slow - fast)
             ages[block].append(min(_age(other, at), _age(baseline, at)))
     other_data = _order(baseline.plan) != _order(other.plan)
-    shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
+    shared = 0.0
+    if other_data:
+        shared = baseline.doubt_of_data + other.doubt_of_data
     return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared, seen=seen)
 
 
@@ -114,7 +118,9 @@ def blocks_of(contender: Contender) -> set[int]:
 
 
 def _age(contender: Contender, at: int) -> float:
-    return contender.ages[at] if at < len(contender.ages) else math.inf
+    if at < len(contender.ages):
+        return contender.ages[at]
+    return math.inf
 
 
 def fastest_of(
@@ -140,7 +146,9 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
     rounds without this luck. With half of the error rate, fewer than 3 % of the gains are false
     (benchmarks/aa.py, "A/A among 4").
     """
-    return DOUBT if len(rivals) < 2 else DOUBT / 2
+    if len(rivals) < 2:
+        return DOUBT
+    return DOUBT / 2
 
 
 def throughput_of(contender: Contender, noise: float) -> Throughput:

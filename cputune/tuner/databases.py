@@ -461,7 +461,9 @@ class StudyServer:
             there = self.holds_study()
         except CputuneError as error:
             return str(error)
-        return None if there else "it was removed"
+        if there:
+            return None
+        return "it was removed"
 
     def remove(self) -> None:
         """Remove only this study, and only if it is ours."""
@@ -528,7 +530,10 @@ class StudyServer:
         """Lost connections are opened again; unanswered ones time out."""
         driver = urlsplit(self.address).scheme
         named = "pg8000" not in driver and "connector" not in driver
-        limits = {"connect_timeout": CONNECT_SECONDS} if named else {}
+        if named:
+            limits = {"connect_timeout": CONNECT_SECONDS}
+        else:
+            limits = {}
         return {"pool_pre_ping": True, "connect_args": limits}
 
     @contextmanager
@@ -583,11 +588,11 @@ def said_by_driver(error: BaseException) -> str:
 
     Errors of Optuna and SQLAlchemy also contain the statement and its values.
     """
-    said: BaseException = error
+    cause: BaseException = error
     while True:
-        inner = getattr(said, "orig", None) or said.__cause__
+        inner = getattr(cause, "orig", None) or cause.__cause__
         if not isinstance(inner, BaseException):
             break
-        said = inner
-    words = str(said).strip() or type(said).__name__
-    return visible(without_secrets(words.split("\n")[0][:500], variables()))
+        cause = inner
+    message = str(cause).strip() or type(cause).__name__
+    return visible(without_secrets(message.split("\n")[0][:500], variables()))

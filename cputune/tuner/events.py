@@ -137,7 +137,10 @@ def logged(on_event: OnEvent | None) -> OnEvent:
     """A listener that also logs: steps and beginnings at DEBUG, the rest at INFO."""
 
     def hear(event: Event) -> None:
-        level = logging.DEBUG if is_in_passing(event) else logging.INFO
+        if is_in_passing(event):
+            level = logging.DEBUG
+        else:
+            level = logging.INFO
         if _LOG.isEnabledFor(level):
             _LOG.log(level, "%s", in_words(event))
         if on_event is not None:
@@ -186,15 +189,15 @@ def in_words(event: Event) -> str:
 
 
 def _beginning(event: StudyStarted) -> str:
-    said = f"{len(event.space)} plans, at most {event.budget} trials"
+    text = f"{len(event.space)} plans, at most {event.budget} trials"
     if event.most_seconds is not None:
-        said += f" and {duration(event.most_seconds)}"
+        text += f" and {duration(event.most_seconds)}"
     if event.resumed:
-        said += f", {count(event.resumed, 'trial')} on record"
+        text += f", {count(event.resumed, 'trial')} on record"
     each = event.start_seconds or 0.0
     if each >= LONG_START_SECONDS:
-        said += f"; each start takes {each:.0f} s"
-    return f"{said}; {_widest(event.space).legend()}"
+        text += f"; each start takes {each:.0f} s"
+    return f"{text}; {_widest(event.space).legend()}"
 
 
 def _widest(space: SearchSpace) -> Plan:
@@ -212,13 +215,21 @@ def outcome(trial: Trial) -> str:
     if trial.state == FAILED:
         reason = visible((trial.reason or "").split("\n")[0])
         kind = trial.kind or FAILED
-        return f"{kind}: {reason}" if reason else kind
+        if reason:
+            return f"{kind}: {reason}"
+        return kind
     rate = trial.samples_per_second
     most = trial.at_most_samples_per_second
     if trial.cut_short:
-        bounds = "" if most is None else f"at most {figure(most)} samples/s, "
+        bounds = ""
+        if most is not None:
+            bounds = f"at most {figure(most)} samples/s, "
         return f"{bounds}cut short: {trial.reason}"
     if trial.state == PRUNED:
         stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
-        return stopped if most is None else f"at most {figure(most)} samples/s"
-    return "not measured" if rate is None else f"{figure(rate.centre)} samples/s"
+        if most is None:
+            return stopped
+        return f"at most {figure(most)} samples/s"
+    if rate is None:
+        return "not measured"
+    return f"{figure(rate.centre)} samples/s"

@@ -70,7 +70,10 @@ def confirm_best(
     in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
     with fresh_runner() as fresh:
         together = alive > 1 and isinstance(fresh, LivingRunner)
-        chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
+        if together:
+            chosen = _promising(ranked, belief)[: alive - 1]
+        else:
+            chosen = in_rounds
         changes_to = partial(on_the_way, space, base, 0 if dear else alive)
         compare_rivals(
             measuring, base, chosen, runner, fresh, alive, alone=in_rounds, changes_to=changes_to
@@ -89,7 +92,9 @@ def may_be_the_best(trial: Trial) -> bool:
 def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
     """The changes from the baseline to this plan, if all these plans can be alive at once."""
     path = changes(space, today, best)
-    return path if len(path) < alive else ()
+    if len(path) < alive:
+        return path
+    return ()
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:

@@ -172,10 +172,16 @@ def gain_side_by_side(
     scatter = _scatter([block for block in blocks if block], noise)
     pieces: list[Piece] = []
     for number, block in enumerate(blocks):
-        old = ages[number] if ages else [math.inf] * len(block)
+        if ages:
+            old = ages[number]
+        else:
+            old = [math.inf] * len(block)
         pieces += _pieces_of(number, list(zip(block, old, strict=True)), scatter)
     level, settling = (_fit(pieces, size) for size in (0.0, SETTLING))
-    fit = settling if settling.likely > level.likely + LIKELIER else level
+    if settling.likely > level.likely + LIKELIER:
+        fit = settling
+    else:
+        fit = level
     own = Scattered(squares=fit.off, freedom=len({piece.block for piece in pieces}) - 1)
     freedom = FREEDOM + own.freedom + seen.freedom
     variance = fit.variance * (FREEDOM + own.squares + seen.squares) / freedom + shared
@@ -205,9 +211,13 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
 
     A short block is one piece.
     """
-    middle = median([value for value, _ in rounds]) if rounds else 0.0
+    middle = 0.0
+    if rounds:
+        middle = median([value for value, _ in rounds])
     near = [(value, age) for value, age in rounds if abs(value - middle) <= FAR * scatter]
-    cut = len(near) // 2 if len(near) > 3 else 0
+    cut = 0
+    if len(near) > 3:
+        cut = len(near) // 2
     return [
         Piece(
             block=number,

@@ -68,7 +68,9 @@ class Layouts:
             return node_counts(there)
         if int(wanted) <= there:
             return (int(wanted),)
-        count = "one host" if there == 1 else f"{there} hosts"
+        count = "one host"
+        if there != 1:
+            count = f"{there} hosts"
         self._leave_out(f"nodes={wanted}", f"{count} can be used (--hosts names more)")
         return ()
 
@@ -108,7 +110,9 @@ class Layouts:
                 "ranks (--batch-per-rank keeps each rank's batch instead)"
             )
         typed, others = self.workload.training, ranks * nodes != self.workload.launch_ranks
-        why = self.workload.refuses("ranks") if others else None
+        why = None
+        if others:
+            why = self.workload.refuses("ranks")
         if why is not None:
             return f"they would not train equivalently: {why}"
         strict = self.ask.keep in ("numbers", "mathematics")
@@ -139,7 +143,10 @@ class Layouts:
         """Backend, workers and threads for this number of ranks on the first node."""
         of_rank = rank_slices(cores, ranks)[0]
         for backend, workers, shared in self._communication(of_rank, ranks, nodes):
-            computing = of_rank if shared else of_rank[workers:]
+            if shared:
+                computing = of_rank
+            else:
+                computing = of_rank[workers:]
             for threads, smt in self._threads(of_rank, computing, workers):
                 plan = make_plan(
                     cores,
@@ -167,7 +174,10 @@ class Layouts:
         self, of_rank: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Backend, int, bool]]:
         """(backend, oneCCL workers, whether these share cores with threads)."""
-        backends = self.backends if ranks * nodes > 1 else ("gloo",)
+        if ranks * nodes > 1:
+            backends = self.backends
+        else:
+            backends = ("gloo",)
         if nodes > 1:
             backends = tuple(name for name in backends if name != "ccl")
             self._no_ccl_between = len(backends) < len(self.backends)
@@ -200,7 +210,10 @@ class Layouts:
             if wanted == ALL:
                 counts = counts[:1]
             elif wanted is not None:
-                counts = (int(wanted),) if int(wanted) <= len(computing) else ()
+                if int(wanted) <= len(computing):
+                    counts = (int(wanted),)
+                else:
+                    counts = ()
             elif workers:
                 counts = tuple(count for count in counts if 2 * count >= len(computing))
             yield from ((count, False) for count in counts)
@@ -249,7 +262,10 @@ class Layouts:
                 counts.setdefault(why, []).append(ranks)
         for why, refused in counts.items():
             few = len(refused) <= 6
-            listed = ",".join(map(str, refused)) if few else cpulist.render(refused)
+            if few:
+                listed = ",".join(map(str, refused))
+            else:
+                listed = cpulist.render(refused)
             self._leave_out(f"ranks={listed}", why)
 
     def _leave_out(self, what: str, why: str) -> None:
@@ -263,4 +279,6 @@ def _within_quota(plan: Plan, facts: HostFacts) -> bool:
 
 
 def _ranks_each(ranks: int) -> str:
-    return "one rank on each" if ranks == 1 else f"{ranks} ranks on each"
+    if ranks == 1:
+        return "one rank on each"
+    return f"{ranks} ranks on each"

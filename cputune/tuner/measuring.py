@@ -199,7 +199,9 @@ def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
     room = spare_bytes(facts)
-    return len(trials) if room is None or not held else int(room // held)
+    if room is None or not held:
+        return len(trials)
+    return int(room // held)
 
 
 def held_bytes(trial: Trial) -> int:
@@ -312,7 +314,9 @@ class Measuring:
         machine is shared.
         """
         spent = 0.0
-        attempts = 1 if self.findings.never_quiet or self.findings.shared else ATTEMPTS
+        attempts = 1
+        if not (self.findings.never_quiet or self.findings.shared):
+            attempts = ATTEMPTS
         for attempt in range(attempts):
             run = self._read(runner, plan, number)
             if isinstance(run.failure, OutOfMemory) and len(self.living):
@@ -331,8 +335,8 @@ class Measuring:
             if not quiet_once and (busy := others()):
                 raise not_measurable(f"{run.failure}", busy)
             if attempt + 1 < attempts and number is not None:
-                said = f"trial {number}: {run.failure}, so it is run again"
-                self.on_event(Message(text=said, warns=True))
+                text = f"trial {number}: {run.failure}, so it is run again"
+                self.on_event(Message(text=text, warns=True))
         if not self.findings.saw_quiet:
             # No run was quiet so far, so none is to be expected: this one counts.
             self.findings.never_quiet = True
@@ -361,7 +365,9 @@ class Measuring:
         self.timer.step_seconds += run.step_seconds
         contended = isinstance(run.failure, Contended)
         self.findings.contended_runs += contended
-        measured = self.race.estimate(run.logs) if run.logs and not run.failure else None
+        measured = None
+        if run.logs and not run.failure:
+            measured = self.race.estimate(run.logs)
         if measured is not None:
             contender.steps[len(contender.logs)] = run.counted[measured.warmup :]
             contender.sizes = max(contender.sizes, run.sizes, key=len)
@@ -379,7 +385,9 @@ class Measuring:
             )
         )
         self.on_event(runs[-1])
-        return None if measured is None else measured.center
+        if measured is None:
+            return None
+        return measured.center
 
     def _read(
         self,
@@ -478,7 +486,9 @@ def share_of(number: int | None) -> float:
     The baseline may use all of it, since nothing can be compared without it. So may the
     confirmation (None), which comes last.
     """
-    return STUDY_SHARE if number else 1.0
+    if number:
+        return STUDY_SHARE
+    return 1.0
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
@@ -545,7 +555,9 @@ def trial_of(
         return replace(trial, reason=f"the job ended after {run.steps} steps")
     if run.verdict == "enough":
         return trial
-    cut = None if run.cut is None else f"{TIME_UP} {run.cut}"
+    cut = None
+    if run.cut is not None:
+        cut = f"{TIME_UP} {run.cut}"
     if cut and now.level and len(run.logs) >= race.warmup + LEAST_KEPT:
         return replace(trial, reason=cut)
     guess = race.lost(run.logs)
@@ -565,7 +577,9 @@ def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
     None if it is above the fastest plan so far, and so says nothing.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
-    return bound if fastest is None or bound < math.exp(-fastest.center) else None
+    if fastest is None or bound < math.exp(-fastest.center):
+        return bound
+    return None
 
 
 def was_disturbed(trial: Trial) -> bool:
@@ -575,5 +589,7 @@ def was_disturbed(trial: Trial) -> bool:
 
 def _lost(steps: int, race: Race) -> str:
     fastest = race.fastest
-    rate = "" if fastest is None else f", {figure(math.exp(-fastest.center))} samples/s"
+    rate = ""
+    if fastest is not None:
+        rate = f", {figure(math.exp(-fastest.center))} samples/s"
     return f"stopped after {count_of_steps(steps)}: most likely slower than the fastest{rate}"

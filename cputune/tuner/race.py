@@ -178,18 +178,25 @@ class Race:
         if self.fastest is not None:
             to_beat = self.fastest.center + SURE * self.fastest.error
             # A single step may have been delayed; a second one tells.
-            doubt = MOST_DELAY if len(logs) == 1 else 0.0
+            doubt = 0.0
+            if len(logs) == 1:
+                doubt = MOST_DELAY
             if self._floor(logs, now) - doubt > to_beat:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        least = LEAST_KEPT if self.excesses else FIRST_KEPT
+        if self.excesses:
+            least = LEAST_KEPT
+        else:
+            least = FIRST_KEPT
         if not now.level or len(now.kept) < least or len(logs) < self.warmup + 2:
             return "more"
         if self.fastest is None:
             return "enough"
         behind = now.center - SURE * now.error > self.fastest.center
-        return "enough" if behind or now.error <= PROCESS else "more"
+        if behind or now.error <= PROCESS:
+            return "enough"
+        return "more"
 
     def estimate(self, logs: Sequence[float]) -> Estimate:
         """The centre of a run, without its own warm-up or the one that earlier runs had."""
@@ -224,14 +231,21 @@ class Race:
         A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts as one
         more run, until several runs agree.
         """
-        usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
-        seen = self.excesses[index] if index < len(self.excesses) else []
+        usual = 0.0
+        if index < len(USUAL_EXCESS):
+            usual = USUAL_EXCESS[index]
+        if index < len(self.excesses):
+            seen = self.excesses[index]
+        else:
+            seen = []
         if not sure:
             return max(0.0, median_low([*seen, usual / 2]))
         if not seen:
             return usual
         high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
-        return high if len(seen) > 1 else max(high, usual / 2)
+        if len(seen) > 1:
+            return high
+        return max(high, usual / 2)
 
     def lost(self, logs: Sequence[float]) -> Estimate:
         """The best guess of the centre of a run that was cut short, with its error.

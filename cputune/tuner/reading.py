@@ -93,8 +93,10 @@ class Run:
         # Open MPI frames what it says by rules of dashes.
         lines = [line.strip() for line in (self.failure.details or "").split("\n")]
         last = next((line for line in reversed(lines) if line.strip("-=*")), None)
-        said = f"{self.failure.kind}: {self.failure}"
-        return said if last is None else f"{said}; its last line: {last[:300]}"
+        reason = f"{self.failure.kind}: {self.failure}"
+        if last is None:
+            return reason
+        return f"{reason}; its last line: {last[:300]}"
 
     @property
     def contended(self) -> bool:
@@ -209,7 +211,9 @@ def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
 
 def count_of_steps(count: int) -> str:
     """A number of steps in words."""
-    return "one step" if count == 1 else f"{count or 'no'} steps"
+    if count == 1:
+        return "one step"
+    return f"{count or 'no'} steps"
 
 
 def divergence(losses: Sequence[float | None], reference: Sequence[float | None]) -> str | None:
@@ -219,16 +223,20 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     steps that is off by a third, by more than 0.5, and by more than the losses scatter, is not
     rounding. Later steps may not rise above twice the worst of the baseline.
     """
-    last = losses[-1] if losses else None
+    last = None
+    if losses:
+        last = losses[-1]
     if last is None:
         return None
     if not math.isfinite(last):
-        name = "NaN" if math.isnan(last) else "infinite"
-        said = f"the loss is {name} in step {len(losses)}"
+        name = "infinite"
+        if math.isnan(last):
+            name = "NaN"
+        evidence = f"the loss is {name} in step {len(losses)}"
         if reference:
-            return said
+            return evidence
         return (
-            f"{said} of the current launch, so no plan can "
+            f"{evidence} of the current launch, so no plan can "
             "be compared with it; torch.autograd.set_detect_anomaly(True) shows where it begins"
         )
     known = [value for value in reference if value is not None and math.isfinite(value)]
@@ -277,9 +285,13 @@ def doubt_of_mean(steps: Sequence[SizedStep], sizes: Sequence[int]) -> float:
         return 0.0
     power = _power(steps)
     each = [size**power for size in sizes if size]
-    at_once = AT_ONCE if len(each) >= 3 * AT_ONCE else 1
+    at_once = 1
+    if len(each) >= 3 * AT_ONCE:
+        at_once = AT_ONCE
     means = [fmean(each[at : at + at_once]) for at in range(0, len(each) - at_once + 1, at_once)]
-    return variance(means) / len(means) / fmean(means) ** 2 if len(means) > 1 else 0.0
+    if len(means) > 1:
+        return variance(means) / len(means) / fmean(means) ** 2
+    return 0.0
 
 
 def _power(steps: Sequence[SizedStep]) -> float:

@@ -51,15 +51,15 @@ class Refusal:
 def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]:
     """What these trials have shown not to work, each value once."""
     ran = [trial.plan for trial in trials if trial.state != FAILED]
-    found: dict[str, Refusal] = {}
+    by_value: dict[str, Refusal] = {}
     for trial in trials:
         if trial.plan not in space.values or trial.kind not in _PLANS_FAULT:
             continue
         blamed = list(_named(trial, space)) or list(_only_changes(trial, ran, space))
         for refusal in blamed:
             if not any(map(refusal.meets, ran)):
-                found.setdefault(refusal.what, refusal)
-    return tuple(found.values())
+                by_value.setdefault(refusal.what, refusal)
+    return tuple(by_value.values())
 
 
 def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
@@ -91,11 +91,11 @@ def _part(reason: str, row: Compared) -> str:
 
 def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
     """The values that are the only difference of a failed plan from a plan that ran."""
-    own = values_of(trial.plan, space)
+    values = values_of(trial.plan, space)
     why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
     for plan in ran:
         other = values_of(plan, space)
-        changed = {name for name in NAMES if own[name] != other[name]}
+        changed = {name for name in NAMES if values[name] != other[name]}
         if "ranks" in changed:
             changed -= _LAYOUT - {"ranks"}
         if changed == TOGETHER:
@@ -107,8 +107,8 @@ def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iter
             # What refuses to be divided is not divided over another number of ranks either.
             yield Refusal(what="several ranks", why=why, meets=lambda plan: plan.world_size > 1)
             return
-        what = f"{name}={in_words(own[name])}"
-        yield Refusal(what=what, why=why, meets=partial(_has, space, name, own[name], False))
+        what = f"{name}={in_words(values[name])}"
+        yield Refusal(what=what, why=why, meets=partial(_has, space, name, values[name], False))
 
 
 def _has(space: SearchSpace, name: str, value: KnobValue, several: bool, plan: Plan) -> bool:

@@ -39,8 +39,8 @@ def rehearsed(
         why = _rehearse(measuring, runner, plan)
         if why:
             measuring.findings.unfit[plan.world_size] = why
-            said = f"{plan.world_size} ranks are left out from now on; {why}"
-            measuring.on_event(Message(text=said, warns=True))
+            text = f"{plan.world_size} ranks are left out from now on; {why}"
+            measuring.on_event(Message(text=text, warns=True))
             left = [other for other in left if other.world_size != plan.world_size]
     return left
 
@@ -71,13 +71,13 @@ def _note(end: RehearsalEnd, ranks: int) -> str:
             f"The whole script was not rehearsed {end.not_run}: with {ranks} ranks its evaluation, "
             "its saving and its end were not run."
         )
-    said = f"With {ranks} ranks the whole script was run, shortened to a few steps: it ended well"
+    text = f"With {ranks} ranks the whole script was run, shortened to a few steps: it ended well"
     if not end.compared:
-        return f"{said}. What it wrote was not compared with what your current launch writes."
+        return f"{text}. What it wrote was not compared with what your current launch writes."
     *before, last = end.compared
     listed = f"{', '.join(before)} and {last}" if before else last
     left = "" if "metrics" in end.compared else " Values of metrics were not compared."
-    return f"{said}, and wrote the same {listed} as your current launch.{left}"
+    return f"{text}, and wrote the same {listed} as your current launch.{left}"
 
 
 def left_out(findings: Findings) -> tuple[LeftOut, ...]:

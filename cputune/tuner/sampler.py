@@ -140,7 +140,10 @@ class SpeedModel:
                 (within**2 * alike[other] for other, within in effect.within.items()),
                 start=np.zeros_like(kernel),
             )
-            part = alike[name] if effect.part_of is None else alike[name] * alike[effect.part_of]
+            if effect.part_of is None:
+                part = alike[name]
+            else:
+                part = alike[name] * alike[effect.part_of]
             kernel += part * size
         return kernel
 
@@ -182,20 +185,20 @@ def expected_improvement(belief: Belief, best: float) -> Array:
 
 def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
     known: dict[object, Footprint] = {}
-    found = []
+    footprints = []
     for plan in plans:
         key: object = (plan.nodes, plan.cpus, plan.threads_per_process)
         if key not in known:
             known[key] = footprint(facts, plan)
-        found.append(known[key])
-    return found
+        footprints.append(known[key])
+    return footprints
 
 
 def footprint(facts: HostFacts, plan: Plan) -> Footprint:
     """What the first rank of a plan occupies, and which share of the machine all ranks do."""
     first = set(plan.cpus[0])
-    own = sum(not first.isdisjoint(core.cpus) for core in facts.topology.cores)
-    busy = max(1, min(own, plan.threads_per_process))
+    busy_cores = sum(not first.isdisjoint(core.cpus) for core in facts.topology.cores)
+    busy = max(1, min(busy_cores, plan.threads_per_process))
     sockets, nodes = nodes_spanned(facts, plan.cpus[0])
     return Footprint(
         busy_cores=busy,
@@ -329,9 +332,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def next_plan(self) -> Plan | None:
         """The plan to try next; None if none is worth it."""
         past = self._history
-        asked = (len(past.tried), len(past.plans), len(past.failed))
-        if asked != self._asked:
-            self._asked, self._next = asked, self.propose(len(past.tried))
+        key = (len(past.tried), len(past.plans), len(past.failed))
+        if key != self._asked:
+            self._asked, self._next = key, self.propose(len(past.tried))
         return self._next
 
     def _untried(self) -> list[Plan]:
@@ -347,7 +350,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         """How much faster than the fastest so far (log) each is expected to be, if it runs."""
         belief = self._belief()
         measured = [self._index[plan] for plan in self._history.plans]
-        best = float(belief.mean[measured].min()) if measured else float(belief.mean.min())
+        if measured:
+            best = float(belief.mean[measured].min())
+        else:
+            best = float(belief.mean.min())
         promise = expected_improvement(belief, best)[[self._index[plan] for plan in plans]]
         if self._history.failed:
             promise = promise * self.chances(plans)
@@ -404,7 +410,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         if "fixed_params" in trial.system_attrs:
             return {}
         plan = self.next_plan()
-        return {} if plan is None else dict(self._space.values[plan])
+        if plan is None:
+            return {}
+        return dict(self._space.values[plan])
 
     def sample_independent(
         self,

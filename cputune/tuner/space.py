@@ -30,6 +30,7 @@ MOST_SHOWN = 8
 """Knobs in the repr of a space: with the first and the last line it has ten."""
 
 LONGEST_LINE = 100
+"""Characters of a line in the repr of a space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,20 +110,24 @@ def search_space(
 
     Raises UsageError for an unknown knob and for a value that no plan of this machine can have.
     """
-    named = None if knobs is None else frozenset(knobs)
+    named = None
+    if knobs is not None:
+        named = frozenset(knobs)
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
-    unlike = "" if job.licence is None else job.licence.unlike
+    unlike = ""
+    if job.licence is not None:
+        unlike = job.licence.unlike
     if unlike:
         keep = "numbers"
-    own = {**owned(job, today)}
+    owned_knobs = {**owned(job, today)}
     if "ranks" in fixed:  # a script that divides its batches itself may be asked for others
-        own.pop("ranks", None)
-    _refuse_what_is_owned(job, own, fixed)
+        owned_knobs.pop("ranks", None)
+    _refuse_what_is_owned(job, owned_knobs, fixed)
     ask = Ask(
         workload=job,
-        fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **own},
-        own=own,
+        fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **owned_knobs},
+        own=owned_knobs,
         hosts=tuple(hosts),
         keep=keep,
         named=named or frozenset(),
@@ -149,11 +154,11 @@ def search_space(
 
 
 def _refuse_what_is_owned(
-    job: Workload, own: Mapping[str, KnobValue], fixed: Mapping[str, KnobValue]
+    job: Workload, owned_knobs: Mapping[str, KnobValue], fixed: Mapping[str, KnobValue]
 ) -> None:
     """Raise UsageError if a knob is held at another value than the script's own."""
-    for name in own:
-        if fixed.get(name, own[name]) != own[name]:
+    for name in owned_knobs:
+        if fixed.get(name, owned_knobs[name]) != owned_knobs[name]:
             raise UsageError(
                 f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
                 hint=f"{OWNED[name]}; remove --fix {name}",
@@ -189,13 +194,13 @@ def _plans(
     _refuse_unlike(ask.hosts)
     choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.offers is not None}
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
-    found: dict[Plan, Mapping[str, KnobValue]] = {}
+    plans: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
         for plan, more in _with_libraries(facts, layout, choices, ask):
-            found.setdefault(plan, {**values, **more})
+            plans.setdefault(plan, {**values, **more})
     ranks = (LeftOut(what="ranks", why=OWNED["ranks"]),) if "ranks" in ask.own else ()
     libraries = (out for choice in choices.values() for out in choice.left_out)
-    return found, (*ranks, *layouts.left_out, *libraries)
+    return plans, (*ranks, *layouts.left_out, *libraries)
 
 
 def _refuse_unlike(hosts: Sequence[tuple[str, HostFacts]]) -> None:
@@ -218,21 +223,21 @@ def _cpus_of(facts: HostFacts) -> object:
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
     """The values that are possible on every host; for others the host that lacks them is named."""
     if knob.name in ask.own:
-        own = LeftOut(what=knob.name, why=OWNED[knob.name])
-        return Choices(values=(ask.own[knob.name],), left_out=(own,))
-    found = knob.choices(facts, ask)
+        left_out = LeftOut(what=knob.name, why=OWNED[knob.name])
+        return Choices(values=(ask.own[knob.name],), left_out=(left_out,))
+    choices = knob.choices(facts, ask)
     for name, there in ask.hosts[1:]:
         others = knob.choices(there, ask)
         reasons = {out.what: out.why for out in others.left_out}
-        lacking = [value for value in found.values if value not in others.values]
-        found = Choices(
-            values=tuple(value for value in found.values if value not in lacking),
+        lacking = [value for value in choices.values if value not in others.values]
+        choices = Choices(
+            values=tuple(value for value in choices.values if value not in lacking),
             left_out=(
-                *found.left_out,
+                *choices.left_out,
                 *(_lacking(knob.name, value, name, reasons) for value in lacking),
             ),
         )
-    return found
+    return choices
 
 
 def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
@@ -245,17 +250,17 @@ def _with_libraries(
     facts: HostFacts, layout: Plan, choices: Mapping[str, Choices], ask: Ask
 ) -> list[tuple[Plan, dict[str, KnobValue]]]:
     """A layout with every combination of the knobs that CPUs do not depend on."""
-    found: list[tuple[Plan, dict[str, KnobValue]]] = [(layout, {})]
+    plans: list[tuple[Plan, dict[str, KnobValue]]] = [(layout, {})]
     for knob in KNOBS:
         if knob.put is None:
             continue
-        found = [
+        plans = [
             (changed, {**values, knob.name: value})
-            for plan, values in found
+            for plan, values in plans
             for value in ask.kept(knob.name, choices[knob.name].values)
             if (changed := knob.put(plan, value, facts)) is not None
         ]
-    return found
+    return plans
 
 
 def _not_kept(
@@ -302,23 +307,27 @@ def _unvaried(
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
     """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
-    asked = [f"{name}={_text(fixed[name])}" for name in named]
-    together = " together" if len(asked) > 1 else ""
+    settings = [f"{name}={_text(fixed[name])}" for name in named]
+    together = ""
+    if len(settings) > 1:
+        together = " together"
     why = next(
         (
             out.why
-            for name, words in zip(named, asked, strict=True)
+            for name, setting in zip(named, settings, strict=True)
             for out in left_out
-            if out.what in (name, words)
+            if out.what in (name, setting)
         ),
         "remove --fix; `cputune tune --dry-run` then lists the values",
     )
-    return UsageError(f"no plan of this machine has {', '.join(asked)}{together}", hint=why)
+    return UsageError(f"no plan of this machine has {', '.join(settings)}{together}", hint=why)
 
 
 def _text(value: KnobValue) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     return str(value)
 
 
@@ -347,13 +356,13 @@ def _suggestions(
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
     }
-    found: dict[Plan, Origin] = {}
+    suggestions: dict[Plan, Origin] = {}
     for origin, own in wanted:
         meant = {**today, "precision": advised_precision(facts), **own, **held}
         match = [plan for plan, of in values.items() if meant.items() <= of.items()]
         if match:
-            found.setdefault(max(match, key=_liked), origin)
-    return tuple((origin, plan) for plan, origin in found.items())
+            suggestions.setdefault(max(match, key=_liked), origin)
+    return tuple((origin, plan) for plan, origin in suggestions.items())
 
 
 def _of_topology(

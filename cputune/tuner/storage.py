@@ -139,9 +139,12 @@ class StudyStorage:
 
         Raises CannotError if one of them is damaged.
         """
-        found: dict[int, tuple[Trial, Run]] = {}
+        past: dict[int, tuple[Trial, Run]] = {}
         with self._reading():
-            trials = () if self._record is None else self._record.get_trials(deepcopy=False)
+            if self._record is not None:
+                trials = self._record.get_trials(deepcopy=False)
+            else:
+                trials = ()
             for frozen in trials:
                 document = frozen.user_attrs.get(_TRIAL)
                 if document is not None:
@@ -152,10 +155,10 @@ class StudyStorage:
                         start_seconds=kept.start_seconds,
                     )
                     # A server that was lost while it wrote may have a trial twice.
-                    found.setdefault(kept.trial.number, (kept.trial, run))
+                    past.setdefault(kept.trial.number, (kept.trial, run))
                 elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
                     raise ValueError(f"trial {frozen.number} lacks its measurements")
-        return list(found.values())
+        return list(past.values())
 
     def guide(self, sampler: PlanSampler) -> None:
         """Set the sampler that Optuna asks from now on."""
@@ -196,12 +199,16 @@ class StudyStorage:
                 )
             ),
         }
-        rate = trial.samples_per_second if trial.state == COMPLETED else None
+        rate = None
+        if trial.state == COMPLETED:
+            rate = trial.samples_per_second
         for index, log in enumerate(run.logs):
             self._running.report(math.exp(log), index)
         for name, attribute in attributes.items():
             self._running.set_user_attr(name, attribute)
-        value = None if rate is None else 1 / rate.centre
+        value = None
+        if rate is not None:
+            value = 1 / rate.centre
         frozen = self._study.tell(self._running, value, state=_STATES[trial.state])
         self._running = None
         self._unwritten.append(partial(_added, frozen=frozen))
@@ -252,8 +259,10 @@ class StudyStorage:
         if self._record is None:
             return None
         with self._reading():
-            found = self._record.user_attrs.get(_WORKLOAD)
-            return None if found is None else record_of(Workload, found)
+            stored = self._record.user_attrs.get(_WORKLOAD)
+            if stored is None:
+                return None
+            return record_of(Workload, stored)
 
     def remember(self, workload: Workload) -> None:
         """Keep what the first trial has shown of the workload, with the next ``write_down``."""

@@ -232,15 +232,17 @@ class TuningStudy:
         """What was not tried: it is not possible here, or trials showed that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
         refused += rehearsals.left_out(self._findings)
-        return refused if self._space is None else (*self._space.left_out, *refused)
+        if self._space is None:
+            return refused
+        return (*self._space.left_out, *refused)
 
     def _write_down(self) -> None:
         """Write the trials to the database. Report once if it fails, and once if it works again."""
         lost, before = self._storage.write_down(), self._unwritten
         self._unwritten = lost
         if lost is not None and before is None:
-            said = f"warning: {lost}. The study continues; its result will contain all trials"
-            self._on_event(Message(text=said, warns=True))
+            text = f"warning: {lost}. The study continues; its result will contain all trials"
+            self._on_event(Message(text=text, warns=True))
         elif lost is None and before is not None:
             self._on_event(Message(text="the study is writable again", warns=True))
 
@@ -272,9 +274,9 @@ class TuningStudy:
         trials = count(len(findings.trials), "trial")
         error = Interrupted(f"interrupted after {trials}", hint=hint)
         rounds = len(findings.confirm_runs)
-        after = (
-            f" after {rounds} runs of its confirmation" if rounds else ", before the confirmation"
-        )
+        after = ", before the confirmation"
+        if rounds:
+            after = f" after {rounds} runs of its confirmation"
         findings.notes.append(f"The study was interrupted{after}.")
         findings.interrupted = True
         if findings.disturbed:
@@ -318,7 +320,10 @@ class TuningStudy:
         findings.saw_quiet |= not findings.never_quiet
         held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
         past.rank_bytes = max(past.rank_bytes, *held, 0)
-        guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
+        if trial.state == PRUNED:
+            guess = race.lost(run.logs)
+        else:
+            guess = race.estimate(run.logs)
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
@@ -332,8 +337,8 @@ class TuningStudy:
         self._history.refused = refusals(self._findings.trials, self._space)
         for refusal in self._history.refused:
             if refusal.what not in known:
-                said = f"{refusal.what} is left out from now on; {refusal.why}"
-                self._on_event(Message(text=said, warns=True))
+                text = f"{refusal.what} is left out from now on; {refusal.why}"
+                self._on_event(Message(text=text, warns=True))
 
     # The search
 
@@ -342,8 +347,8 @@ class TuningStudy:
         if self._timer.limited and self._measuring.needs_all_time(blocks=4):
             runner.ask(())
             return
-        said = "checking what can be changed without changing what the model learns"
-        self._on_event(Message(text=said))
+        text = "checking what can be changed without changing what the model learns"
+        self._on_event(Message(text=text))
         runner.ask()
 
     def _ask_now(self, runner: AskingRunner) -> None:
@@ -386,7 +391,10 @@ class TuningStudy:
             self._findings.time_up |= self._timer.up(1.0)
 
     def _observed_workload(self, runner: Runner) -> Workload:
-        workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
+        if isinstance(runner, LearningRunner):
+            workload = runner.workload
+        else:
+            workload = self._workload
         if workload.global_batch_size is None and workload.batch_per_rank is None:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
@@ -395,7 +403,9 @@ class TuningStudy:
         """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
         seen = next((t for t in self._findings.trials if t.plan.as_found), None)
-        plan = None if seen is None else seen.plan
+        plan = None
+        if seen is not None:
+            plan = seen.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=plan)
         self._space = space
         self._learn_refusals()
@@ -407,18 +417,20 @@ class TuningStudy:
         for out in space.left_out:
             if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
                 self._on_event(Message(text=f"not tried: {out.why}"))
-        start = self._measuring.start_seconds if not resumed else None
+        start = None
+        if not resumed:
+            start = self._measuring.start_seconds
         most = timer.most_seconds
         taken = self._findings.baseline_seconds
         usual = USUAL_RUNS * taken
         measured = any(t.state == COMPLETED for t in self._findings.trials)
         if most is not None and usual > most and measured and not resumed:
-            said = (
+            text = (
                 f"your launch took {duration(taken)} to start and to be measured, so "
                 f"{duration(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
                 "a study usually tries"
             )
-            self._on_event(Message(text=said, warns=True))
+            self._on_event(Message(text=text, warns=True))
         self._on_event(
             StudyStarted(
                 space=space,
@@ -457,7 +469,9 @@ class TuningStudy:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
         proposed = sampler.next_plan()
-        return None if proposed is None else ("sampler", proposed)
+        if proposed is None:
+            return None
+        return ("sampler", proposed)
 
     def _measure(self, runner: Runner, plan: Plan, origin: Origin) -> None:
         """Run a plan as the next trial, and record the outcome.
@@ -478,7 +492,10 @@ class TuningStudy:
             if not run.logs and run.failure is None:  # it may be tried again
                 self._storage.abandon()
                 return
-        seen = tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()
+        if isinstance(runner, ObservingRunner):
+            seen = tuple(runner.observed())
+        else:
+            seen = ()
         trial = trial_of(
             run,
             self._race,
@@ -501,12 +518,12 @@ class TuningStudy:
         self._on_event(TrialEnded(trial=trial))
         if isinstance(run.failure, HostLost):
             findings.host_lost = True
-            said = (
+            text = (
                 f"{run.failure}; the study ends here, and --resume continues it when the host "
                 "is reachable"
             )
-            findings.notes.append(f"{said}.")
-            self._on_event(Message(text=said, warns=True))
+            findings.notes.append(f"{text}.")
+            self._on_event(Message(text=text, warns=True))
             return
         hopeless = run.failure is not None and run.failure.hopeless
         error = cannot_work(findings.trials, hopeless=hopeless)

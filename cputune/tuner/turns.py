@@ -199,9 +199,14 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
     ``lone`` is a plan of one rank.
     """
-    counts_from = LONE_STEP_SECONDS if lone else LONG_STEP_SECONDS
+    if lone:
+        counts_from = LONE_STEP_SECONDS
+    else:
+        counts_from = LONG_STEP_SECONDS
     skipped = int(step_seconds < counts_from)
-    least = 2 if skipped and step_seconds < TWICE_SECONDS else 1
+    least = 1
+    if skipped and step_seconds < TWICE_SECONDS:
+        least = 2
     return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
 
 

@@ -93,9 +93,12 @@ def verify(
 
     Raises UsageError for a path that is no artefact, ResultError for a bad result file.
     """
-    host = LiveHost() if host is None else host
-    tuned = None if result is None else Result.load(Path(result))
-    found = [
+    if host is None:
+        host = LiveHost()
+    tuned = None
+    if result is not None:
+        tuned = Result.load(Path(result))
+    artefacts = [
         (
             artefact,
             expectation(
@@ -113,7 +116,7 @@ def verify(
     ]
     verifications = []
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
-        for artefact, expected in found:
+        for artefact, expected in artefacts:
             if on_event is not None:
                 on_event(f"{artefact.path} ({artefact.format})")
             verifications.append(_verification(artefact, expected, host))
@@ -126,11 +129,11 @@ def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verific
     for name in FORMATS[artefact.format].consumers:
         if any(check.name == "syntax" and check.state == FAILED for check in checks):
             break
-        for said in CONSUMERS[name](artefact, expected, host):
-            if isinstance(said, Ratio):
-                throughput = said
+        for answer in CONSUMERS[name](artefact, expected, host):
+            if isinstance(answer, Ratio):
+                throughput = answer
             else:
-                checks.append(said)
+                checks.append(answer)
     return Verification(
         path=str(artefact.path),
         format=artefact.format,
@@ -146,11 +149,14 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
     skipped. Raises UsageError for a path that does not exist, and for a file or directory without
     an artefact.
     """
-    found: list[Artefact] = []
+    artefacts: list[Artefact] = []
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path} does not exist", hint="`cputune emit` writes launch files")
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        if path.is_dir():
+            files = sorted(path.iterdir())
+        else:
+            files = [path]
         inside = [artefact for file in files if file.is_file() and (artefact := read(file))]
         if not inside and path.is_dir():
             raise UsageError(
@@ -161,8 +167,8 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
                 f"{path} was not written by `cputune emit`",
                 hint=f"`cputune doctor --check-file {path}` reads other launches",
             )
-        found += inside
-    return tuple({artefact.path.resolve(): artefact for artefact in found}.values())
+        artefacts += inside
+    return tuple({artefact.path.resolve(): artefact for artefact in artefacts}.values())
 
 
 def read(path: Path) -> Artefact | None:
@@ -176,10 +182,10 @@ def read(path: Path) -> Artefact | None:
         if error.errno in (errno.EFBIG, errno.EILSEQ):
             return None
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    said = promise_in(text)
-    if said.format is None or said.format not in FORMATS or said.plan is None:
+    promise = promise_in(text)
+    if promise.format is None or promise.format not in FORMATS or promise.plan is None:
         return None
-    return Artefact(path=path, format=said.format, text=text)
+    return Artefact(path=path, format=promise.format, text=text)
 
 
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
@@ -187,18 +193,20 @@ def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expe
 
     ``asked`` is how it is tried.
     """
-    said = promise_in(artefact.text)
-    if result is not None and said.plan is not None:
-        best, workload, nodes = result.best, result.workload, said.plan.nodes
+    promise = promise_in(artefact.text)
+    if result is not None and promise.plan is not None:
+        best, workload, nodes = result.best, result.workload, promise.plan.nodes
         plan = replace(best.plan, nodes=nodes, as_found=False)
-        fixed = None if workload.batch_per_rank is not None else workload.global_batch_size
+        fixed = None
+        if workload.batch_per_rank is None:
+            fixed = workload.global_batch_size
         recipe = workload.recipe
-        said = replace(
-            said,
+        promise = replace(
+            promise,
             plan=plan,
             samples_per_second=best.samples_per_second if nodes == best.plan.nodes else None,
             environment=plan.environment(),
-            sequence_length=said.sequence_length if recipe is None else recipe.every_length,
-            global_batch_size=said.global_batch_size or fixed,
+            sequence_length=promise.sequence_length if recipe is None else recipe.every_length,
+            global_batch_size=promise.global_batch_size or fixed,
         )
-    return Expected(**keywords(said), **asked)
+    return Expected(**keywords(promise), **asked)

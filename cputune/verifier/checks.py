@@ -105,8 +105,10 @@ def what_is_trained(
         rows.append(Evidence(what="data set", expected=wanted, seen=f"{samples} samples"))
     wrong = [row for row in rows if row.seen != row.expected]
     good = "the command and its arguments are as emitted"
-    said = [f"{row.what}: {row.seen}, promised {row.expected}" for row in wrong[:1]]
-    return judged("what is trained", consumer, wrong, good, rows, wrong="".join(said) or None)
+    differences = [f"{row.what}: {row.seen}, promised {row.expected}" for row in wrong[:1]]
+    return judged(
+        "what is trained", consumer, wrong, good, rows, wrong="".join(differences) or None
+    )
 
 
 def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evidence]:
@@ -116,7 +118,10 @@ def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evid
     first = os.path.basename(promised[0])
     starts = [n for n, word in enumerate(shown) if os.path.basename(word) == first]
     script = next((n for n, word in enumerate(shown) if word.endswith(".py")), 1)
-    begins = starts[-1] if starts else script
+    if starts:
+        begins = starts[-1]
+    else:
+        begins = script
     own = [*hide_arguments(("python", *shown[begins:]))[0]][1:]
     if starts:
         own[0] = promised[0]
@@ -128,7 +133,9 @@ def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evid
     same = SequenceMatcher(None, promised, own, autojunk=False)
     for kind, begin, end, other, last in same.get_opcodes():
         if kind != "equal":
-            lead = f" after {promised[begin - 1]}" if begin else ""
+            lead = ""
+            if begin:
+                lead = f" after {promised[begin - 1]}"
             yield Evidence(
                 what=f"the command{lead}",
                 expected=shlex.join(promised[begin:end]) or "nothing",
@@ -151,8 +158,8 @@ def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
     ]
     wrong = [line for row, line in zip(rows, evidence, strict=True) if row.differs]
     if wrong:
-        said = f"rank {wrong[0].rank}: {wrong[0].seen}, the plan has {wrong[0].expected}"
-        return judged(name, consumer, wrong, "", evidence, wrong=said)
+        summary = f"rank {wrong[0].rank}: {wrong[0].seen}, the plan has {wrong[0].expected}"
+        return judged(name, consumer, wrong, "", evidence, wrong=summary)
     unknown = next((row for row in rows if row.seen is None), None)
     if unknown is not None:
         why = f"rank {unknown.rank}: not known: {unknown.unknown}"
@@ -217,7 +224,10 @@ def _preloaded(promised: str, seen: Sequence[str]) -> tuple[str, str, str, str]:
     names = [os.path.basename(path) for path in seen]
     others = [name for name in names if not any(_same_library(name, one) for one in own)]
     wanted = "nothing else is preloaded"
-    shown = f"{', '.join(others)} is preloaded" if others else wanted
+    if others:
+        shown = f"{', '.join(others)} is preloaded"
+    else:
+        shown = wanted
     return "environment", "LD_PRELOAD", wanted, shown
 
 
@@ -253,16 +263,20 @@ def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
         return not_checked("launch", why, refused[2], consumer)
     trained = sum(bool(rank.steps) for rank in seen.ranks)
     if 0 < trained < world:
-        said = f"{count(trained, 'rank')} trained, the plan has {world}: {world - trained} missing"
+        summary = (
+            f"{count(trained, 'rank')} trained, the plan has {world}: {world - trained} missing"
+        )
     elif seen.timed_out:
-        said = f"no {steps} steps within {seen.seconds:.0f} s"
+        summary = f"no {steps} steps within {seen.seconds:.0f} s"
     else:
-        said = f"it ended with {seen.returncode} before {steps} steps"
+        summary = f"it ended with {seen.returncode} before {steps} steps"
     if not seen.ranks:
-        said += ", and no rank trained"
+        summary += ", and no rank trained"
     lines = [line for line in seen.output.splitlines() if line.strip()]
     evidence += [Evidence(what="output", seen=line[:400]) for line in lines[-15:]]
-    return judged("launch", consumer, [Evidence(what="end", seen=said)], "", evidence, wrong=said)
+    return judged(
+        "launch", consumer, [Evidence(what="end", seen=summary)], "", evidence, wrong=summary
+    )
 
 
 def _by_node(plan: Plan, states: States) -> list[States]:
@@ -287,8 +301,8 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
         return not_checked("hosts", why, consumer=consumer, evidence=rows)
     good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes)
     counted = [f"{sum(row.seen == name for row in rows)} on {name}" for name in names]
-    said = f"ranks: {', '.join(counted)}"
-    return judged("hosts", consumer, () if good else rows, said, rows, wrong=said)
+    summary = f"ranks: {', '.join(counted)}"
+    return judged("hosts", consumer, () if good else rows, summary, rows, wrong=summary)
 
 
 def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
@@ -303,7 +317,10 @@ def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
             alone = all(together.count(cpu) == 1 for cpu in own)
             seen = cpulist.render(own) or "none"
             enough = alone and len(own) >= plan.threads_per_process
-            wanted = seen if enough else f"{plan.threads_per_process} CPUs of its own"
+            if enough:
+                wanted = seen
+            else:
+                wanted = f"{plan.threads_per_process} CPUs of its own"
             yield _row("affinity", number, wanted, seen)
 
 
@@ -320,8 +337,8 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
             wrong.append(evidence[-1])
     if not evidence:
         return not_checked("loss", "the script does not report its loss", consumer=consumer)
-    said = f"runs away in rank {', '.join(str(row.rank) for row in wrong)}"
-    return judged("loss", consumer, wrong, "finite in every rank", evidence, wrong=said)
+    summary = f"runs away in rank {', '.join(str(row.rank) for row in wrong)}"
+    return judged("loss", consumer, wrong, "finite in every rank", evidence, wrong=summary)
 
 
 def global_batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
@@ -339,7 +356,10 @@ def global_batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome
             taken += rank.steps[0].samples
     row = Evidence(what="samples per step", expected=str(expected), seen=str(taken))
     wrong = f"{taken}, the plan has {expected}"
-    faults = [row] if taken != expected else []
+    if taken != expected:
+        faults = [row]
+    else:
+        faults = []
     return judged("global batch", consumer, faults, str(taken), [row], wrong=wrong)
 
 
@@ -360,7 +380,10 @@ def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
     """
     timed = [step for step in steps[min(WARMUP_STEPS, len(steps) - 1) :] if step.seconds > 0]
     quiet = [step for step in timed if not step.delayed]
-    counted = quiet if len(quiet) >= LEAST_QUIET else timed
+    if len(quiet) >= LEAST_QUIET:
+        counted = quiet
+    else:
+        counted = timed
     return [step.samples / step.seconds for step in counted], len(timed) - len(quiet)
 
 
@@ -421,6 +444,8 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     busy = ratio.delayed_steps >= ratio.steps / 2
     if ratio.high < SLOWEST_RATIO and not busy:
         return Outcome(name=name, state=FAILED, summary=text, consumer=consumer)
-    why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
+    why = "too noisy to tell"
+    if busy:
+        why = f"{ratio.delayed_steps} steps waited for a CPU"
     remedy = "verify again when nothing else runs here, with more --steps"
     return not_checked(name, f"{text}; {why}", remedy, consumer)

@@ -62,13 +62,13 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     try:
         documents = list(yaml.safe_load_all(artefact.text))
     except yaml.YAMLError as error:
-        said = "no YAML: " + str(error).partition("\n")[0]
-        yield Outcome(name="syntax", state=FAILED, summary=said)
+        reason = "no YAML: " + str(error).partition("\n")[0]
+        yield Outcome(name="syntax", state=FAILED, summary=reason)
         return
     jobs = [document for document in documents if str(at(document, "kind")) in OPERATORS]
     if not jobs:
-        said = "neither a PyTorchJob nor a TrainJob"
-        yield Outcome(name="syntax", state=FAILED, summary=said)
+        reason = "neither a PyTorchJob nor a TrainJob"
+        yield Outcome(name="syntax", state=FAILED, summary=reason)
     claims = _claims(documents, artefact)
     for job in jobs:
         distribution, operator, through = OPERATORS[job["kind"]]
@@ -112,7 +112,9 @@ def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Ou
         wrong = None
         if found:
             first = found[0]
-            wanted = "" if first.expected is None else f", expected {first.expected}"
+            wanted = ""
+            if first.expected is not None:
+                wanted = f", expected {first.expected}"
             wrong = f"{first.what}: {first.seen}{wanted}"
         yield judged(check, consumer, found, good, wrong=wrong)
 
@@ -139,11 +141,11 @@ def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
     ]
     kept = _Kept(plan, promised, shown)
     wrong = [row for row in rows if not kept.same(row)]
-    said = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
+    differences = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
     good = f"{len(rows)} values are as emitted"
     if kept.fewer:
         good += f", with {kept.fewer} fewer CPUs per pod"
-    return judged("plan", "the plan in the file", wrong, good, wrong="".join(said) or None)
+    return judged("plan", "the plan in the file", wrong, good, wrong="".join(differences) or None)
 
 
 LEAST_SHARED_BYTES = 2**30
@@ -167,7 +169,9 @@ class _Kept:
         if row.seen == row.expected:
             return True
         before, _, name = row.what.rpartition(": ")
-        prefix = f"{before}: " if before else ""
+        prefix = ""
+        if before:
+            prefix = f"{before}: "
         match name:
             case "requests.cpu" | "limits.cpu":
                 return self._cpus(prefix, row)
@@ -185,7 +189,9 @@ class _Kept:
                 return digest is not None and digest[1] == repository
             case "/dev/shm":
                 size = re.fullmatch(r"medium Memory, sizeLimit (\S+)", row.seen)
-                amount = None if size is None else quantity_of(size[1])
+                amount = None
+                if size is not None:
+                    amount = quantity_of(size[1])
                 return amount is not None and amount >= LEAST_SHARED_BYTES
         return name.startswith("/") and {row.seen, row.expected} <= PERSISTENT
 
@@ -231,7 +237,9 @@ class _Kept:
 
 
 def _whole(text: object, otherwise: int) -> int:
-    return int(str(text)) if str(text).isdigit() else otherwise
+    if str(text).isdigit():
+        return int(str(text))
+    return otherwise
 
 
 def _is_own(name: str) -> bool:
@@ -258,9 +266,9 @@ def round_trip(
             warnings.simplefilter("ignore")
             back = through(with_text_quantities(document))
     except Exception as error:  # the models raise errors of any kind
-        said = str(error).strip() or type(error).__name__
-        refused = f"the models refuse the document: {said.splitlines()[0]}"
-        return judged(name, consumer, [Evidence(what="refusal", seen=said)], "", wrong=refused)
+        message = str(error).strip() or type(error).__name__
+        refused = f"the models refuse the document: {message.splitlines()[0]}"
+        return judged(name, consumer, [Evidence(what="refusal", seen=message)], "", wrong=refused)
     differences = tuple(
         _differences(with_text_quantities(document), back, document.get("kind", "document"))
     )
@@ -298,7 +306,9 @@ def _through_trainer_api(document: Manifest) -> Any:
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
     job = TrainerV1alpha1TrainJob.from_dict(dict(document))
-    return None if job is None else job.to_dict()
+    if job is None:
+        return None
+    return job.to_dict()
 
 
 def _differences(expected: object, seen: object, where: str) -> Iterator[Evidence]:
@@ -314,11 +324,11 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
 
 def admission(job: Manifest, consumer: str) -> Outcome:
     """What the operator refuses of a job, or starts wrongly, by the doctor's checks."""
-    found = [
-        Evidence(what=".".join(map(str, path)), seen=said)
-        for _, path, said in job_faults(Document(value=job))
+    faults = [
+        Evidence(what=".".join(map(str, path)), seen=fault)
+        for _, path, fault in job_faults(Document(value=job))
     ]
-    return judged("admission rules", consumer, found, "nothing to refuse")
+    return judged("admission rules", consumer, faults, "nothing to refuse")
 
 
 OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {

@@ -96,7 +96,9 @@ class PodTemplate:
         found = self.containers
         if self.trains is not None:
             return next((one for one in found if one.get("name") == self.trains), None)
-        return found[0] if found else None
+        if found:
+            return found[0]
+        return None
 
 
 def _env(trainer: Mapping[str, Any], container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -111,18 +113,24 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def _strings(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [one for one in value if isinstance(one, str)]
+    return []
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return value
+    return {}
 
 
 def templates_of(job: Mapping[str, Any]) -> Iterator[PodTemplate]:
     """The pod templates of a PyTorchJob, MPIJob, TrainJob or Job."""
     kind, spec = str(job.get("kind")), _mapping(job.get("spec"))
     if kind in ("PyTorchJob", "MPIJob"):
-        name = "pytorchReplicaSpecs" if kind == "PyTorchJob" else "mpiReplicaSpecs"
+        name = "mpiReplicaSpecs"
+        if kind == "PyTorchJob":
+            name = "pytorchReplicaSpecs"
         for role, replica in _mapping(spec.get(name)).items():
             template = _mapping(at(replica, "template"))
             yield PodTemplate(
@@ -162,7 +170,9 @@ def _patched_pods(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _number(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return otherwise
 
 
 # --- names ------------------------------------------------------------------------------
@@ -454,8 +464,13 @@ def service_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
 def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
     limits, requests = _mapping(resources.get("limits")), _mapping(resources.get("requests"))
     for what in ("cpu", "memory"):
-        limit = quantity_of(limits.get(what)) if what in limits else None
-        request = quantity_of(requests.get(what)) if what in requests else limit
+        limit = None
+        if what in limits:
+            limit = quantity_of(limits.get(what))
+        if what in requests:
+            request = quantity_of(requests.get(what))
+        else:
+            request = limit
         if limit is None:
             yield Evidence(what=f"{place}.limits.{what}", seen="missing", expected="a limit")
         elif request != limit:

@@ -86,7 +86,9 @@ class Verification:
         states = {check.state for check in self.checks if not check.left_out}
         if FAILED in states:
             return FAILED
-        return NOT_CHECKED if NOT_CHECKED in states or not states else PASSED
+        if NOT_CHECKED in states or not states:
+            return NOT_CHECKED
+        return PASSED
 
     def to_json(self) -> dict[str, object]:
         """A mapping of plain JSON values."""
@@ -141,7 +143,10 @@ def judged(
     """A check that fails if there are faults. ``good`` is its summary without faults, ``wrong``
     (default: the first fault) with them; ``evidence`` is what else was seen.
     """
-    summary = (wrong or faults[0].seen) if faults else good
+    if faults:
+        summary = wrong or faults[0].seen
+    else:
+        summary = good
     return Outcome(
         name=name,
         state=FAILED if faults else PASSED,

@@ -68,22 +68,24 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     lines of the user.
     """
     for name, program, options, install in READERS:
-        found = host.which(program) or _beside_python(host, program)
-        if found is None:
+        program_path = host.which(program) or _beside_python(host, program)
+        if program_path is None:
             yield not_installed(name, program, install)
             continue
-        done = _ask((found, *options, str(artefact.path.resolve())), host)
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        if done.returncode != 0 and not said:
-            said = [f"ended with {done.returncode}"]
-        complaints = [Evidence(what=program, seen=line) for line in said[:20]]
+        done = _ask((program_path, *options, str(artefact.path.resolve())), host)
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        if done.returncode != 0 and not lines:
+            lines = [f"ended with {done.returncode}"]
+        complaints = [Evidence(what=program, seen=line) for line in lines[:20]]
         yield judged(name, program, complaints, "no complaints")
 
 
 def _beside_python(host: Host, program: str) -> str | None:
     """A program that pip installed next to the interpreter, if that is not on PATH."""
     path = Path(sys.prefix) / "bin" / program
-    return str(path) if host.exists(str(path)) else None
+    if host.exists(str(path)):
+        return str(path)
+    return None
 
 
 def _ask(argv: tuple[str, ...], host: Host) -> Completed:
@@ -106,7 +108,7 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     yield from as_it_was(artefact, expected, host)
     yield from variables_of(artefact, expected)
     if not expected.run or any(missing_beside(artefact)):
-        yield not_run(asked=not expected.run)
+        yield not_run(is_requested=not expected.run)
         return
     if expected.plan.nodes > 1:
         yield from over_hosts(artefact, expected, python, environment)
@@ -118,7 +120,10 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 
 def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """Whether the script, and each file that the command names, is there and is what it was."""
-    promised = {} if expected.trained is None else expected.trained.files
+    if expected.trained is not None:
+        promised = expected.trained.files
+    else:
+        promised = {}
     folder = f"{artefact.path.parent.resolve()}/"
     rows, missing = [], list(missing_beside(artefact))
     for path, wanted in promised.items():
@@ -132,9 +137,9 @@ def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         yield judged("files", None, absent, "", [*absent, *rows], wrong=wrong)
         return
     changed = [row for row in rows if row.seen != row.expected]
-    said = f"{', '.join(row.what for row in changed)}: changed since it was emitted"
+    summary = f"{', '.join(row.what for row in changed)}: changed since it was emitted"
     if rows:
-        yield judged("files", None, changed, f"{len(rows)} are as emitted", wrong=said)
+        yield judged("files", None, changed, f"{len(rows)} are as emitted", wrong=summary)
 
 
 _BESIDE = re.compile(r"(?<!#)\$\{?here\}?/([\w-]+\.[\w.-]*\w)")
@@ -160,10 +165,15 @@ def variables_of(artefact: Artefact, expected: Expected) -> Iterator[Outcome]:
         wanted = promised.get(name)
         unknown = "$" in value and wanted is not None
         if value != wanted and not unknown and name not in _LAUNCHERS_OWN:
-            expect = f"no {name}" if wanted is None else f"{name}={wanted}"
+            if wanted is None:
+                expect = f"no {name}"
+            else:
+                expect = f"{name}={wanted}"
             rows.append(Evidence(what=name, expected=expect, seen=f"{name}={value}"))
     good = "it sets no variable that is not the plan's"
-    said = f"{rows[0].seen}, the plan has {rows[0].expected}" if rows else None
+    said = None
+    if rows:
+        said = f"{rows[0].seen}, the plan has {rows[0].expected}"
     yield judged("variables", "the script", rows, good, wrong=said)
 
 
@@ -271,11 +281,13 @@ def measured(
             ratio = throughput(seen.steps, tuned)
             if ratio is not None and ratio.ratio < SLOWEST_RATIO:
                 again = start()
-                second = throughput(again.steps, tuned) if again.enough else None
+                second = None
+                if again.enough:
+                    second = throughput(again.steps, tuned)
                 ratio = max((ratio, second or ratio), key=lambda speedup: speedup.ratio)
     except (OSError, TrialError) as error:
-        said = f"it cannot be started: {error}"
-        yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=said)
+        message = f"it cannot be started: {error}"
+        yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=message)
         return
     yield from outcomes(seen, expected, consumer, interpreter, dealt_out=dealt_out)
     if seen.enough:
@@ -292,8 +304,10 @@ def interpreter(
     None if any will do. If the one of the tuning is missing here, the launch differs from the
     measured one, and the outcome says so.
     """
-    found = TUNED.search(artefact.text)
-    tuned = shlex.split(found[1])[0] if found else None
+    match = TUNED.search(artefact.text)
+    tuned = None
+    if match:
+        tuned = shlex.split(match[1])[0]
     chosen = environment.get("PYTHON", tuned)
     python = chosen and host.which(chosen)
     if python or chosen is None:
@@ -302,10 +316,10 @@ def interpreter(
     return None, (not_checked("interpreter", why, "set PYTHON to the interpreter that trains"),)
 
 
-def not_run(*, asked: bool = True) -> Outcome:
+def not_run(*, is_requested: bool = True) -> Outcome:
     """The launch that was not run, because that was ``asked`` or because files are missing."""
     without = "cputune verify without --no-run"
-    if not asked:
+    if not is_requested:
         why = "it was not run: files are missing next to it"
         return not_checked("launch", why, "copy all files that were emitted together")
     return not_checked("launch", "it was not run, as requested", without, left_out=True)
@@ -331,21 +345,24 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         return
     consumer = _ask(("sbatch", "--version"), host).stdout.strip() or "slurm"
     done = _ask(("sbatch", "--test-only", path), host)
-    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    last = said[-1] if said else f"ended with {done.returncode}"
-    if any(phrase in line for line in said for phrase in NO_CONTROLLER):
-        why = f"no cluster answers: {said[0]}"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if lines:
+        last = lines[-1]
+    else:
+        last = f"ended with {done.returncode}"
+    if any(phrase in line for line in lines for phrase in NO_CONTROLLER):
+        why = f"no cluster answers: {lines[0]}"
         remedy = "run this on a login node of the cluster"
         yield not_checked(TEST_ONLY, why, remedy, consumer)
         return
-    refused = [Evidence(what="sbatch", seen=line) for line in said or [last]]
+    refused = [Evidence(what="sbatch", seen=line) for line in lines or [last]]
     yield judged(TEST_ONLY, consumer, refused if done.returncode else (), last, wrong=last)
     if done.returncode:
         return
     yield from as_it_was(artefact, expected, host)
     yield from variables_of(artefact, expected)
     if not expected.run or any(missing_beside(artefact)):
-        yield not_run(asked=not expected.run)
+        yield not_run(is_requested=not expected.run)
     elif not expected.submit:
         why = "not submitted: a job uses nodes of the cluster"
         yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)

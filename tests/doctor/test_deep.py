@@ -242,7 +242,7 @@ def test_of_an_unknown_processor_nothing_is_expected():
     facts = changed(machine(TODAY), cpu={"architecture": "aarch64"})
     finding = only("deep-work", look(facts=facts, work=worked(fp32_gflops=1.0)))
     assert finding.severity is Severity.ADVICE
-    assert finding.evidence.endswith("what this CPU should give is not known")
+    assert finding.evidence.endswith("the expected speed of this CPU is not known")
 
 
 def test_without_torch_every_look_is_skipped_with_the_reason():

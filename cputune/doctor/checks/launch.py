@@ -55,9 +55,9 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
     """
     left = left_over(facts)
     if left:
-        said = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
+        settings = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
         yield launch_left_over.finding(
-            f"{said}, but no launcher runs here", command=f"unset {' '.join(left)}"
+            f"{settings}, but no launcher runs here", command=f"unset {' '.join(left)}"
         )
 
 
@@ -79,7 +79,9 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     numbered = by_mpi or env.number(facts, "RANK") is not None
     address = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts)
     if numbered and ranks is not None and ranks > 1 and not address:
-        how = "under mpirun" if by_mpi else "by RANK"
+        how = "by RANK"
+        if by_mpi:
+            how = "under mpirun"
         local = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         yield master_addr.finding(
             f"{ranks} ranks {how}, MASTER_ADDR is unset",
@@ -202,9 +204,9 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
         return
     ranks = env.world_size(facts) or env.local_ranks(facts) or 0
     if ranks > 1 or len(usable_cores(facts)) > 1:
-        asked = env.value(facts, "ACCELERATE_USE_CPU") or "(unset)"
+        use_cpu = env.value(facts, "ACCELERATE_USE_CPU") or "(unset)"
         yield ranks_alone.finding(
-            f"accelerate {version}, ACCELERATE_USE_CPU={asked}, {ranks or 'no'} ranks here",
+            f"accelerate {version}, ACCELERATE_USE_CPU={use_cpu}, {ranks or 'no'} ranks here",
             severity=None if ranks > 1 else Severity.ADVICE,
             title=None if ranks > 1 else "Each of several ranks would train alone",
             command="export ACCELERATE_USE_CPU=true",
@@ -272,10 +274,10 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     outside = set(cpus or ()) - set(allowed)
     if outside and allowed:
         why = f" names CPUs {cpulist.render(outside)}; allowed CPUs: {cpulist.render(allowed)}"
-        found = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
+        finding = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
         if env.oneccl_absent(facts):
-            found = replace(found, severity=Severity.ADVICE)
-        yield found
+            finding = replace(finding, severity=Severity.ADVICE)
+        yield finding
 
 
 @check("ccl-workers", Severity.ERROR, under=("ccl-without-mpi",))
@@ -314,9 +316,9 @@ def _fewer_workers(facts: HostFacts) -> str:
     fitting = env.advised(facts).ccl_workers
     if not fitting or _finds_no_mpi(facts):
         return "unset CCL_WORKER_COUNT"
-    fewer = (
-        "" if fitting == env.number(facts, "CCL_WORKER_COUNT") else f"CCL_WORKER_COUNT={fitting} "
-    )
+    fewer = ""
+    if fitting != env.number(facts, "CCL_WORKER_COUNT"):
+        fewer = f"CCL_WORKER_COUNT={fitting} "
     return f"export {fewer}OMP_NUM_THREADS={env.advised(facts).threads}"
 
 
@@ -342,8 +344,8 @@ def _finds_no_mpi(facts: HostFacts) -> bool:
     """Whether ranks will use oneCCL without an MPI launcher."""
     started = env.world_size(facts) is not None or env.under_torchrun(facts)
     by_itself = (env.value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
-    asked = started and bool(env.number(facts, "CCL_WORKER_COUNT"))
-    return asked and not by_itself and not env.under_mpi(facts)
+    uses_ccl = started and bool(env.number(facts, "CCL_WORKER_COUNT"))
+    return uses_ccl and not by_itself and not env.under_mpi(facts)
 
 
 @check("gloo-slow", Severity.ADVICE, under=("oneccl-archived",))

@@ -48,8 +48,8 @@ def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
     releases.
     """
     name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
-    asked = env.value(facts, name)
-    if asked and accelerate and asked.lower() not in load().accelerate.dynamo_of(accelerate):
+    backend = env.value(facts, name)
+    if backend and accelerate and backend.lower() not in load().accelerate.dynamo_of(accelerate):
         why = f": accelerate {accelerate} does not know this backend"
         yield env.unset(variable_refused, facts, name, why)
 
@@ -98,10 +98,10 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983
     """
     dead = facts.preload_missing
-    found = {path: _library_for(path, facts) for path in dead}
+    replacements = {path: _library_for(path, facts) for path in dead}
     living = [path for path in env.preloaded(facts) if path not in dead]
-    wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in found.values() if lib)]))
-    for path, there in found.items():
+    wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in replacements.values() if lib)]))
+    for path, there in replacements.items():
         yield preload_dead.finding(
             f"ld.so cannot find or read {path}"
             + (f"; {there.name} is at {there.path}" if there else ""),
@@ -112,7 +112,9 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 def _library_for(path: str, facts: HostFacts) -> Library | None:
     """The library of this machine that a dead path was meant to name."""
     name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
-    return facts.library(name) if name else None
+    if name:
+        return facts.library(name)
+    return None
 
 
 @check("openmp-two", Severity.WARNING)
@@ -133,8 +135,8 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
     if intel and gnu:
         kept = shlex.quote(":".join(path for path in loaded if path not in gnu))
-        said = f"LD_PRELOAD contains {intel[0]} and {gnu[0]}"
-        yield openmp_two.finding(said, command=f"export LD_PRELOAD={kept}")
+        evidence = f"LD_PRELOAD contains {intel[0]} and {gnu[0]}"
+        yield openmp_two.finding(evidence, command=f"export LD_PRELOAD={kept}")
     if env.is_true(facts, "KMP_DUPLICATE_LIB_OK"):
         why = " hides that two runtimes are loaded"
         yield env.unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
@@ -176,9 +178,9 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#98836
     """
     names = ("torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn", "transformers")
-    found = [p for p in map(facts.package, names) if p is not None and p.installer]
-    by_conda = [p.name for p in found if p.installer == "conda"]
-    by_pip = [p.name for p in found if p.installer in ("pip", "uv")]
+    packages = [p for p in map(facts.package, names) if p is not None and p.installer]
+    by_conda = [p.name for p in packages if p.installer == "conda"]
+    by_pip = [p.name for p in packages if p.installer in ("pip", "uv")]
     native = {"torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn"}
     if native.intersection(by_conda) and native.intersection(by_pip):
         yield conda_pip_mixed.finding(
@@ -241,7 +243,8 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     elif command is None:
         remedy = "Install gperftools (Debian: libtcmalloc-minimal4), then tune again."
     elif facts.settings.container:
-        command = f"apt-get update && {command}" if command.startswith("apt") else command
+        if command.startswith("apt"):
+            command = f"apt-get update && {command}"
         remedy += f" To keep it in the image, add to the Dockerfile: RUN {command}"
     else:
         command = f"sudo {command}"

@@ -35,12 +35,12 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
 
     Source: kubeflow/trainer#2407
     """
-    asked = env.value(facts, "PET_NPROC_PER_NODE")
-    if asked is None or asked.lower() not in ("auto", "cpu"):
+    setting = env.value(facts, "PET_NPROC_PER_NODE")
+    if setting is None or setting.lower() not in ("auto", "cpu"):
         return
     cores, online = len(usable_cores(facts)), len(facts.topology.online)
     yield ranks_auto.finding(
-        f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
+        f"PET_NPROC_PER_NODE={setting} starts {online} ranks, one per CPU of the host; "
         f"usable cores: {cores}",
         severity=Severity.ERROR if cores < online else None,
         command=f"export PET_NPROC_PER_NODE={env.advised(facts).ranks}",
@@ -62,10 +62,10 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     """
     quota, threads = facts.limits.cpu_quota, default_threads(facts)
     if quota is not None and threads > max(1, math.floor(quota)):
-        asked = env.value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
+        setting = env.value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
         yield quota_threads.finding(
             f"the cgroup quota is {quota:g} CPUs, a training process starts "
-            f"{threads} threads (OMP_NUM_THREADS: {asked})",
+            f"{threads} threads (OMP_NUM_THREADS: {setting})",
             command=f"export OMP_NUM_THREADS={env.advised(facts).threads}",
         )
 
@@ -133,10 +133,16 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks, threads = env.local_ranks(facts), env.number(facts, "OMP_NUM_THREADS")
     cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
-    room = cpus if quota is None else min(cpus, math.floor(quota))
+    if quota is None:
+        room = cpus
+    else:
+        room = min(cpus, math.floor(quota))
     if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
-    limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
+    if room == cpus:
+        limit = f"{cpus} CPUs"
+    else:
+        limit = f"a quota of {quota:g} CPUs"
     fewer = env.advised(facts).threads
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
@@ -274,9 +280,13 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
     """
     limits, cpus = facts.limits, len(facts.topology.allowed)
     needed = THREADS_PER_CPU * cpus + OTHER_THREADS
-    pids = None if limits.pids is None else limits.pids - (limits.pids_used or 0)
+    pids = None
+    if limits.pids is not None:
+        pids = limits.pids - (limits.pids_used or 0)
     # Root and whoever holds CAP_SYS_RESOURCE are not held to the user's limit.
-    processes = limits.processes if facts.sys_resource is False else None
+    processes = None
+    if facts.sys_resource is False:
+        processes = limits.processes
     for name, left in (("pids.max", pids), ("ulimit -u", processes)):
         if left is not None and left < needed:
             raised = name == "ulimit -u" and "processes" not in limits.fixed
@@ -286,15 +296,15 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-def _lifted(facts: HostFacts, name: str, found: Finding) -> Finding:
+def _lifted(facts: HostFacts, name: str, finding: Finding) -> Finding:
     """The finding, without its command if this user may not raise the limit."""
     if name not in facts.limits.fixed or facts.sys_resource is not False:
-        return found
+        return finding
     remedy = (
         "The hard limit is as low, and this shell cannot raise it. Train "
         "from another shell, or raise it in limits.conf or the request of the job."
     )
-    return replace(found, command=None, remedy=remedy)
+    return replace(finding, command=None, remedy=remedy)
 
 
 IMPORT_BYTES = 2 * GIB
@@ -320,13 +330,13 @@ def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
     limit, threads = facts.limits.address_space_bytes, default_threads(facts)
     needed = IMPORT_BYTES + THREAD_BYTES * threads
     if limit is not None and limit < needed:
-        found = virtual_memory.finding(
+        finding = virtual_memory.finding(
             f"ulimit -v is {limit / GIB:.1f} GiB; a rank with {threads} threads reserves about "
             f"{needed / GIB:.1f} GiB before its model",
             severity=Severity.ERROR if limit < IMPORT_BYTES else None,
             command="ulimit -v unlimited",
         )
-        yield _lifted(facts, "address_space_bytes", found)
+        yield _lifted(facts, "address_space_bytes", finding)
 
 
 DATA_BYTES, STACK_BYTES = 512 * MIB, 8 * MIB
@@ -349,14 +359,16 @@ def data_segment(facts: HostFacts) -> Iterator[Finding]:
     least, weights = DATA_BYTES + STACK_BYTES * threads, facts.surroundings.model_bytes
     needed = least + (GIB if weights is None else VALUES_PER_PARAMETER * weights)
     if limit is not None and limit < needed:
-        what = "a small model" if weights is None else "this model"
-        found = data_segment.finding(
+        what = "this model"
+        if weights is None:
+            what = "a small model"
+        finding = data_segment.finding(
             f"ulimit -d is {limit / GIB:.1f} GiB; a rank with {threads} threads and {what} writes "
             f"about {needed / GIB:.1f} GiB",
             severity=Severity.ERROR if limit < least else None,
             command="ulimit -d unlimited",
         )
-        yield _lifted(facts, "data_bytes", found)
+        yield _lifted(facts, "data_bytes", finding)
 
 
 LEAST_STACK_BYTES = MIB
@@ -377,11 +389,11 @@ def stack_small(facts: HostFacts) -> Iterator[Finding]:
     """
     limit = facts.limits.stack_bytes
     if limit is not None and limit < LEAST_STACK_BYTES:
-        found = stack_small.finding(
+        finding = stack_small.finding(
             f"ulimit -s is {limit >> 10} KiB; 8192 KiB are usual",
             command="ulimit -s 8192",
         )
-        yield _lifted(facts, "stack_bytes", found)
+        yield _lifted(facts, "stack_bytes", finding)
 
 
 LONG_SECONDS = 24 * 3600
@@ -402,12 +414,12 @@ def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
     """
     limit, threads = facts.limits.cpu_seconds, default_threads(facts)
     if limit is not None and limit < LONG_SECONDS * threads:
-        found = cpu_seconds.finding(
+        finding = cpu_seconds.finding(
             f"ulimit -t is {limit} s; a rank with {threads} threads is ended after "
             f"{limit / threads / 60:.1f} minutes",
             command="ulimit -t unlimited",
         )
-        yield _lifted(facts, "cpu_seconds", found)
+        yield _lifted(facts, "cpu_seconds", finding)
 
 
 FILE_BYTES = GIB
@@ -428,12 +440,12 @@ def file_size(facts: HostFacts) -> Iterator[Finding]:
     limit, weights = facts.limits.file_bytes, facts.surroundings.model_bytes
     needed = FILE_BYTES if weights is None else 2 * weights  # the moments lie in one file
     if limit is not None and limit < needed:
-        found = file_size.finding(
+        finding = file_size.finding(
             f"ulimit -f limits a file to {limit / MIB:.0f} MiB; "
             f"one file of a checkpoint may need {needed / MIB:.0f} MiB",
             command="ulimit -f unlimited",
         )
-        yield _lifted(facts, "file_bytes", found)
+        yield _lifted(facts, "file_bytes", finding)
 
 
 @check("memlock-small", Severity.WARNING)

@@ -177,9 +177,9 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     if slow:
         cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
         kinds = ((group.governor, group.driver, group.energy_preference) for group in slow)
-        said = {" ".join(filter(None, kind)): None for kind in kinds}
+        governors = {" ".join(filter(None, kind)): None for kind in kinds}
         yield governor.finding(
-            f"on CPUs {cpus}: {'; '.join(said)}",
+            f"on CPUs {cpus}: {'; '.join(governors)}",
             command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
         )
 
@@ -309,10 +309,10 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     """
     bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
     if bare:
-        said = (f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
+        nodes = (f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
         prefer = f"numactl --preferred-many={','.join(str(n.id) for n in bare)} python train.py"
         hbm = "CPU Max" in (facts.cpu.model_name or "")
-        yield numa_cpuless.finding("; ".join(said), command=prefer if hbm else None)
+        yield numa_cpuless.finding("; ".join(nodes), command=prefer if hbm else None)
 
 
 @check("numa-full", Severity.ADVICE)
@@ -332,8 +332,8 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
     free = {n.id: n.free_bytes for n in nodes if n.free_bytes is not None and n.memory_bytes}
     tight = {id: left for id, left in free.items() if left < LITTLE_FREE_BYTES}
     if tight and len(tight) < len(free):
-        said = (f"node {id}: {left / GIB:.1f} GiB free" for id, left in tight.items())
-        yield numa_full.finding("; ".join(said))
+        parts = (f"node {id}: {left / GIB:.1f} GiB free" for id, left in tight.items())
+        yield numa_full.finding("; ".join(parts))
 
 
 @check("cpus-offline", Severity.ADVICE)

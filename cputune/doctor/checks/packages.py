@@ -43,7 +43,9 @@ def _install(missed: Unmet, versions: Versions) -> str | None:
     names = {short_name(missed.name), short_name(missed.by)}
     if any(names.issuperset(misfit.names) for misfit in broken(versions)):
         change = smallest_change(versions)
-        return None if change is None else change.command()
+        if change is None:
+            return None
+        return change.command()
     if missed.possible and not missed.downgrade:
         return f"pip install {shlex.quote(missed.wanted)}"
     # PyPI's newest release of the other package, and what that one requires.
@@ -76,7 +78,10 @@ def torch_build_mixed(facts: HostFacts) -> Iterator[Finding]:
     if torch is None or torch.local != "cpu" or other:
         return
     change = smallest_change(versions)
-    kept = versions if change is None else change.result
+    if change is None:
+        kept = versions
+    else:
+        kept = change.result
     for name in ("torchvision", "torchaudio"):
         version, package, wanted = versions.get(name), facts.package(name), kept.get(name)
         from_pypi = package is not None and package.installer != "conda"
@@ -134,13 +139,13 @@ def stack_newer(facts: HostFacts) -> Iterator[Finding]:
     Source: the tables in cputune/stack/stack.toml
     """
     versions, day = versions_of(facts), load().checked["day"]
-    said = []
+    unknown = []
     for name in DISTRIBUTIONS:
         why = beyond(name, versions.get(name))
         if why is not None:
-            said.append(f"{DISTRIBUTIONS[name]} {versions.get(name)} {why}")
-    if said:
-        yield stack_newer.finding(f"{'; '.join(said)}; the tables are dated {day}")
+            unknown.append(f"{DISTRIBUTIONS[name]} {versions.get(name)} {why}")
+    if unknown:
+        yield stack_newer.finding(f"{'; '.join(unknown)}; the tables are dated {day}")
 
 
 CHECKS = checks_of(__name__)

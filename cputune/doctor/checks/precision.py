@@ -31,9 +31,11 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py
     """
-    asked = (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
-    if asked and env.without_gpu(facts):
-        best = "bf16" if native_precisions(facts)[0] == "bf16" else "no"
+    is_fp16 = (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
+    if is_fp16 and env.without_gpu(facts):
+        best = "no"
+        if native_precisions(facts)[0] == "bf16":
+            best = "bf16"
         yield fp16_ignored.finding(
             "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
             command=f"export ACCELERATE_MIXED_PRECISION={best}",
@@ -55,7 +57,10 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
     """
     for cap in env.variable_rows("caps"):
         first = cap["first"].get((env.value(facts, cap["name"]) or "").upper())
-        above = _FLAGS[_FLAGS.index(first) : cap.get("flags")] if first else ()
+        if first:
+            above = _FLAGS[_FLAGS.index(first) : cap.get("flags")]
+        else:
+            above = ()
         lost = [flag for flag in above if facts.cpu.has(flag)]
         if lost:
             yield env.unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")

@@ -89,7 +89,9 @@ def _meant(name: str) -> str | None:
     if name in _known() or len(name) < 7:
         return None
     near = [known for known in _known() if _one_slip(name, known)]
-    return near[0] if len(near) == 1 else None
+    if len(near) == 1:
+        return near[0]
+    return None
 
 
 def _one_slip(typed: str, meant: str) -> bool:
@@ -176,8 +178,10 @@ def pin_processor_list(facts: HostFacts) -> Iterator[Finding]:
     """
     name, threads = "I_MPI_PIN_PROCESSOR_LIST", env.number(facts, "OMP_NUM_THREADS")
     if env.value(facts, name) and not env.value(facts, "I_MPI_PIN_DOMAIN") and threads != 1:
-        said = f"{name}={env.value(facts, name)}, OMP_NUM_THREADS={threads or '(unset)'}"
-        yield pin_processor_list.finding(said, command=f"unset {name}\nexport I_MPI_PIN_DOMAIN=omp")
+        evidence = f"{name}={env.value(facts, name)}, OMP_NUM_THREADS={threads or '(unset)'}"
+        yield pin_processor_list.finding(
+            evidence, command=f"unset {name}\nexport I_MPI_PIN_DOMAIN=omp"
+        )
 
 
 CHECKS = checks_of(__name__)

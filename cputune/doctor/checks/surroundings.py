@@ -52,7 +52,9 @@ def _searched_first(facts: HostFacts) -> list[str]:
 def _without(place: str, facts: HostFacts) -> str:
     """The command that removes a folder from PYTHONPATH."""
     kept = ":".join(path for path in _searched_first(facts) if os.path.abspath(path) != place)
-    return f"export PYTHONPATH={shlex.quote(kept)}" if kept else "unset PYTHONPATH"
+    if kept:
+        return f"export PYTHONPATH={shlex.quote(kept)}"
+    return "unset PYTHONPATH"
 
 
 def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
@@ -65,10 +67,12 @@ def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
         return finding
     places = {os.path.abspath(path) for path in _searched_first(facts)}
     for package in facts.packages:
-        place = os.path.abspath(package.location) if package.location else ""
+        place = ""
+        if package.location:
+            place = os.path.abspath(package.location)
         named = rf"(?<![\w-]){re.escape(package.name)}(?![\w-])"
-        said = f"{finding.evidence} {finding.command}"
-        if place in places and re.search(named, said) and (package.version or "?") in said:
+        shown = f"{finding.evidence} {finding.command}"
+        if place in places and re.search(named, shown) and (package.version or "?") in shown:
             return replace(
                 finding,
                 evidence=f"{finding.evidence}; {package.name} {package.version} is in {place}, "
@@ -122,15 +126,20 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
     if left_over(facts):
         return
     for port in facts.surroundings.ports_taken:
-        other = port + 1 if port < 65000 else 29500
-        said, option = f"port {port}: a process on this machine listens on it", "--master_port"
+        other = 29500
+        if port < 65000:
+            other = port + 1
+        evidence, option = f"port {port}: a process on this machine listens on it", "--master_port"
         if env.number(facts, "MASTER_PORT") == port:
-            said, command = f"MASTER_PORT={said.removeprefix('port ')}", f"MASTER_PORT={other}"
-            yield master_port_taken.finding(said, command=f"export {command}")
+            evidence, command = (
+                f"MASTER_PORT={evidence.removeprefix('port ')}",
+                f"MASTER_PORT={other}",
+            )
+            yield master_port_taken.finding(evidence, command=f"export {command}")
             continue
-        words = f"torchrun {option} {other}, accelerate launch --main_process_port {other}"
-        remedy = f"Choose another port, unless the process belongs to this launch: {words}."
-        yield master_port_taken.finding(said, remedy=remedy)
+        options = f"torchrun {option} {other}, accelerate launch --main_process_port {other}"
+        remedy = f"Choose another port, unless the process belongs to this launch: {options}."
+        yield master_port_taken.finding(evidence, remedy=remedy)
 
 
 _CURES = {
@@ -208,10 +217,12 @@ def folder_full(facts: HostFacts) -> Iterator[Finding]:
         path = shlex.quote(place.path)
         files = place.free_files
         if files is not None and files < LEAST_FREE_FILES:
-            said = f"only {files} more files fit at {place.path} ({name})"
-            yield folder_full.finding(said, command=f"df -i {path}")
+            evidence = f"only {files} more files fit at {place.path} ({name})"
+            yield folder_full.finding(evidence, command=f"df -i {path}")
         elif place.free_bytes < least:
-            counted = "a checkpoint takes" if name == "--output_dir" and weights else "advised are"
+            counted = "advised are"
+            if name == "--output_dir" and weights:
+                counted = "a checkpoint takes"
             free = f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name})"
             sure = counted == "a checkpoint takes" or place.free_bytes < least / 16
             yield folder_full.finding(

@@ -56,9 +56,11 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     if env.advised(facts).threads < 2:
         return
     if threads == 1 or (unset and ranks > 1 and env.under_torchrun(facts)):
-        asked = "OMP_NUM_THREADS=1" if threads else "torchrun sets OMP_NUM_THREADS=1"
+        setting = "torchrun sets OMP_NUM_THREADS=1"
+        if threads:
+            setting = "OMP_NUM_THREADS=1"
         yield threads_one.finding(
-            f"{asked}; local ranks: {ranks}, usable cores per rank: {cores}",
+            f"{setting}; local ranks: {ranks}, usable cores per rank: {cores}",
             command=_set_threads(facts),
         )
     elif unset and facts.package("torch") and env.number(facts, "MKL_NUM_THREADS") is None:
@@ -77,14 +79,20 @@ def _set_threads(facts: HostFacts) -> str:
 
 def _cure(facts: HostFacts, name: str) -> str:
     """Set OMP_NUM_THREADS to the advised count; unset other counts, which are not needed."""
-    return _set_threads(facts) if name == "OMP_NUM_THREADS" else f"unset {name}"
+    if name == "OMP_NUM_THREADS":
+        return _set_threads(facts)
+    return f"unset {name}"
 
 
 def _per_rank(facts: HostFacts) -> str:
     """``28 threads fit each of 2 ranks``: the launch that the advised count is for."""
     advice = env.advised(facts)
-    whom = "one rank" if advice.ranks == 1 else f"each of {advice.ranks} ranks"
-    why = "" if advice.why == whom else f" ({advice.why})"
+    whom = "one rank"
+    if advice.ranks != 1:
+        whom = f"each of {advice.ranks} ranks"
+    why = ""
+    if advice.why != whom:
+        why = f" ({advice.why})"
     return f"{advice.threads} threads fit {whom}{why}"
 
 
@@ -276,7 +284,9 @@ def _narrowed(facts: HostFacts) -> str | None:
     allowed = set(facts.topology.allowed)
     limit = set(facts.limits.cpuset or facts.topology.online)
     narrower = allowed and allowed < limit
-    return f"{cpulist.render(allowed)} of {cpulist.render(limit)}" if narrower else None
+    if narrower:
+        return f"{cpulist.render(allowed)} of {cpulist.render(limit)}"
+    return None
 
 
 @check("openmpi-one-core", Severity.ADVICE)
@@ -295,10 +305,10 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
     advice, cores = env.advised(facts), len(usable_cores(facts))
     names = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
     unbound = any((env.value(facts, name) or "").startswith("none") for name in names)
-    found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
-    if found and not unbound and not env.under_mpi(facts) and cores >= 4 and advice.ranks <= 2:
+    launchers = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
+    if launchers and not unbound and not env.under_mpi(facts) and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
-            f"{found[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
+            f"{launchers[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
             command=env.advised_launch(facts) if advice.ranks == 2 else None,
         )
 
@@ -344,7 +354,10 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
     Source: geopm/geopm#614
     """
     text = env.value(facts, "I_MPI_PIN_DOMAIN") or ""
-    masks = text.strip("[]").split(",") if text.startswith("[") else []
+    if text.startswith("["):
+        masks = text.strip("[]").split(",")
+    else:
+        masks = []
     bare = [mask for mask in masks if not mask.strip().lower().startswith("0x")]
     named = {cpu for cpus in env.pin_domains(facts) or () for cpu in cpus}
     outside = named - set(facts.topology.online or named)

@@ -36,28 +36,34 @@ def misfit(
 
     def find(described: Check, facts: HostFacts) -> Iterator[Finding]:
         versions = versions_of(facts)
-        if (said := wrong(versions)) is not None:
+        if (evidence := wrong(versions)) is not None:
             remedy, command = cure(versions)
-            yield described.finding(said, remedy=remedy, command=command)
+            yield described.finding(evidence, remedy=remedy, command=command)
 
     return fault(code, severity, find)
 
 
 def _ipex_torch(versions: Versions) -> str | None:
-    return fit.ipex_torch(versions) if load().ipex_for(versions.torch) else None
+    if load().ipex_for(versions.torch):
+        return fit.ipex_torch(versions)
+    return None
 
 
 def _ipex_ended(versions: Versions) -> str | None:
-    said, last = fit.ipex_torch(versions), load().ipex[-1].version
+    misfit_text, last = fit.ipex_torch(versions), load().ipex[-1].version
     end = f"; the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
-    return said + end if said and not load().ipex_for(versions.torch) else None
+    if misfit_text and not load().ipex_for(versions.torch):
+        return misfit_text + end
+    return None
 
 
 def _ipex_ignored(versions: Versions) -> str | None:
     trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
     if own.state != "ignored" or trainer.possible:
         return None
-    return trainer.reason if trainer.state == "ignored" else own.reason
+    if trainer.state == "ignored":
+        return trainer.reason
+    return own.reason
 
 
 _ENDED = "2026-03-30"
@@ -93,15 +99,17 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without further fixes"
     change = version_change("today", versions)
-    leave = "" if change is None else f" ({change.command()})"
+    leave = ""
+    if change is not None:
+        leave = f" ({change.command()})"
     # No command: which of both is right is your decision, and other findings keep these versions.
     return f"{stay}. Or leave{leave}: {_INSTEAD}.", None
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
     """The versions that fit, and what replaces each use of what has ended."""
-    said, command = advised_changes(versions)
-    return f"{said or ''} Without it: {_INSTEAD}.".strip(), command
+    remedy, command = advised_changes(versions)
+    return f"{remedy or ''} Without it: {_INSTEAD}.".strip(), command
 
 
 def _oneccl_unused(versions: Versions) -> str | None:
@@ -116,13 +124,17 @@ def _oneccl_unused(versions: Versions) -> str | None:
 def _remove(name: str, versions: Versions) -> tuple[str, str]:
     """Remedy for a package that nothing uses: remove it, or install versions that use it."""
     change = version_change("ipex", versions)
-    stay = change.command() if change else None
-    said = f" Or, to use it, install the versions of the IPEX era: {stay}." if stay else ""
+    stay = None
+    if change:
+        stay = change.command()
+    alternative = ""
+    if stay:
+        alternative = f" Or, to use it, install the versions of the IPEX era: {stay}."
     command = f"pip uninstall -y {DISTRIBUTIONS[name]}"
     smallest = smallest_change(versions)
     if smallest is not None and (name, None) in smallest.changes:
         command = smallest.command() or command
-    return f"Remove it: training does not change, {_INSTEAD}.{said}", command
+    return f"Remove it: training does not change, {_INSTEAD}.{alternative}", command
 
 
 @check("package-version-unknown", Severity.WARNING)
@@ -211,11 +223,15 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     refused = fit.transformers_torch(versions)
-    said = refused or fit.declared(versions, "transformers", "torch")
-    if said is not None:
+    evidence = refused or fit.declared(versions, "transformers", "torch")
+    if evidence is not None:
         remedy, command = advised_changes(versions)
-        severity = None if refused else Severity.WARNING
-        yield transformers_torch.finding(said, severity=severity, remedy=remedy, command=command)
+        severity = None
+        if not refused:
+            severity = Severity.WARNING
+        yield transformers_torch.finding(
+            evidence, severity=severity, remedy=remedy, command=command
+        )
 
 
 @misfit(
@@ -300,12 +316,12 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#107302
     """
     versions = versions_of(facts)
-    said = fit.numpy_torch(versions)
-    severity = Severity.ERROR if said else Severity.WARNING
-    said = said or fit.numpy_libraries(versions)
-    if said is not None:
+    evidence = fit.numpy_torch(versions)
+    severity = Severity.ERROR if evidence else Severity.WARNING
+    evidence = evidence or fit.numpy_libraries(versions)
+    if evidence is not None:
         remedy, command = advised_changes(versions)
-        yield numpy_too_new.finding(said, severity=severity, remedy=remedy, command=command)
+        yield numpy_too_new.finding(evidence, severity=severity, remedy=remedy, command=command)
 
 
 @check("torch-missing", Severity.WARNING)
@@ -371,7 +387,9 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
 def _accelerate_for(facts: HostFacts, needed: str) -> str:
     """The newest accelerate that fits the installed packages, as a requirement."""
     fitting = newest_fitting("accelerate", versions_of(facts))
-    return f"'accelerate{needed}'" if fitting is None else f"accelerate=={fitting}"
+    if fitting is None:
+        return f"'accelerate{needed}'"
+    return f"accelerate=={fitting}"
 
 
 @misfit("ipex-ignored", Severity.WARNING, _ipex_ignored, partial(_remove, "ipex"))
@@ -459,8 +477,8 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/accelerate#3883
     """
     for word in uses.vocabulary(versions_of(facts)):
-        asked = env.is_true(facts, word.spelling) or env.number(facts, word.spelling)
-        if asked and word.state is uses.Fate.IGNORED:
+        is_set = env.is_true(facts, word.spelling) or env.number(facts, word.spelling)
+        if is_set and word.state is uses.Fate.IGNORED:
             why = f"; {word.reader} does not read it"
             yield env.unset(stack_variable_ignored, facts, word.spelling, why)
     version = versions_of(facts).transformers
@@ -495,7 +513,9 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     if not unasked or env.value(facts, uses.IPEX_VARIABLE):
         return
     every = uses.ipex_use(versions).state in ("used unasked", "unknown")
-    whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
+    whose = "in scripts with an Accelerator, not in Trainer's"
+    if every:
+        whose = "in every script"
     yield ipex_unasked.finding(
         f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
         f"ACCELERATE_USE_IPEX is not set: {whose}",
@@ -521,14 +541,14 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     if package is None or version is None or facts.recorded:
         return
     searched = (env.value(facts, "LD_LIBRARY_PATH") or "").split(":")
-    found = [lib.path.rpartition("/")[0] for lib in facts.libraries if lib.name == "libccl"]
-    if set(found) & set(searched):
+    folders = [lib.path.rpartition("/")[0] for lib in facts.libraries if lib.name == "libccl"]
+    if set(folders) & set(searched):
         return
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
-    own = any(folder.startswith(brought) for folder in found)
+    has_own = any(folder.startswith(brought) for folder in folders)
     yield oneccl_setvars.finding(
         "no directory of LD_LIBRARY_PATH contains libccl.so",
-        command=f". '{brought}/env/setvars.sh'" if own else None,
+        command=f". '{brought}/env/setvars.sh'" if has_own else None,
     )
 
 
@@ -545,7 +565,9 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/get-started/locally/
     """
     torch = facts.package("torch")
-    version = parse(torch.version) if torch else None
+    version = None
+    if torch:
+        version = parse(torch.version)
     if torch is None or version is None or facts.accelerators != ():
         return
     names = [package.name for package in facts.packages]
@@ -566,7 +588,9 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
 
 def _public(versions: Versions, name: str) -> str:
     version = versions.get(name)
-    return "" if version is None else version.public
+    if version is None:
+        return ""
+    return version.public
 
 
 INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_build)

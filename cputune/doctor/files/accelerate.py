@@ -128,7 +128,9 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
         if context.facts.accelerators == ():
             text = f"distributed_type: {kind}, but this machine has no GPU"
             ranks = number_of(str(values.get("num_processes"))) or 1
-            fitting = "MULTI_CPU" if ranks > 1 else "'NO'"
+            fitting = "'NO'"
+            if ranks > 1:
+                fitting = "MULTI_CPU"
             edits = with_value(document, context, ("distributed_type",), fitting)
             edits += _asks_cpu(document, context)
             yield no_gpu.finding(context.at(None, text), edits=edits)
@@ -136,19 +138,19 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
     line = document.line("num_processes") or 0
     launch = Launch(launcher="accelerate", options=tuple(options), line=line)
-    for found in judge_launches([launch], replace(context, places=None)):
-        yield replace(found, edits=_configured(found, document, context, machines))
+    for finding in judge_launches([launch], replace(context, places=None)):
+        yield replace(finding, edits=_configured(finding, document, context, machines))
 
 
 def _configured(
-    found: Finding, document: Document, context: Context, machines: int
+    finding: Finding, document: Document, context: Context, machines: int
 ) -> tuple[Edit, ...]:
     """The keys that fix the launch of a configuration file."""
-    if found.code in (use_cpu_missing.code, ranks_alone.code):
+    if finding.code in (use_cpu_missing.code, ranks_alone.code):
         return _asks_cpu(document, context)
-    if found.code == fp16_ignored.code:
+    if finding.code == fp16_ignored.code:
         return with_value(document, context, ("mixed_precision",), "'no'")
-    if found.code == one_process.code and machines == 1:  # what it starts today is said
+    if finding.code == one_process.code and machines == 1:  # what it starts today is said
         edits = with_value(document, context, ("num_processes",), "1")
         return edits + with_value(document, context, ("distributed_type",), "'NO'")
     return ()
@@ -160,19 +162,24 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
     local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
     for key in [key for key in document.mapping() if local and key not in known]:
         span = next((span for span in library.keys if span.name == key), None)
-        said = f"{key} is not a key of accelerate"
+        evidence = f"{key} is not a key of accelerate"
         if span:
-            last = f" to {_text(span.last)}" if span.last else " on"
-            said = f"{key} is known from {_text(span.first)}{last}"
-        said += f"; {context.read_by} refuses the file"
-        edits = without_key(document, context, key) if span else ()
-        yield key_unknown.finding(context.at(document.line(key), said), edits=edits)
+            last = " on"
+            if span.last:
+                last = f" to {_text(span.last)}"
+            evidence = f"{key} is known from {_text(span.first)}{last}"
+        evidence += f"; {context.read_by} refuses the file"
+        if span:
+            edits = without_key(document, context, key)
+        else:
+            edits = ()
+        yield key_unknown.finding(context.at(document.line(key), evidence), edits=edits)
     by_mpirun = document.mapping("mpirun_config")
     if local and "mpirun_ccl" in by_mpirun and not library.does("reads-mpirun-ccl", version):
         text = f"mpirun_ccl is not read by {context.read_by}"
-        said = context.at(document.line("mpirun_config", "mpirun_ccl"), text)
+        evidence = context.at(document.line("mpirun_config", "mpirun_ccl"), text)
         path = ("mpirun_config", "mpirun_ccl")[: len(by_mpirun)]  # with the last key goes the whole
-        yield key_ignored.finding(said, edits=without_key(document, context, *path))
+        yield key_ignored.finding(evidence, edits=without_key(document, context, *path))
 
 
 def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
@@ -180,7 +187,9 @@ def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
     if document.spans.get(("use_cpu",)):
         return with_value(document, context, ("use_cpu",), "true")
     keys = list(document.mapping())
-    return with_key(document, context, "use_cpu: true", keys[-1]) if keys else ()
+    if keys:
+        return with_key(document, context, "use_cpu: true", keys[-1])
+    return ()
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
@@ -201,7 +210,9 @@ def _values(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _text(version: tuple[int, int] | None) -> str:
-    return f"{version[0]}.{version[1]}" if version else "the beginning"
+    if version:
+        return f"{version[0]}.{version[1]}"
+    return "the beginning"
 
 
 CHECKS = checks_of(__name__)

@@ -95,8 +95,8 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.switched_on("--tf32") and _is_trainers("--tf32", launch, context):
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
         edits = context.mended(Places.without_value, launch, "--tf32")
-        said = context.at(launch.line, text)
-        yield no_cpu.finding(said, edits=edits, left=(f"{said}: it is removed",))
+        evidence = context.at(launch.line, text)
+        yield no_cpu.finding(evidence, edits=edits, left=(f"{evidence}: it is removed",))
     attention = launch.argument("--attn_implementation") or ""
     if attention.startswith("flash_attention"):
         text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"
@@ -106,36 +106,42 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     torch = context.facts.package("torch")
     cpu_build = torch is None or torch.build in (None, "cpu") or context.facts.accelerators == ()
     if backend in ("nccl", "mpi") and cpu_build:
-        lacks = "NCCL is for GPUs" if backend == "nccl" else "torch's wheels are built without MPI"
+        lacks = "torch's wheels are built without MPI"
+        if backend == "nccl":
+            lacks = "NCCL is for GPUs"
         text = f"--ddp_backend {backend}: {lacks}; write gloo"
         edits = _value(launch, context, "--ddp_backend", backend, "gloo")
-        severity = None if backend == "nccl" else Severity.WARNING
+        severity = None
+        if backend != "nccl":
+            severity = Severity.WARNING
         yield no_cpu.finding(context.at(launch.line, text), severity=severity, edits=edits)
 
 
 def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
     name = launch.argument("--optim") or ""
-    words = name.split("_")
+    parts = name.split("_")
     torch = context.versions.torch
-    if "fused" in words and torch is not None and not fuses_on_cpu(torch):
+    if "fused" in parts and torch is not None and not fuses_on_cpu(torch):
         text = f"--optim {name}: torch {torch} has no fused AdamW for CPUs; write adamw_torch"
         edits = _value(launch, context, "--optim", name, "adamw_torch")
         yield no_cpu.finding(context.at(launch.line, text), edits=edits)
-    modules = dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in words)
+    modules = dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in parts)
     for module in modules:
         if _is_installed(module, context) is False:
             text = f"--optim {name} needs {module}, which is not installed"
             if module == "bitsandbytes":
                 text += "; write adamw_torch (other moments: another training)"
-            said = context.at(launch.line, text)
-            yield lacks_package.finding(said, command=f"pip install {module}")
+            evidence = context.at(launch.line, text)
+            yield lacks_package.finding(evidence, command=f"pip install {module}")
         elif module == "bitsandbytes":
             yield from _old_bnb(name, launch, context)
 
 
 def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
     package = context.facts.package("bitsandbytes")
-    version = package.version if package else None
+    version = None
+    if package:
+        version = package.version
     if bitsandbytes_steps_on_cpu(version) is False:
         text = f"--optim {name}: bitsandbytes {version} works only on GPUs (on CPUs from 0.50)"
         yield no_cpu.finding(context.at(launch.line, text))

@@ -64,9 +64,9 @@ def _wrappers(launch: Launch, context: Context) -> Iterator[Finding]:
         if context.host.which(name) is None:
             text = f"{name} is not on the PATH of this machine"
             remedy = f"Install {name}, or start the launch without {name} and its options."
-            said = context.at(launch.line, text)
+            evidence = context.at(launch.line, text)
             command = _install(name, context)
-            yield wrapper_missing.finding(said, remedy=remedy, command=command)
+            yield wrapper_missing.finding(evidence, remedy=remedy, command=command)
 
 
 def _install(name: str, context: Context) -> str | None:
@@ -77,7 +77,9 @@ def _install(name: str, context: Context) -> str | None:
     family = {distribution.id, *distribution.like}
     if "debian" in family:
         return f"apt-get update && apt-get install -y {package}"
-    return f"dnf install -y {package}" if {"fedora", "rhel"} & family else None
+    if {"fedora", "rhel"} & family:
+        return f"dnf install -y {package}"
+    return None
 
 
 @fault("srun-one-cpu", Severity.WARNING)
@@ -150,18 +152,20 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
     nodes = step.nodes or context.target.nodes or 1
     if launch.launcher == "python":
         text = text_of(launch, context)
-        words = " ".join(launch.words)
+        command = " ".join(launch.words)
         mapped = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & context.variables(launch).keys()
-        if mapped or "SLURM_PROCID" in words or (text is not None and _MAPS.search(text)):
+        if mapped or "SLURM_PROCID" in command or (text is not None and _MAPS.search(text)):
             return
-        said = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
+        evidence = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
         known = text is not None and "import" in text
-        severity = Severity.ERROR if known and not is_own(launch, context) else None
-        yield srun_alone.finding(context.at(launch.line, said), severity=severity)
+        severity = None
+        if known and not is_own(launch, context):
+            severity = Severity.ERROR
+        yield srun_alone.finding(context.at(launch.line, evidence), severity=severity)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
-        said = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
+        evidence = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
         remedy = "Start one task on each machine: srun --ntasks-per-node=1."
-        yield nested.finding(context.at(launch.line, said), remedy=remedy)
+        yield nested.finding(context.at(launch.line, evidence), remedy=remedy)
 
 
 @fault("launch-nested", Severity.ERROR)
@@ -222,8 +226,8 @@ def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
     if inside is not launch:
         yield deprecated.finding(context.at(launch.line, text), severity=severity)
         return
-    found = by_another(deprecated, text, by_torchrun(launch), launch, context)
-    yield found if severity is None else replace(found, severity=severity)
+    finding = by_another(deprecated, text, by_torchrun(launch), launch, context)
+    yield finding if severity is None else replace(finding, severity=severity)
 
 
 @fault("node-rank-fixed", Severity.WARNING)
@@ -265,8 +269,8 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
 
 def _has_place(value: str, launch: Launch) -> bool:
     """Whether the word with this value is written literally in the file."""
-    found = [word for word in launch.options if word.endswith(value)]
-    return bool(found) and span_of(found[-1]) is not None
+    matches = [word for word in launch.options if word.endswith(value)]
+    return bool(matches) and span_of(matches[-1]) is not None
 
 
 def _is_written(value: str, launch: Launch, context: Context) -> bool:
@@ -313,7 +317,9 @@ def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
         if faults:
             text = f"--rdzv_endpoint {endpoint}: {'; '.join(faults)}"
             sure = _INTERFACE.fullmatch(name) is not None
-            severity = None if sure else Severity.WARNING
+            severity = None
+            if not sure:
+                severity = Severity.WARNING
             yield endpoint_wrong.finding(context.at(launch.line, text), severity=severity)
     if between and number_of(least) != number_of(most) and number_of(least) is not None:
         text = f"--nnodes {nodes}: {least} may train without the others"
@@ -386,8 +392,8 @@ def _is_in(one: Break, launch: Launch) -> bool:
 
 
 def _without_carriage_returns(places: Places) -> tuple[Edit, ...]:
-    found = re.finditer(r"\r(?=\n)", places.text)
-    return tuple(Edit(start=one.start(), end=one.end()) for one in found)
+    matches = re.finditer(r"\r(?=\n)", places.text)
+    return tuple(Edit(start=one.start(), end=one.end()) for one in matches)
 
 
 def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:

@@ -91,7 +91,9 @@ class Context:
         """This file on the machines of a job; of this machine only files are read."""
         if not target.elsewhere:
             return replace(self, target=target)
-        gpus = None if target.gpus else ()
+        gpus = None
+        if not target.gpus:
+            gpus = ()
         facts = facts_elsewhere(self.facts, target.cpus_per_node, accelerators=gpus)
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
@@ -114,7 +116,9 @@ class Context:
         **more: _More.kwargs,
     ) -> tuple[Edit, ...]:
         """The edits that a function of ``mending`` makes; empty without a file."""
-        return () if self.places is None else mend(self.places, *what, **more)
+        if self.places is None:
+            return ()
+        return mend(self.places, *what, **more)
 
     @property
     def versions(self) -> Versions:
@@ -129,12 +133,17 @@ class Context:
     @property
     def read_by(self) -> str:
         """``accelerate 1.15.0``, with a remark if it is not installed."""
-        absent = "" if self.versions.accelerate else " (not installed; the newest of the tables)"
+        absent = " (not installed; the newest of the tables)"
+        if self.versions.accelerate:
+            absent = ""
         return f"accelerate {self.accelerate}{absent}"
 
     def variables(self, launch: Launch) -> dict[str, str]:
         """The environment of the launcher: ours, as changed by the file."""
-        around = self.facts.environment if self.here else {}
+        if self.here:
+            around = self.facts.environment
+        else:
+            around = {}
         kept = {
             name: text
             for name, text in around.items()
@@ -155,4 +164,6 @@ class Context:
         """
         line = next((self.lines[w] for w in re.findall(r"\w+", text) if w in self.lines), line)
         text = re.sub(r"--(\w+)", lambda key: key[1] if key[1] in self.lines else key[0], text)
-        return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"
+        if line:
+            return f"{self.name}:{line}: {text}"
+        return f"{self.name}: {text}"

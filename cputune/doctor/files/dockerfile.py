@@ -50,34 +50,36 @@ def image_ended() -> None:
 def judge_dockerfile(context: Context) -> Iterator[Finding]:
     """Every fault of a Dockerfile. Raises UsageError if it neither installs nor starts anything."""
     places = context.places or Places("")
-    found = list(_INSTRUCTION.finditer(places.code))
+    instructions = list(_INSTRUCTION.finditer(places.code))
     pins = [
         pin
-        for instruction in found
+        for instruction in instructions
         if instruction[1].upper() == "RUN"
         for pin in _pins(places, instruction)
     ]
     facts = replace(context.facts, packages=packages_of(pins), environment={})
     inside = replace(context, facts=facts, host=Host(), here=False)
-    launches = list(_launches(places, found, context))
+    launches = list(_launches(places, instructions, context))
     if not pins and not launches:
         raise UsageError(
             f"{context.name} installs no part of the stack and starts no training",
             hint="cputune judges pip install, CMD and ENTRYPOINT of a Dockerfile",
         )
-    for instruction in found:
+    for instruction in instructions:
         if instruction[1].upper() == "FROM":
             yield from _image(places, instruction, context)
-    python = _python(places, found)
-    yield from judge_pins(pins, context, python, lambda ended: _without(places, found, ended))
+    python = _python(places, instructions)
+    yield from judge_pins(
+        pins, context, python, lambda ended: _without(places, instructions, ended)
+    )
     yield from judge_sourced(inside)
     yield from judge_launches(launches, inside)
 
 
 def _pins(places: Places, run: re.Match[str]) -> Iterator[Pin]:
     """The packages of the stack that RUN instructions install by pip."""
-    for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
-        tokens = list(places.tokens(found.start(1), found.end(1)))
+    for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
+        tokens = list(places.tokens(match.start(1), match.end(1)))
         constrained = value_of([token.text for token in tokens], "-c", "--constraint") is not None
         for token in tokens:
             pin = pin_of(token)
@@ -90,10 +92,12 @@ def _python(places: Places, instructions: list[re.Match[str]]) -> str | None:
     named = None
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
-            found = re.match(
+            match = re.match(
                 r"(?:--\S+\s+)?(?:docker\.io/)?python:(3\.\d+)", instruction[2].strip()
             )
-            named = found[1] if found else None
+            named = None
+            if match:
+                named = match[1]
     return named
 
 
@@ -106,15 +110,15 @@ def _without(
     for run in instructions:
         if run[1].upper() != "RUN":
             continue
-        for found in _PIP.finditer(places.code, run.start(2), run.end(2)):
-            words = list(places.tokens(found.start(1), found.end(1)))
+        for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
+            words = list(places.tokens(match.start(1), match.end(1)))
             here = [word for word in words if word in tokens]
             if not here:
                 continue
             if _installs(words, here):
                 edits += [edit for word in here for edit in places.without([word])]
             else:
-                edits.append(_without_command(places, run, found))
+                edits.append(_without_command(places, run, match))
     return tuple(edits)
 
 
@@ -129,10 +133,10 @@ _TAKES_VALUE = (
 )
 
 
-def _installs(words: list[Token], gone: list[Token]) -> bool:
+def _installs(tokens: list[Token], gone: list[Token]) -> bool:
     """Whether a pip still installs something without these words."""
     left, value = list[Token](), False
-    for word in words:
+    for word in tokens:
         if not value and word not in gone and not word.text.startswith("-"):
             left.append(word)
         value = word.text in _TAKES_VALUE
@@ -169,8 +173,8 @@ def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[F
         if name.removeprefix("docker.io/") == row.name:
             text = f"FROM {token.text}: start from {row.instead}"
             edits = (places.becomes(token, row.instead),)
-            said = context.at(_line(places, token.start), text)
-            yield image_ended.finding(said, edits=edits)
+            evidence = context.at(_line(places, token.start), text)
+            yield image_ended.finding(evidence, edits=edits)
 
 
 def _launches(
@@ -186,10 +190,10 @@ def _launches(
             continue
         line = _line(places, instruction.start(2))
         try:
-            found = _started(places, instruction, line)
+            launches = _started(places, instruction, line)
         except UsageError:
             continue
-        for launch in found:
+        for launch in launches:
             yield replace(launch, line=line, environment={**variables, **launch.environment})
 
 
@@ -205,12 +209,12 @@ def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch,
     written, at = list[str](), command.start(2)
     for word in words:
         text = json.dumps(word, ensure_ascii=False)
-        found = places.text.find(text, at, command.end(2))
-        if found < 0:
+        start = places.text.find(text, at, command.end(2))
+        if start < 0:
             written.append(word)
             continue
-        at = found + len(text)
-        written.append(Word(word, Span(found, at), exact=text == f'"{word}"'))
+        at = start + len(text)
+        written.append(Word(word, Span(start, at), exact=text == f'"{word}"'))
     return read_words(written, line=line)
 
 

@@ -47,12 +47,16 @@ class Document:
     def mapping(self, *path: str | int) -> dict[str, Any]:
         """The mapping at a path, or an empty one."""
         value = self.get(*path)
-        return value if isinstance(value, dict) else {}
+        if isinstance(value, dict):
+            return value
+        return {}
 
     def items(self, *path: str | int) -> list[Any]:
         """The list at a path, or an empty one."""
         value = self.get(*path)
-        return value if isinstance(value, list) else []
+        if isinstance(value, list):
+            return value
+        return []
 
     def command(self, *path: str | int) -> list[str]:
         """The list of words at a path, each with its span."""
@@ -63,7 +67,9 @@ class Document:
         """The line of a path, or of its nearest parent; None for the whole document."""
         while path and path not in self.lines:
             path = path[:-1]
-        return self.lines.get(path) if path else None
+        if path:
+            return self.lines.get(path)
+        return None
 
 
 def read_documents(text: str, name: str) -> tuple[Document, ...]:
@@ -72,9 +78,11 @@ def read_documents(text: str, name: str) -> tuple[Document, ...]:
         return tuple(_document(root, text) for root in yaml.compose_all(text, yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise UsageError(
-            f"{name}:{mark.line + 1}: not YAML: {said}" if mark else f"{name}: not YAML: {said}",
+            f"{name}:{mark.line + 1}: not YAML: {problem}"
+            if mark
+            else f"{name}: not YAML: {problem}",
             hint="check the indentation, and quote values that contain : or #",
         ) from error
 
@@ -96,15 +104,17 @@ def _document(root: yaml.Node, text: str) -> Document:
             if isinstance(node, yaml.ScalarNode):
                 words.setdefault(path, _word(node, text))
             return scalars.construct_object(node)
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            name = "?"
+            if isinstance(key, yaml.ScalarNode):
+                name = str(key.value)
             place = (*path, name)
             lines[place] = key.start_mark.line + 1
-            found[name] = plain(value, place)
+            mapping[name] = plain(value, place)
             if not node.flow_style:
                 spans[place] = key.start_mark.index, _end(value)
-        return found
+        return mapping
 
     return Document(value=plain(root, ()), lines=lines, spans=spans, words=words)
 
@@ -121,7 +131,8 @@ def _word(node: yaml.ScalarNode, text: str) -> Word:
     places, at = list[int](), text.find("\n", span.start) + 1
     for line in value.splitlines(keepends=True):
         end = text.find("\n", at)
-        end = len(text) if end < 0 else end
+        if end < 0:
+            end = len(text)
         first = text.find(line.rstrip("\n"), at, end)
         if first < 0:
             return Word(value)
@@ -195,6 +206,6 @@ def with_value(document: Document, context: Context, path: Path, value: str) -> 
     span = document.spans.get(path)
     if span is None or context.places is None:
         return ()
-    said = context.places.text[span[0] : span[1]]
-    start = span[0] + len(said) - len(said.partition(":")[2].lstrip())
+    before = context.places.text[span[0] : span[1]]
+    start = span[0] + len(before) - len(before.partition(":")[2].lstrip())
     return (Edit(start=start, end=span[1], text=value),)

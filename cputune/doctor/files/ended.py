@@ -105,8 +105,12 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
         yield by_another(launcher_missing, text, mending.plain_launcher(launch), launch, context)
     brought = context.places is not None and BRINGS.search(context.places.code)
-    asked = context.here and context.host.live and row is None and not brought
-    if asked and launch.launcher == "mpirun" and context.host.which(launch.program) is None:
+    may_be_missing = context.here and context.host.live and row is None and not brought
+    if (
+        may_be_missing
+        and launch.launcher == "mpirun"
+        and context.host.which(launch.program) is None
+    ):
         text = f"{launch.program} is not on the PATH of this machine"
         yield launcher_missing.finding(context.at(launch.line, text))
     if launch.launcher == "run_cpu" and launch.several:
@@ -115,18 +119,18 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def by_another(
-    found: Check, text: str, said: Translated, launch: Launch, context: Context
+    check: Check, text: str, replacement: Translated, launch: Launch, context: Context
 ) -> Finding:
     """The finding for a launcher to replace, with the edits or why there are none."""
-    edits = context.mended(mending.relaunched, launch, said)
-    if said.refused and context.places is not None and launch.script:
-        program = " ".join(said.words)
-        text += f"; {program} has no option for {', '.join(said.refused)}"
+    edits = context.mended(mending.relaunched, launch, replacement)
+    if replacement.refused and context.places is not None and launch.script:
+        program = " ".join(replacement.words)
+        text += f"; {program} has no option for {', '.join(replacement.refused)}"
     elif not edits and context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
-        text += f"; write: {translated(launch, said)} …"
-    left = tuple(context.at(launch.line, one) for one in said.left)
-    return found.finding(context.at(launch.line, text), edits=edits, left=left)
+        text += f"; write: {translated(launch, replacement)} …"
+    left = tuple(context.at(launch.line, one) for one in replacement.left)
+    return check.finding(context.at(launch.line, text), edits=edits, left=left)
 
 
 @fault("file-sourced-missing", Severity.ERROR)
@@ -151,10 +155,15 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
         return
     versions = context.versions
     absent = versions.oneccl is None and "oneccl" not in versions.unreadable
-    for line, path, own, edits in mending.sourced(context.places):
-        gone = absent if own else _is_gone(path, context)
+    for line, path, of_bindings, edits in mending.sourced(context.places):
+        if of_bindings:
+            gone = absent
+        else:
+            gone = _is_gone(path, context)
         if gone:
-            why = ": the oneCCL bindings are not installed" if own else ", which does not exist"
+            why = ", which does not exist"
+            if of_bindings:
+                why = ": the oneCCL bindings are not installed"
             text = f"{context.name}:{line}: sources {path}{why}"
             ended = path.endswith("setvars.sh")  # without the others another Python would train
             yield sourced_missing.finding(text, edits=edits if ended else ())

@@ -114,20 +114,27 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word, parser in faulty_words(launch, context):
         notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
-        said = f"{word.spelling} is {word.state.value} by {word.reader}"
-        said = ": ".join(filter(None, (said, "; ".join(notes))))
+        evidence = f"{word.spelling} is {word.state.value} by {word.reader}"
+        evidence = ": ".join(filter(None, (evidence, "; ".join(notes))))
         # Another parser may have a flag of this name that does what it says.
-        edits = _without_word(word, launch, context) if parser == "trainer" else ()
+        if parser == "trainer":
+            edits = _without_word(word, launch, context)
+        else:
+            edits = ()
         left = tuple[str, ...]()
         if not (word.instead or "").startswith("--"):
-            left = (context.at(launch.line, f"{word.spelling} is removed: {said}"),)
+            left = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
         if word.state is Fate.IGNORED:
-            yield flag_ignored.finding(context.at(launch.line, said), edits=edits, left=left)
+            yield flag_ignored.finding(context.at(launch.line, evidence), edits=edits, left=left)
             continue
-        unsure = "" if parser == "trainer" else ", if the script parses TrainingArguments"
-        severity = Severity.WARNING if unsure else None
-        said = context.at(launch.line, said + unsure)
-        yield flag_refused.finding(said, severity=severity, edits=edits, left=left)
+        unsure = ", if the script parses TrainingArguments"
+        if parser == "trainer":
+            unsure = ""
+        severity = None
+        if unsure:
+            severity = Severity.WARNING
+        evidence = context.at(launch.line, evidence + unsure)
+        yield flag_refused.finding(evidence, severity=severity, edits=edits, left=left)
 
 
 def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
@@ -145,7 +152,9 @@ def faulty_words(launch: Launch, context: Context) -> Iterator[tuple[Word, str]]
     """The flags that are refused or ignored, each with its reader: trainer, or unknown."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
-        given = launch.argument(flag) if flag.startswith("--") else None
+        given = None
+        if flag.startswith("--"):
+            given = launch.argument(flag)
         if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
             continue
         parser = reader_of(flag, launch, context)
@@ -180,15 +189,15 @@ def _runs_on_cpu(launch: Launch, context: Context) -> bool:
 
 
 def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
-    asked = launch.precision
+    precision = launch.precision
     cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
-        asked.endswith("bf16")
+        precision.endswith("bf16")
         and not cpu
         and not (launch.launcher == "accelerate" and launch.several)
     ):
-        text = f"{asked} without --use_cpu means bf16 on a GPU, and is refused"
+        text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
         edits = context.mended(mending.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
@@ -215,8 +224,8 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         text = f"--ddp_backend {backend} with one process raises ValueError"
         edits = context.mended(Places.without_value, launch, "--ddp_backend")
         remedy = "Remove --ddp_backend."
-        said = context.at(launch.line, text)
-        yield wrong_backend.finding(said, remedy=remedy, edits=edits, left=(said,))
+        evidence = context.at(launch.line, text)
+        yield wrong_backend.finding(evidence, remedy=remedy, edits=edits, left=(evidence,))
     few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
     if backend == "ccl" and context.versions.oneccl is not None and few:
         yield wrong_backend.finding(
@@ -247,11 +256,15 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
     single = (launch.option("--distributed_type") or "").upper() in ("NO", "FALSE")
     unnamed = launch.option("--mpirun_hostfile") is None
     if launch.several and (single or unnamed) and not context.facts.accelerators:
-        missing = " without --mpirun_hostfile" if unnamed else ""
-        kind = ", --distributed_type NO" if single else ""
+        missing = ""
+        if unnamed:
+            missing = " without --mpirun_hostfile"
+        kind = ""
+        if single:
+            kind = ", --distributed_type NO"
         text = f"--num_processes {launch.total}{missing}{kind}"
-        said = mending.ranks_by_torchrun(launch)
-        yield by_another(one_process, text, said, launch, context)
+        replacement = mending.ranks_by_torchrun(launch)
+        yield by_another(one_process, text, replacement, launch, context)
     version = context.versions.accelerate
     for option in load().accelerate.options if version is not None and launch.script else ():
         if launch.option(option.name) is not None and not option.covers(version):
@@ -311,9 +324,12 @@ def bound_behind() -> None:
 def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher != "mpirun":
         return
-    launchers = context.facts.launchers if context.here else ()
-    found = (item.dialect for item in launchers if item.name in ("mpirun", "mpiexec"))
-    dialect = next(filter(None, found), "")
+    if context.here:
+        launchers = context.facts.launchers
+    else:
+        launchers = ()
+    dialects = (item.dialect for item in launchers if item.name in ("mpirun", "mpiexec"))
+    dialect = next(filter(None, dialects), "")
     options = dict.fromkeys(word.partition("=")[0] for word in launch.options)
     refused = [option for option in options if option in REFUSED.get(dialect, ())]
     if refused:
@@ -405,11 +421,11 @@ def _of_a_rank_mended(
     if finding.code == ranks_auto.code and launch.launcher == "torchrun":
         edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
         return edits or mending.by_command(context.places, launch, finding.command)
-    asked = options.get("ACCELERATE_MIXED_PRECISION", "")
-    if asked and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
-        if not asked.endswith("fp16"):
+    precision = options.get("ACCELERATE_MIXED_PRECISION", "")
+    if precision and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
+        if not precision.endswith("fp16"):
             return ()  # beside the option the variable would change nothing
-        return context.places.change_flag(launch, asked, "--mixed_precision no")
+        return context.places.change_flag(launch, precision, "--mixed_precision no")
     return mending.by_command(context.places, launch, finding.command)
 
 
@@ -436,12 +452,12 @@ class _RankVariables:
         if launch.launcher in _ADDRESS:
             option = _ADDRESS[launch.launcher]
             address = launch.option(option) or self.found.get("PET_MASTER_ADDR")
-            said = f"{option} {address or 'missing'}"
+            source = f"{option} {address or 'missing'}"
             endpoint = launch.option("--rdzv_endpoint")
             if address is None and endpoint:  # HOST:PORT, which around.py judges
-                said = f"--rdzv_endpoint {endpoint}"
+                source = f"--rdzv_endpoint {endpoint}"
                 address = re.sub(r":\d+$", "", endpoint)
-            self.decide("MASTER_ADDR", said, address or "127.0.0.1")
+            self.decide("MASTER_ADDR", source, address or "127.0.0.1")
         if launch.launcher == "torchrun":
             self.found["TORCHELASTIC_RUN_ID"] = "none"
             if launch.total in ("auto", "cpu", "gpu"):
@@ -451,12 +467,15 @@ class _RankVariables:
             self.decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
             self.found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
         elif launch.launcher == "mpirun" and launch.several and "OMP_NUM_THREADS" not in self.found:
-            said = f"{cores} threads (OMP_NUM_THREADS is unset)"
-            self.decide("OMP_NUM_THREADS", said, str(cores))
+            source = f"{cores} threads (OMP_NUM_THREADS is unset)"
+            self.decide("OMP_NUM_THREADS", source, str(cores))
 
     def number(self, launch: Launch, machines: int, ranks: int | None) -> None:
         """The rank numbers that mpirun or torchrun gives to the first rank."""
-        world = ranks * machines if ranks else number_of(launch.total) or 0
+        if ranks:
+            world = ranks * machines
+        else:
+            world = number_of(launch.total) or 0
         if _by_mpi(launch) and world:
             self.found.update(PMI_RANK="0", PMI_SIZE=str(world))
         elif launch.launcher == "torchrun" and world:
@@ -477,7 +496,9 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
     rank = _RankVariables(context.variables(launch), {})
     found, options = rank.found, rank.options
     machines = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
-    ranks = launch.ranks if machines == launch.machines else None
+    ranks = None
+    if machines == launch.machines:
+        ranks = launch.ranks
     if launch.launcher == "accelerate" and not _by_mpi(launch):
         ranks = None
     precision = launch.precision
@@ -485,7 +506,9 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
     if _runs_on_cpu(launch, context):
         found["ACCELERATE_USE_CPU"] = "true"
     elif "ACCELERATE_USE_CPU" not in found:
-        missing = "--use_cpu is missing" if launch.launcher == "accelerate" else "without --use_cpu"
+        missing = "without --use_cpu"
+        if launch.launcher == "accelerate":
+            missing = "--use_cpu is missing"
         options["ACCELERATE_USE_CPU"] = missing
     rank.of_launcher(launch, len(usable_cores(context.facts)), ranks)
     if launch.host_file and "MASTER_ADDR" not in found:
@@ -502,10 +525,14 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
     """LD_PRELOAD with its variables expanded, without entries that are known only at run time."""
     outside = host.environment()
 
-    def value_of(found: re.Match[str]) -> str:
-        name = found[1]
-        inner = "" if name == "LD_PRELOAD" else variables.get(name, "")
-        kept = found[0] if name in ("LIB", "ORIGIN", "PLATFORM") else "$?"
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        inner = ""
+        if name != "LD_PRELOAD":
+            inner = variables.get(name, "")
+        kept = "$?"
+        if name in ("LIB", "ORIGIN", "PLATFORM"):
+            kept = match[0]
         return inner or outside.get(name) or kept
 
     preload = re.sub(

@@ -126,7 +126,9 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
     place = RANKS[str(document.get("kind"))]
     if _ranks(document) is None:
         ranks = document.get(*place)
-        shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
+        shown = "is missing, which means auto"
+        if ranks is not None:
+            shown = f"is {ranks!r}"
         yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
     if of_workers and not document.mapping("spec", "elasticPolicy"):
@@ -182,15 +184,15 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
 
 def judge_job(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
-    for found, path, text in job_faults(document):
+    for check, path, text in job_faults(document):
         edits: tuple[Edit, ...] = ()
-        if found is ranks_auto:
+        if check is ranks_auto:
             edits = _one_rank(document, context)
-        if found is job_no_workers:
+        if check is job_no_workers:
             edits = without_key(document, context, *_REPLICAS, "Worker")
-        if found is job_elastic:
+        if check is job_elastic:
             edits = with_value(document, context, _LEAST, str(document.get(*_WORKERS)))
-        yield found.finding(context.at(document.line(*path), text), edits=edits)
+        yield check.finding(context.at(document.line(*path), text), edits=edits)
     yield from judge_sourced(context)
     for at, resources in _containers(document):
         variables, lines = dict[str, str](), dict[str, int | None]()
@@ -213,7 +215,9 @@ def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
     """One rank in each pod; only `cputune tune` shows the best number."""
     place = RANKS[str(document.get("kind"))]
     edits = without_key(document, context, *place)
-    number = '"1"' if document.get("kind") == "PyTorchJob" else "1"
+    number = "1"
+    if document.get("kind") == "PyTorchJob":
+        number = '"1"'
     beside = next(iter(document.mapping(*place[:-1])), "")
     line = f"{place[-1]}: {number}"
     return edits + with_key(document, context, line, *place[:-1], beside, behind=False)
@@ -234,7 +238,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
     If its command shows no training: torchrun with an unknown script.
     """
     words = [word for key in ("command", "args") for word in document.command(*at, key)]
-    found = read_words(words)
+    launches = read_words(words)
     # Its script may ask for the CPU itself.
     unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
     workers = number_of(str(document.get(*_WORKERS))) or 0
@@ -242,7 +246,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
     given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
     given |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
     sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
-    for launch in found or (unseen,):
+    for launch in launches or (unseen,):
         yield replace(
             launch,
             options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,

@@ -66,22 +66,22 @@ def plain_launcher(launch: Launch) -> Translated:
 
 def ranks_by_torchrun(launch: Launch) -> Translated:
     """Start by torchrun the ranks that accelerate would start only through mpirun."""
-    said = by_torchrun(launch)
-    if any(word.startswith("ACCELERATE_USE_CPU=") for word in said.variables):
-        return said
-    return replace(said, variables=("ACCELERATE_USE_CPU=true", *said.variables))
+    replacement = by_torchrun(launch)
+    if any(word.startswith("ACCELERATE_USE_CPU=") for word in replacement.variables):
+        return replacement
+    return replace(replacement, variables=("ACCELERATE_USE_CPU=true", *replacement.variables))
 
 
-def relaunched(places: Places, launch: Launch, said: Translated) -> tuple[Edit, ...]:
+def relaunched(places: Places, launch: Launch, replacement: Translated) -> tuple[Edit, ...]:
     """The launch with another launcher.
 
     There are no edits if an option has no counterpart, or if the script's word is known only at run
     time.
     """
     known = launch.module or launch.script.endswith(".py") or "$" not in launch.script
-    if said.refused or not launch.script or not known:
+    if replacement.refused or not launch.script or not known:
         return ()
-    return places.relaunched(launch, said)
+    return places.relaunched(launch, replacement)
 
 
 def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]:
@@ -92,13 +92,15 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
     edits = list[Edit]()
     while at < len(tokens) and tokens[at].text != launch.script:
         row = rows.get(tokens[at].text)
-        said = row.spelling_in(dialect) if row else None
-        if row is None or said is None:
+        previous = None
+        if row:
+            previous = row.spelling_in(dialect)
+        if row is None or previous is None:
             at += 1
             continue
         words, values = _with_values(tokens, at, row.takes)
-        if said:
-            text = said.format(*values)
+        if previous:
+            text = previous.format(*values)
             edits.append(Edit(start=words[0].start, end=words[-1].end, text=text))
         else:
             edits += places.without(words)
@@ -119,7 +121,9 @@ def _with_values(
     tokens: Sequence[Token], at: int, takes: int
 ) -> tuple[Sequence[Token], tuple[str, ...]]:
     """An option with its values; ``NAME=VALUE`` counts as two."""
-    first = tokens[at + 1].text if at + 1 < len(tokens) else ""
+    first = ""
+    if at + 1 < len(tokens):
+        first = tokens[at + 1].text
     if takes == 2 and "=" in first:
         name, _, value = first.partition("=")
         return tokens[at : at + 2], (name, value)
@@ -144,17 +148,18 @@ def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]
 
     The edits remove the line, and the one that asks Python for the folder of the bindings.
     """
-    asked = list(_ASKED.finditer(places.code))
-    for found in _SETVARS.finditer(places.code):
+    requests = list(_ASKED.finditer(places.code))
+    for match in _SETVARS.finditer(places.code):
         folder = next(
-            (variable for variable in asked if re.search(rf"\$\{{?{variable[1]}\b", found[1])), None
+            (variable for variable in requests if re.search(rf"\$\{{?{variable[1]}\b", match[1])),
+            None,
         )
-        own = folder is not None or bool(re.search(_BINDINGS, found[1]))
-        edits = [_statement(places, found.start(), found.end())]
+        of_bindings = folder is not None or bool(re.search(_BINDINGS, match[1]))
+        edits = [_statement(places, match.start(), match.end())]
         if folder is not None:
             edits.append(_statement(places, folder.start(), folder.end()))
-        line = places.code.count("\n", 0, found.start()) + 1
-        yield line, found[1], own, tuple(edits)
+        line = places.code.count("\n", 0, match.start()) + 1
+        yield line, match[1], of_bindings, tuple(edits)
 
 
 def _statement(places: Places, start: int, end: int) -> Edit:

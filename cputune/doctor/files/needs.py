@@ -52,27 +52,31 @@ def _compiler(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     if not context.host.live or not (named or written or dynamo):
         return
     compiler = context.variables(launch).get("CXX") or "g++"
-    said = "--torch_compile" if named else "torch.compile"
+    option = "torch.compile"
+    if named:
+        option = "--torch_compile"
     if context.host.which(compiler) is None:
-        words = f"{said}: {compiler} is not installed"
+        evidence = f"{option}: {compiler} is not installed"
     elif (missing := _lacks(compiler, context)) is not None:
-        words = f"{said}: {compiler}: {missing}"
+        evidence = f"{option}: {compiler}: {missing}"
     else:
         return
     distribution = context.facts.settings.distribution
     debian = distribution is not None and "debian" in (distribution.id, *distribution.like)
-    command = "apt-get update && apt-get install -y g++ python3-dev" if debian else None
+    command = None
+    if debian:
+        command = "apt-get update && apt-get install -y g++ python3-dev"
     if compiler != "g++" and context.host.which("g++") is not None:
         command = "unset CXX"
-    yield compiler_missing.finding(context.at(launch.line, words), command=command)
+    yield compiler_missing.finding(context.at(launch.line, evidence), command=command)
 
 
 def _lacks(compiler: str, context: Context) -> str | None:
     """What the compiler prints if it misses headers that inductor includes."""
     where = "import sysconfig; print(sysconfig.get_path('include'))"
     try:
-        asked = context.host.run(Command(argv=(context.host.executable, "-c", where)))
-        argv = (compiler, "-fopenmp", "-I", asked.stdout.strip(), "-include", "omp.h", "-include")
+        result = context.host.run(Command(argv=(context.host.executable, "-c", where)))
+        argv = (compiler, "-fopenmp", "-I", result.stdout.strip(), "-include", "omp.h", "-include")
         done = context.host.run(
             Command(
                 argv=(*argv, "Python.h", "-E", "-x", "c++", "/dev/null"),
@@ -82,7 +86,9 @@ def _lacks(compiler: str, context: Context) -> str | None:
     except OSError:
         return None
     message = re.search(r"(?:fatal )?error: .*", done.stderr)
-    return message[0].strip() if done.returncode and message else None
+    if done.returncode and message:
+        return message[0].strip()
+    return None
 
 
 @fault("launch-memory", Severity.ERROR)
@@ -110,15 +116,17 @@ def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
         few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))
         values = VALUES_PER_PARAMETER
         if frozen or few:
-            values = 1 if frozen else 2
+            values = 2
+            if frozen:
+                values = 1
         each = PROCESS_BYTES + values * weights
         why = f"for weights of {weights / GIB:.1f} GiB, before activations"
     if each is not None:
-        said = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {why}")
-        yield from _exceeded(said, ranks, each, context.facts)
+        evidence = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {why}")
+        yield from _exceeded(evidence, ranks, each, context.facts)
 
 
-def _exceeded(said: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
+def _exceeded(evidence: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
     """The finding that the memory of these ranks is not free, or exceeds the limit."""
     room, need = room_bytes(facts), ranks * each
     if room is None:
@@ -130,7 +138,7 @@ def _exceeded(said: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Fi
         remedy = f"Free {more}, or train a smaller model, or fewer of its weights (LoRA)."
     if need > free:
         yield memory_short.finding(
-            f"{said}; {room / GIB:.1f} GiB may be used, {free / GIB:.1f} GiB are free",
+            f"{evidence}; {room / GIB:.1f} GiB may be used, {free / GIB:.1f} GiB are free",
             severity=None if need > room else Severity.WARNING,
             remedy=remedy,
         )
@@ -164,15 +172,17 @@ def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     if not launch.several and not launch.part:
         return
     seconds = number_of(launch.argument("--ddp_timeout"))
-    said = f"--ddp_timeout {seconds}"
+    option = f"--ddp_timeout {seconds}"
     if seconds is None:
         call = re.search(r"timedelta\((seconds|minutes)\s*=\s*(\d{1,6})\)", text)
         if call is None or "init_process_group" not in text:
             return
         seconds = int(call[2]) * (60 if call[1] == "minutes" else 1)
-        said = call[0]
+        option = call[0]
     if seconds < SHORT_SECONDS:
-        yield timeout_short.finding(context.at(launch.line, f"{said}: less than {SHORT_SECONDS} s"))
+        yield timeout_short.finding(
+            context.at(launch.line, f"{option}: less than {SHORT_SECONDS} s")
+        )
 
 
 @fault("tokenizer-threads", Severity.WARNING)
@@ -198,19 +208,19 @@ _PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
 def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
-    asked = (number_of(launch.argument(name)) or 0 for name in _PREPARING)
-    preparing = max(asked, default=0)
+    counts = (number_of(launch.argument(name)) or 0 for name in _PREPARING)
+    preparing = max(counts, default=0)
     ranks = launch.ranks or 1
     several = ranks + workers > 1 or preparing > 1
     if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or not several:
         return
     threads = number_of(variables.get("RAYON_NUM_THREADS")) or len(context.facts.topology.allowed)
-    said = (
+    evidence = (
         f"TOKENIZERS_PARALLELISM=true: ranks {ranks}, loader workers {workers}, "
         f"processes that prepare data {max(1, preparing)}, {threads} threads each"
     )
     yield tokenizer_threads.finding(
-        context.at(launch.line, said), command="export TOKENIZERS_PARALLELISM=false"
+        context.at(launch.line, evidence), command="export TOKENIZERS_PARALLELISM=false"
     )
 
 
@@ -233,15 +243,15 @@ def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
     ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
     if cores and ranks * workers > cores:
-        said = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
-        yield loader_threads.finding(context.at(launch.line, said))
+        evidence = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
+        yield loader_threads.finding(context.at(launch.line, evidence))
     initializer = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
     for setting in settings_of(text):
         if initializer is None or setting.function != initializer[1]:
             continue
         if setting.kind == "threads" and setting.value != "1":
-            said = f"{initializer[0]} calls {setting.code} in each loader worker"
-            yield loader_threads.finding(f"{launch.script}: {said}")
+            evidence = f"{initializer[0]} calls {setting.code} in each loader worker"
+            yield loader_threads.finding(f"{launch.script}: {evidence}")
 
 
 @fault("script-threads", Severity.WARNING)
@@ -270,10 +280,10 @@ def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
         if threads is None and "cpu_count" in setting.code:
             threads = len(context.facts.topology.online)
         beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
-        said = f"{named(setting, launch.script)}; {beside}"
+        evidence = f"{named(setting, launch.script)}; {beside}"
         differs = wanted is not None and wanted != str(threads)
         if threads is not None and (differs or (cores and threads != share)):
-            yield script_threads.finding(said)
+            yield script_threads.finding(evidence)
 
 
 @fault("script-processes", Severity.WARNING)
@@ -301,21 +311,21 @@ _EACH_CPU = re.compile(
 
 
 def _processes(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
-    found = _EACH_CPU.search(text)
+    match = _EACH_CPU.search(text)
     computes = re.search(r"(?m)^\s*(?:import|from)\b[^\n#]*\b(?:torch|numpy)\b", text)
-    if found is None or computes is None or "set_num_threads" in text:
+    if match is None or computes is None or "set_num_threads" in text:
         return
     cpus = len(context.facts.topology.allowed)
     threads = number_of(context.variables(launch).get("OMP_NUM_THREADS"))
     if cpus < 2 or threads == 1 or "OMP_NUM_THREADS" in text:
         return
-    line = text.count("\n", 0, found.start()) + 1
-    said = (
+    line = text.count("\n", 0, match.start()) + 1
+    evidence = (
         f"{launch.script}:{line} starts a process for each of {cpus} CPUs; each computes with "
         f"{threads or cpus} threads"
     )
     yield script_processes.finding(
-        context.at(launch.line, said), command="export OMP_NUM_THREADS=1"
+        context.at(launch.line, evidence), command="export OMP_NUM_THREADS=1"
     )
 
 
@@ -353,7 +363,9 @@ def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
 
 def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
     """What this launch needs and this machine lacks."""
-    text = context.text_of(launch.script) if launch.script and not launch.module else None
+    text = None
+    if launch.script and not launch.module:
+        text = context.text_of(launch.script)
     yield from _compiler(launch, text or "", context)
     yield from _memory(launch, context)
     yield from _timeout(launch, text or "", context)

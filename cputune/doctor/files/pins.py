@@ -30,8 +30,12 @@ class Pin(NamedTuple):
 def pin_of(token: Token) -> Pin | None:
     """The package that a word names; None if it is not of the stack."""
     named = _PINNED.fullmatch(token.text)
-    name = short_name(named[1]) if named else None
-    return None if named is None or name is None else Pin(token, name, named[2])
+    name = None
+    if named:
+        name = short_name(named[1])
+    if named is None or name is None:
+        return None
+    return Pin(token, name, named[2])
 
 
 @fault("file-package-ended", Severity.WARNING)
@@ -87,22 +91,22 @@ def judge_pins(
     ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
     renewed = _renewed(context.places, pins)
     for pin in ended:
-        said = f"{pin.token.text}: remove it, and install the current stack"
+        misfit = f"{pin.token.text}: remove it, and install the current stack"
         line = _line(context.places, pin.token.start)
         edits = (*without(ended), *renewed)
-        yield package_ended.finding(context.at(line, said), edits=edits)
+        yield package_ended.finding(context.at(line, misfit), edits=edits)
     if ended:
         return
     held = {DISTRIBUTIONS[pin.name]: pin.version for pin in pins if pin.version}
     if python is not None:
         held["python"] = python
     line = _line(context.places, pins[0].token.start)
-    for said in misfits(Versions.from_names(held)):
-        yield pins_unfit.finding(context.at(line, said), edits=renewed)
+    for misfit in misfits(Versions.from_names(held)):
+        yield pins_unfit.finding(context.at(line, misfit), edits=renewed)
     open_ones = [pin.token.text for pin in pins if pin.version is None and not pin.constrained]
     if open_ones:
-        said = f"{', '.join(open_ones)}: no version is given"
-        yield unpinned.finding(context.at(line, said))
+        misfit = f"{', '.join(open_ones)}: no version is given"
+        yield unpinned.finding(context.at(line, misfit))
 
 
 @fault("file-unpinned", Severity.ADVICE)

@@ -31,10 +31,10 @@ def judge_requirements(context: Context) -> Iterator[Finding]:
     """Every fault of a requirements.txt. Raises UsageError if it names nothing of the stack."""
     places = context.places or Places("")
     pins = list[Pin]()
-    for found in _LINE.finditer(places.code):
-        start = found.start("spec")
-        text = re.sub(r"\s+", "", found["spec"])
-        token = Token(start, start + len(found["spec"].rstrip()), text)
+    for match in _LINE.finditer(places.code):
+        start = match.start("spec")
+        text = re.sub(r"\s+", "", match["spec"])
+        token = Token(start, start + len(match["spec"].rstrip()), text)
         if (pin := pin_of(token)) is not None:
             pins.append(pin)
     if not pins:
@@ -70,10 +70,15 @@ def judge_environment(document: Document, context: Context) -> Iterator[Finding]
             python = ".".join(named[2].split(".")[:2])
             continue
         span = span_of(word)
-        name = {"pytorch": "torch"}.get(named[1], named[1]) if named else text
+        if named:
+            name = {"pytorch": "torch"}.get(named[1], named[1])
+        else:
+            name = text
         if span is None:
             continue
-        version = f"=={named[2]}" if named else ""
+        version = ""
+        if named:
+            version = f"=={named[2]}"
         pin = pin_of(Token(span.start, span.end, f"{name}{version}"))
         if pin is not None:
             pins.append(pin)

@@ -24,8 +24,12 @@ def reader_of(flag: str, launch: Launch, context: Context) -> str:
     text = context.text_of(launch.script)
     if text is None:
         known = is_example(launch.script) or are_trainers(launch.arguments)
-        return "trainer" if known else "unknown"
-    return "trainer" if Script(text=text).reads(flag) else "its own"
+        if known:
+            return "trainer"
+        return "unknown"
+    if Script(text=text).reads(flag):
+        return "trainer"
+    return "its own"
 
 
 def is_own(launch: Launch, context: Context) -> bool:

@@ -27,7 +27,9 @@ def judge_deepspeed(document: Document, context: Context) -> Iterator[Finding]:
         text = f"zero_optimization.stage {stage}: it divides a model over accelerators"
         line = document.line("zero_optimization", "stage")
         installed = context.facts.package("deepspeed") is not None
-        severity = Severity.WARNING if installed else None
+        severity = None
+        if installed:
+            severity = Severity.WARNING
         yield sharded.finding(context.at(line, text), severity=severity)
     device = document.get("zero_optimization", "offload_optimizer", "device")
     if device == "cpu":
@@ -67,9 +69,9 @@ def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
         raise UsageError(f"{context.name} names no host", hint="a line for each: node1 slots=2")
     lines = [line.partition("#")[0].split() for line in text.splitlines()]
     named = {
-        number: [node.name for node in parse_hostfile(words[0])]
-        for number, words in enumerate(lines, start=1)
-        if words
+        number: [node.name for node in parse_hostfile(fields[0])]
+        for number, fields in enumerate(lines, start=1)
+        if fields
     }
     every = {name for names in named.values() for name in names}
     for number, names in named.items():
@@ -79,8 +81,8 @@ def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
                 f"{loopback[0]} together with other hosts: on each of them it is that host itself"
             )
             yield hosts_wrong.finding(context.at(number, text))
-    found = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
-    dialect = next(filter(None, found), "")
+    dialects = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
+    dialect = next(filter(None, dialects), "")
     for number in named:
         host, *more = lines[number - 1]
         if dialect in ("intelmpi", "mpich") and any(word.startswith("slots") for word in more):

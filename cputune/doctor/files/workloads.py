@@ -61,8 +61,8 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
         launches = list(_launches(container, document))
         if not launches:
             continue
-        for found, path, text in _resources(document, container):
-            yield found.finding(context.at(document.line(*path), text))
+        for check, path, text in _resources(document, container):
+            yield check.finding(context.at(document.line(*path), text))
         target = Target(
             kind="pod",
             source="resources",
@@ -144,14 +144,14 @@ def _container(
 def _services(document: Document) -> Iterator[_Container]:
     for name in document.mapping("services"):
         at: Path = ("services", str(name))
-        words = list[str]()
+        command = list[str]()
         for key in ("entrypoint", "command"):
             listed = document.command(*at, key)
             text = document.get(*at, key)
             if listed:
-                words += listed
+                command += listed
             elif isinstance(text, str):
-                words += ["sh", "-c", document.words.get((*at, key), text)]
+                command += ["sh", "-c", document.words.get((*at, key), text)]
         variables = dict[str, str]()
         for item, value in document.mapping(*at, "environment").items():
             if value is not None:
@@ -162,7 +162,7 @@ def _services(document: Document) -> Iterator[_Container]:
                 variables[item] = value
         yield _Container(
             at=at,
-            words=words,
+            words=command,
             resources=None,
             cpus=_service_cpus(document, at),
             variables=variables,
@@ -173,8 +173,11 @@ def _services(document: Document) -> Iterator[_Container]:
 def _service_cpus(document: Document, at: Path) -> float:
     """CPUs of a service; 0 if it may use all of its machine."""
     limit = document.get(*at, "deploy", "resources", "limits", "cpus")
-    limit = document.get(*at, "cpus") if limit is None else limit
-    return cpus_of(limit) if limit is not None else 0.0
+    if limit is None:
+        limit = document.get(*at, "cpus")
+    if limit is not None:
+        return cpus_of(limit)
+    return 0.0
 
 
 @fault("file-compose-shm", Severity.WARNING)
@@ -195,8 +198,8 @@ def _shared_memory(
     launches: list[Launch], container: _Container, document: Document, context: Context
 ) -> Iterator[Finding]:
     workers = [number_of(launch.argument("--dataloader_num_workers")) or 0 for launch in launches]
-    asked = any(document.get(*container.at, key) is not None for key in ("shm_size", "ipc"))
-    if max(workers, default=0) > 0 and not asked:
+    is_set = any(document.get(*container.at, key) is not None for key in ("shm_size", "ipc"))
+    if max(workers, default=0) > 0 and not is_set:
         text = f"{container.at[-1]}: {max(workers)} loader workers, and no shm_size"
         yield compose_shm.finding(context.at(document.line(*container.at), text))
 

@@ -54,15 +54,17 @@ def look_at_hosts(
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
     hosts = tuple(_seen(answer, launch) for answer in answers)
-    found = [finding for check in CHECKS for finding in check(hosts)]
+    findings = [finding for check in CHECKS for finding in check(hosts)]
     answered = [host for host in answers if isinstance(host, Probed)]
     if len(nodes) > AT_ONCE:
-        said = f"{len(nodes)} hosts: names and ports are tried between {AT_ONCE} at most"
+        evidence = f"{len(nodes)} hosts: names and ports are tried between {AT_ONCE} at most"
         remedy = "Name only the hosts of one job."
-        found.append(network.not_asked.finding(said, severity=Severity.ADVICE, remedy=remedy))
+        findings.append(
+            network.not_asked.finding(evidence, severity=Severity.ADVICE, remedy=remedy)
+        )
     elif len(answered) > 1:
-        found += network.network_between(answered, reach)
-    return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
+        findings += network.network_between(answered, reach)
+    return HostsDiagnosis(hosts=hosts, findings=by_severity([*findings, *own_findings(hosts)]))
 
 
 def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
@@ -71,11 +73,13 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     for host in hosts:
         for code, finding in {finding.code: finding for finding in host.findings}.items():
             having.setdefault(code, []).append((host.name, finding))
-    found = []
+    findings = []
     for (first, finding), *others in having.values():
-        also = f" (also on {names_of([name for name, _ in others])})" if others else ""
-        found.append(replace(finding, evidence=f"{first}: {finding.evidence}{also}"))
-    return tuple(found)
+        also = ""
+        if others:
+            also = f" (also on {names_of([name for name, _ in others])})"
+        findings.append(replace(finding, evidence=f"{first}: {finding.evidence}{also}"))
+    return tuple(findings)
 
 
 def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:

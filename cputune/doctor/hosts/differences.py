@@ -58,11 +58,11 @@ MEMORY_SHARE = 0.05
 
 def grouped(values: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
     """Names of hosts by value, the largest group first; hosts with None are left out."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, value in values:
         if value is not None:
-            found.setdefault(value, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            names.setdefault(value, []).append(name)
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
 def in_words(groups: Mapping[str, Sequence[str]]) -> str:
@@ -97,22 +97,28 @@ def differing(
     """A check that compares values; the decorated function only carries the docstring."""
 
     def find(described: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-        if words := difference(hosts, read_by_name):
-            yield described.finding(words)
+        if evidence := difference(hosts, read_by_name):
+            yield described.finding(evidence)
 
     return fault(code, severity, find)
 
 
 def _gib(number: int | None) -> str | None:
-    return None if number is None else f"{number / (1 << 30):.1f} GiB"
+    if number is None:
+        return None
+    return f"{number / (1 << 30):.1f} GiB"
 
 
 def _limit(name: str, *, size: bool = False) -> Reading:
     def read(facts: HostFacts) -> str | None:
         number = getattr(facts.limits, name)
         if number is None:
-            return "none" if name in facts.limits.unlimited else None
-        return _gib(number) if size else f"{number:g}"
+            if name in facts.limits.unlimited:
+                return "none"
+            return None
+        if size:
+            return _gib(number)
+        return f"{number:g}"
 
     return read
 
@@ -121,7 +127,9 @@ def _has(flag: str) -> Reading:
     def read(facts: HostFacts) -> str | None:
         if not facts.cpu.isa:
             return None
-        return "yes" if facts.cpu.has(flag) else "no"
+        if facts.cpu.has(flag):
+            return "yes"
+        return "no"
 
     return read
 
@@ -146,7 +154,9 @@ def _versions(*names: str) -> Mapping[str, Reading]:
         package = facts.package(name)
         if package is None:
             return "none"
-        build = "" if package.build in (None, "cpu") else f" ({package.build})"
+        build = ""
+        if package.build not in (None, "cpu"):
+            build = f" ({package.build})"
         return package.version and package.version + build
 
     return {name: partial(version, name=name) for name in names}
@@ -255,8 +265,8 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     read_by_name: dict[str, Reading] = {}
     if unlike:
         read_by_name["memory"] = lambda f: _gib(f.memory.total_bytes)
-    if words := difference(hosts, {**_LIMITS, **read_by_name}):
-        yield limits.finding(words)
+    if evidence := difference(hosts, {**_LIMITS, **read_by_name}):
+        yield limits.finding(evidence)
 
 
 _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")

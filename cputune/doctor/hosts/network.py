@@ -192,21 +192,23 @@ def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
     networks = {host.name: host.facts.network for host in hosts}
     failing: dict[str, dict[str, str]] = {}
     for host in hosts:
-        for name, found in host.names.items():
-            links = networks[name].links if name in networks else None
-            if isinstance(found, str):
-                failing.setdefault(name, {})[host.name] = found
-            elif name == host.name or links is None or not found:
+        for name, addresses in host.names.items():
+            links = None
+            if name in networks:
+                links = networks[name].links
+            if isinstance(addresses, str):
+                failing.setdefault(name, {})[host.name] = addresses
+            elif name == host.name or links is None or not addresses:
                 continue
-            elif link_with(networks[name], found[0]) in (None, "lo"):
+            elif link_with(networks[name], addresses[0]) in (None, "lo"):
                 held = [address.partition("/")[0] for link in links for address in link.addresses]
                 own = ", ".join(address for address in held if not is_loopback(address))
                 yield name_elsewhere.finding(
-                    f"on {host.name} {name} is {found[0]}; {name} itself has {own or 'none'}"
+                    f"on {host.name} {name} is {addresses[0]}; {name} itself has {own or 'none'}"
                 )
     for name, why in failing.items():
-        said = next(iter(why.values()))
-        yield name_unknown.finding(f"{name} is not known on {', '.join(why)}: {said}")
+        reason = next(iter(why.values()))
+        yield name_unknown.finding(f"{name} is not known on {', '.join(why)}: {reason}")
 
 
 def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
@@ -300,8 +302,8 @@ def ask_ports(
     }
 
     def question(node: Node) -> dict[str, object]:
-        own = [place for (name, _), place in places.items() if name == node.name]
-        listen = [(*place, others) for place in own]
+        listening_on = [place for (name, _), place in places.items() if name == node.name]
+        listen = [(*place, others) for place in listening_on]
         call = [(f"{n} {by}", *place) for (n, by), place in places.items() if n != node.name]
         if node.name == first:
             listen.append(("", master_port, others))

@@ -48,7 +48,9 @@ class Carried:
         """
         if self.force is not None:
             return self.force.to_json()
-        return "{}" if self.world_size > 1 else None
+        if self.world_size > 1:
+            return "{}"
+        return None
 
 
 def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
@@ -61,11 +63,16 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     """
     variables = plan_variables(plan, versions)
     if plan.as_found:
-        batch = batch_flags(workload, plan) if workload.recipe is not None else ()
+        if workload.recipe is not None:
+            batch = batch_flags(workload, plan)
+        else:
+            batch = ()
         return Carried(variables=variables, flags=batch)
     by_arguments = workload.recipe is not None or workload.framework == "trainer"
     in_torch = plan_in_torch(plan, by_arguments=by_arguments)
-    torch_alone = Force(torch=in_torch) if in_torch else None
+    torch_alone = None
+    if in_torch:
+        torch_alone = Force(torch=in_torch)
     if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
     force: Force | None
@@ -86,7 +93,10 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
         same = workload.recipe is not None  # it trains the same by itself
         same |= not whole.other_ranks and wanted == steps
         by_flags = replace(whole, by_flags=True, typed_accumulation=wanted)
-        force = torch_alone if same else by_flags
+        if same:
+            force = torch_alone
+        else:
+            force = by_flags
     else:
         accumulation = workload.accumulation
         if workload.framework == "trainer":
@@ -118,13 +128,15 @@ def launch_command(workload: Workload, carried: Carried, *, guard: bool = True) 
     The ranks of a script end together (``inside.carry.ending``); those of a recipe do so by
     themselves. ``guard``: ranks are compared while they train.
     """
-    words = trial_command(workload, carried)
-    carry = None if workload.recipe is not None and carried.force is None else carried.carry
+    command = trial_command(workload, carried)
+    carry = None
+    if not (workload.recipe is not None and carried.force is None):
+        carry = carried.carry
     if carry is None:
-        return words
+        return command
     if guard and is_guarded(workload, carried):
         carry = json.dumps({"guard": True, **json.loads(carry)})
-    return (str(carry_script()), carry, *words)
+    return (str(carry_script()), carry, *command)
 
 
 def is_guarded(workload: Workload, carried: Carried) -> bool:

@@ -124,10 +124,10 @@ def choose_interface(
     }
     common = set.intersection(*map(set, usable.values()))
     if not common:
-        said = "; ".join(
+        by_host = "; ".join(
             f"{', '.join(links) or 'none'} on {host}" for host, links in usable.items()
         )
-        return Chosen(name=None, why=f"no interface has the same name on all hosts: {said}")
+        return Chosen(name=None, why=f"no interface has the same name on all hosts: {by_host}")
     on = {
         name: [links[name] for links in usable.values()]
         for name in usable[hosts[0][0]]
@@ -190,9 +190,10 @@ def link_with(network: Network, address: str) -> str | None:
 
 def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
     """The interface of a host's name: as others resolve it, by /etc/hosts, or by the name."""
-    addresses = (
-        [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
-    )
+    if host in resolved:
+        addresses = [resolved[host]]
+    else:
+        addresses = [host, *(network.hostname_addresses or ())]
     links = (link_with(network, address) for address in addresses)
     return next((link for link in links if link not in (None, "lo")), None)
 
@@ -218,7 +219,9 @@ def _network(address: str) -> str | None:
         network = ipaddress.ip_interface(address).network
     except ValueError:
         return None
-    return None if network.num_addresses == 1 else str(network)
+    if network.num_addresses == 1:
+        return None
+    return str(network)
 
 
 def loopback_name(network: Network) -> str | None:

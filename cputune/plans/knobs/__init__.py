@@ -74,13 +74,17 @@ def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
         return plan
     each = plan.processes_per_node
     alike = cpus[:each] * plan.nodes == cpus
-    return replace(plan, cpus=cpus[:each]) if alike else plan
+    if alike:
+        return replace(plan, cpus=cpus[:each])
+    return plan
 
 
 def _cpus(state: State) -> tuple[int, ...]:
     """The CPUs of a rank; a result stores them as text."""
     affinity = state.get("affinity") or ()
-    return cpulist.parse(affinity) if isinstance(affinity, str) else tuple(affinity)
+    if isinstance(affinity, str):
+        return cpulist.parse(affinity)
+    return tuple(affinity)
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
@@ -114,7 +118,10 @@ def keeps(knob: Knob, keep: Keeps | None) -> bool:
 
 def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
     """What each change from one plan to another keeps the same in the training, by knob."""
-    changed = [RANKS] if today.world_size != best.world_size else []
+    if today.world_size != best.world_size:
+        changed = [RANKS]
+    else:
+        changed = []
     changed += [THREADS] if today.threads_per_process != best.threads_per_process else []
     changed += [k for k in KNOBS if k.put and today.value(k.name) != best.value(k.name)]
     return {knob.name: knob.keeps for knob in changed}
@@ -154,8 +161,8 @@ def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[
     With ``keep`` only those that keep at least this much of the training. Raises UsageError for an
     unknown knob.
     """
-    found = KNOBS if names is None else map(knob_named, names)
-    return frozenset(knob.name for knob in found if keeps(knob, keep))
+    knobs = KNOBS if names is None else map(knob_named, names)
+    return frozenset(knob.name for knob in knobs if keeps(knob, keep))
 
 
 def knob_named(name: str) -> Knob:
@@ -164,7 +171,10 @@ def knob_named(name: str) -> Knob:
         if knob.name == name:
             return knob
     near = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {near[0]}?" if near else "knobs: " + ", ".join(NAMES)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = "knobs: " + ", ".join(NAMES)
     raise UsageError(f"no knob is called {name!r}", hint=hint)
 
 

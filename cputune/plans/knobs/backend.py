@@ -44,7 +44,9 @@ def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
 
     Source: ``TrainingArguments._setup_devices``.
     """
-    return plan.backend if plan.world_size > 1 else None
+    if plan.world_size > 1:
+        return plan.backend
+    return None
 
 
 BACKEND = Knob(
@@ -86,7 +88,9 @@ def _worker_variables(plan: Plan) -> Mapping[str, str]:
 
 
 def _number(plan: Plan, local_rank: int) -> int | None:
-    return plan.ccl_workers if _backend_argument(plan) == "ccl" else None
+    if _backend_argument(plan) == "ccl":
+        return plan.ccl_workers
+    return None
 
 
 def _cpus(plan: Plan, local_rank: int) -> str | None:

@@ -43,14 +43,19 @@ def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...])
     wanted = ask.fixed.get(name)
     if wanted == DEFAULT:
         return Choices(values=(DEFAULT,))
-    what = name if wanted is None else f"{name}={wanted}"
+    if wanted is None:
+        what = name
+    else:
+        what = f"{name}={wanted}"
     return unless(why, what, DEFAULT, *(usual if wanted is None else (wanted,)))
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
     """The script's batches; and all samples at once if it accumulates."""
     workload, wanted = ask.workload, ask.fixed.get("accumulation")
-    samples = None if workload is None else workload.global_batch_size
+    samples = None
+    if workload is not None:
+        samples = workload.global_batch_size
     why = None
     if ask.framework != "trainer":
         why = "the script's own loop decides the accumulation"
@@ -87,14 +92,18 @@ def _own_batches(workload: Workload | None) -> int | None:
 def accumulation_of(plan: Plan) -> int | None:
     """In how many batches a rank takes its samples; None if the script decides."""
     value = plan.settings.get("accumulation")
-    return None if value is None else int(value)
+    if value is None:
+        return None
+    return int(value)
 
 
 def _batches_in_words(plan: Plan) -> str | None:
     value = accumulation_of(plan)
     if value is None:
         return None
-    return "not accumulated" if value == 1 else f"accumulated {value} times"
+    if value == 1:
+        return "not accumulated"
+    return f"accumulated {value} times"
 
 
 ACCUMULATION = Knob(
@@ -121,8 +130,12 @@ ACCUMULATION = Knob(
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     """The script's loader workers; also one and two if the current launch waited for its data."""
     job = ask.workload
-    typed = None if job is None else job.argument("--dataloader_num_workers")
-    share = None if job is None else job.loading_share
+    typed = None
+    if job is not None:
+        typed = job.argument("--dataloader_num_workers")
+    share = None
+    if job is not None:
+        share = job.loading_share
     why = None
     if ask.framework != "trainer":
         why = "the script creates its data loader itself"
@@ -143,7 +156,9 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
 
 def _loaders_in_words(plan: Plan) -> str | None:
     workers = plan.settings.get("workers")
-    return None if workers is None else count(int(workers), "loader")
+    if workers is None:
+        return None
+    return count(int(workers), "loader")
 
 
 WORKERS = Knob(
@@ -171,9 +186,13 @@ _NOT_RUN = "the share of padding is not known before it has run"
 
 def _why_full(facts: HostFacts, ask: Ask) -> str | None:
     """Why padding is not cut: the current launch must have shown that cutting changes nothing."""
-    padding = None if ask.workload is None else ask.workload.padding
+    padding = None
+    if ask.workload is not None:
+        padding = ask.workload.padding
     if "padding" in ask.fixed:
-        return None if ask.workload is None else ask.workload.refuses("padding")
+        if ask.workload is None:
+            return None
+        return ask.workload.refuses("padding")
     if padding is None:
         return _NOT_RUN
     if padding.kept is not None and not padding.share:
@@ -216,8 +235,8 @@ OF_LIKE_LENGTH = LeftOut(
 def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
     """Samples of similar length only on request: that changes the content of batches."""
     why = _why_as_drawn(facts, ask)
-    asked = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
-    if why is None and not asked:
+    is_requested = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
+    if why is None and not is_requested:
         return Choices(values=("random",), left_out=(OF_LIKE_LENGTH,))
     return why
 
@@ -227,7 +246,9 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     padding = None if ask.workload is None else ask.workload.padding
     if ask.framework != "trainer":
         return "the script creates its data loader itself"
-    drawn = None if ask.workload is None else ask.workload.drawn
+    drawn = None
+    if ask.workload is not None:
+        drawn = ask.workload.drawn
     if drawn == STREAM:
         return "its data set is a stream, which has one order"
     if drawn not in (None, AT_RANDOM):
@@ -241,7 +262,9 @@ def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
     if padding.kept is not None and padding.left <= 1 - SHOWS:
         return f"columns of padding cannot be cut: {padding.kept}"
     of_one_length = 1 - (1 - padding.share) / max(padding.left, 1 - padding.share, 1e-9)
-    return None if of_one_length >= SHOWS else "the samples of a batch already have similar lengths"
+    if of_one_length >= SHOWS:
+        return None
+    return "the samples of a batch already have similar lengths"
 
 
 ORDER = Knob(

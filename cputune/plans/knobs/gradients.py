@@ -35,7 +35,9 @@ def _why_dense(facts: HostFacts, ask: Ask) -> str | None:
     if job is None or job.gradient_bytes is None or job.touched_bytes is None:
         return "the rows of gradients that a step touches are not known before it has run"
     share = job.touched_bytes / job.gradient_bytes
-    return None if share <= WORTH else f"a step touches {share:.0%} of the gradients"
+    if share <= WORTH:
+        return None
+    return f"a step touches {share:.0%} of the gradients"
 
 
 GRADIENTS = Knob(

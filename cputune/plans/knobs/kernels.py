@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:
     """Why a run cannot use IPEX, or cannot avoid it; None if both are possible."""
     use = ipex_use(versions_of(facts), framework=ask.framework)
-    return None if use.possible else use.reason
+    if use.possible:
+        return None
+    return use.reason
 
 
 IPEX = Knob(
@@ -94,15 +96,23 @@ def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
-    stepped = None if ask.workload is None else ask.workload.optimizer
+    stepped = None
+    if ask.workload is not None:
+        stepped = ask.workload.optimizer
     if stepped is not None:
-        return None if stepped == _SHOWN[LOOP] else f"the script steps with {stepped}"
+        if stepped == _SHOWN[LOOP]:
+            return None
+        return f"the script steps with {stepped}"
     if ask.framework == "accelerate":
         return "the script's optimizer is not known before it has run"
-    asked = None if ask.workload is None else ask.workload.argument("--optim")
-    if asked is not None:
-        known = asked in optimizers(versions) and asked != FUSED
-        return None if known else f"the script sets --optim {asked} itself"
+    requested = None
+    if ask.workload is not None:
+        requested = ask.workload.argument("--optim")
+    if requested is not None:
+        known = requested in optimizers(versions) and requested != FUSED
+        if known:
+            return None
+        return f"the script sets --optim {requested} itself"
     if default_optimizer(versions) == FUSED:
         return (
             f"it is the default of transformers {versions.transformers} "
@@ -116,13 +126,15 @@ def optimizer_of(state: State) -> str | None:
     seen = state.get("optimizer")
     if seen is None:
         return None
-    way = next((f", {name}" for name in ("fused", "foreach") if seen[name]), " as a loop")
-    return f"{seen['class']}{way}"
+    kernel = next((f", {name}" for name in ("fused", "foreach") if seen[name]), " as a loop")
+    return f"{seen['class']}{kernel}"
 
 
 def _optimizer_in_words(plan: Plan) -> str | None:
     value = plan.settings.get("optimizer")
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)
 
 
 OPTIMIZER = Knob(
@@ -163,7 +175,9 @@ def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
     draws on all threads, if cpuinfo detects an Intel processor.
     """
     why = why_no_masks(versions_of(facts))
-    training = None if ask.workload is None else ask.workload.training
+    training = None
+    if ask.workload is not None:
+        training = ask.workload.training
     if why is not None:
         return why
     if facts.cpu.vendor is None:

@@ -66,7 +66,9 @@ def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
 
 
 def _jemalloc(plan: Plan) -> Mapping[str, str]:
-    return {"MALLOC_CONF": JEMALLOC_SETTINGS} if plan.allocator == "jemalloc" else {}
+    if plan.allocator == "jemalloc":
+        return {"MALLOC_CONF": JEMALLOC_SETTINGS}
+    return {}
 
 
 def _mapped(plan: Plan, files: Iterable[str]) -> str:
@@ -83,7 +85,10 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
             library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
             paths = [path for path in preloaded if path.startswith("/") and library in path]
             if paths:
-                preload = (*paths, *plan.preload) if knob == "openmp" else (*plan.preload, *paths)
+                if knob == "openmp":
+                    preload = (*paths, *plan.preload)
+                else:
+                    preload = (*plan.preload, *paths)
                 return replace(plan, preload=preload, **{knob: name})  # type: ignore[arg-type]
         return plan
 
@@ -126,7 +131,9 @@ def _blocktime(plan: Plan) -> Mapping[str, str]:
 
     KMP_AFFINITY is not set, because it shrinks the process's affinity (pytorch/pytorch#91989).
     """
-    return {"KMP_BLOCKTIME": "1"} if plan.openmp == "libiomp5" else {}
+    if plan.openmp == "libiomp5":
+        return {"KMP_BLOCKTIME": "1"}
+    return {}
 
 
 OPENMP = Knob(
@@ -182,7 +189,9 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
     If the kernel gives huge pages, also one that keeps memory in those. A malloc that the current
     launch preloads shows no blocks.
     """
-    blocks = None if ask.workload is None else ask.workload.mapped_blocks
+    blocks = None
+    if ask.workload is not None:
+        blocks = ask.workload.mapped_blocks
     if not blocks and "malloc" not in ask.fixed:
         why = "today's launch gives no memory back to the kernel"
         unknown = "how glibc's malloc handles the memory of a step is not known before it has run"

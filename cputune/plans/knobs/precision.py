@@ -36,7 +36,9 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
     """Precisions that this CPU multiplies in hardware, the fastest first."""
-    return ("bf16", "fp32") if any(map(facts.cpu.has, NATIVE_BF16)) else ("fp32",)
+    if any(map(facts.cpu.has, NATIVE_BF16)):
+        return ("bf16", "fp32")
+    return ("fp32",)
 
 
 def advised_precision(facts: HostFacts) -> Precision:
@@ -52,29 +54,37 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPUs: such a run trains in fp32 without a message",
     )
-    why = why_no_bf16(versions_of(facts)) if ask.framework == "trainer" else None
+    why = None
+    if ask.framework == "trainer":
+        why = why_no_bf16(versions_of(facts))
     if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
         why = (
             f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times "
             "slower than fp32 (--allow-slow-precision tries it)"
         )
-    found = unless(why, "precision=bf16", "fp32", "bf16")
-    return replace(found, left_out=(fp16, *found.left_out))
+    choices = unless(why, "precision=bf16", "fp32", "bf16")
+    return replace(choices, left_out=(fp16, *choices.left_out))
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:
-    return {} if plan.precision == "fp32" else {"ACCELERATE_MIXED_PRECISION": plan.precision}
+    if plan.precision == "fp32":
+        return {}
+    return {"ACCELERATE_MIXED_PRECISION": plan.precision}
 
 
 def _as_seen(plan: Plan, state: State) -> Plan:
-    found = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
-    return replace(plan, precision=found[0]) if found else plan
+    precisions = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
+    if precisions:
+        return replace(plan, precision=precisions[0])
+    return plan
 
 
 def _expected(facts: HostFacts, plan: Plan) -> float:
     if plan.precision != "bf16":
         return 0.0
-    return -0.7 if "bf16" in native_precisions(facts) else 1.0
+    if "bf16" in native_precisions(facts):
+        return -0.7
+    return 1.0
 
 
 PRECISION = Knob(

@@ -85,8 +85,12 @@ class Ask:
     @property
     def framework(self) -> Framework:
         """The framework whose rules apply; a script that has not run counts as a Trainer's."""
-        known = self.workload.framework if self.workload is not None else None
-        return "trainer" if known in (None, "trainer") else "accelerate"
+        known = None
+        if self.workload is not None:
+            known = self.workload.framework
+        if known in (None, "trainer"):
+            return "trainer"
+        return "accelerate"
 
 
 Keeps = Literal["numbers", "mathematics", "distribution", "nothing"]
@@ -140,7 +144,9 @@ class Shown:
     def seen(self, plan: Plan, state: State) -> object | None:
         """What the state of a rank shows; None if it does not show it."""
         value = state.get(self.key)
-        return None if value is None else self.read(plan, value)
+        if value is None:
+            return None
+        return self.read(plan, value)
 
     def why_unseen(self, state: State) -> str | None:
         """Why the rank may not show it; None if it must."""
@@ -228,7 +234,9 @@ def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False
 
     def put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
         changed = plan.with_setting(name, value)
-        return None if name in changed.settings and needless(plan) else changed
+        if name in changed.settings and needless(plan):
+            return None
+        return changed
 
     return put
 
@@ -241,7 +249,9 @@ def in_field(name: str) -> Put:
 def in_words(value: KnobValue) -> str:
     """A value as people type it."""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     return str(value)
 
 
@@ -305,10 +315,12 @@ class Knob:
 
     def choices(self, facts: HostFacts, ask: Ask) -> Choices:
         """The values that are possible on a machine; of a layout knob only the current one."""
-        found = Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
-        if isinstance(found, Choices):
-            return found
-        return unless(found, f"{self.name}={in_words(self.values[1])}", *self.values)
+        choices = (
+            Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
+        )
+        if isinstance(choices, Choices):
+            return choices
+        return unless(choices, f"{self.name}={in_words(self.values[1])}", *self.values)
 
     def parse(self, value: object) -> KnobValue:
         """Its value from text or from Python. Raises UsageError."""
@@ -327,7 +339,10 @@ class Knob:
         if self.least is None:
             useful = [in_words(v) for v in self.values if v not in self.never]
             near = difflib.get_close_matches(text.lower(), useful, n=1)
-            example = near[0] if near else useful[0]
+            if near:
+                example = near[0]
+            else:
+                example = useful[0]
         what = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise UsageError(
             f"{self.name} is {what}, not {value!r}", hint=f"--fix {self.name}={example}"
@@ -339,12 +354,19 @@ class Knob:
             return {}
         if self.argument_value is not None:
             return {self.argument: self.argument_value(plan)}
-        return {self.argument: plan.settings[self.name]} if self.name in plan.settings else {}
+        if self.name in plan.settings:
+            return {self.argument: plan.settings[self.name]}
+        return {}
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
         """What is set in torch for this plan; empty if nothing is."""
-        value = plan.setting(self.name) if self.set_in_torch else self.today
-        return {} if value == self.today else {self.name: in_words(value)}
+        if self.set_in_torch:
+            value = plan.setting(self.name)
+        else:
+            value = self.today
+        if value == self.today:
+            return {}
+        return {self.name: in_words(value)}
 
 
 _SWITCH = {True: ("true", "on", "1"), False: ("false", "off", "0")}
