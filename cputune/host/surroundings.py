@@ -135,6 +135,7 @@ _LAUNCHERS = re.compile(
 )
 _OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _MOST_PARENTS = 64
+"""Processes are followed up to this depth; a launcher is closer."""
 
 
 def _mpi_left_over(variables: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ IDLE_SHARE = 0.02
 IDLE_SECONDS = 10.0
 """After so long without computing the processes are asked where they are."""
 LOOK_SECONDS = 2.0
+"""Time between two looks at the CPU time of a process."""
 
 
 @dataclass(kw_only=True)
