@@ -29,7 +29,7 @@ def answer_of(failure: Failure, versions: Versions) -> Answer | None:
             made = answer(match, failure, versions)
             if made is not None:
                 return made
-    return answer_of_sizes(said)
+    return answer_of_sizes(message)
 
 
 # --- arguments --------------------------------------------------------------------------
